@@ -50,8 +50,9 @@ FACTS: dict[str, Callable[[Trajectory], Any]] = {
     "the task": lambda run: run.start and run.start.task,
     "the model": lambda run: run.start and run.start.model,
     "tools that were offered": lambda run: run.start and run.start.tools,
-    "settings, versions, inputs": lambda run: run.start
-    and (run.start.settings, run.start.versions, run.start.inputs),
+    "settings, versions, inputs": lambda run: (
+        run.start and (run.start.settings, run.start.versions, run.start.inputs)
+    ),
     "system and user messages": lambda run: [
         (one.message.get("role"), message_text(one.message))
         for one in run.path
@@ -63,7 +64,9 @@ FACTS: dict[str, Callable[[Trajectory], Any]] = {
         (one.step, one.tool, one.arguments or None) for one in run.path if isinstance(one, ev.CallProposed)
     ],
     "calls as they were executed": lambda run: of_kinds(run, ev.CallStarted),
-    "arguments that are no JSON object": lambda run: [call.raw_arguments for call in calls(run) if call.arguments is None],
+    "arguments that are no JSON object": lambda run: [
+        call.raw_arguments for call in calls(run) if call.arguments is None
+    ],
     "results as the model saw them": lambda run: [call.output for call in calls(run)],
     "exit codes": lambda run: [one.exit_code for one in results(run)],
     "stdout and stderr apart": lambda run: [(one.stdout, one.stderr, one.background) for one in results(run)],

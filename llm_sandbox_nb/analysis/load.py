@@ -14,6 +14,7 @@ from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
+
 @dataclass(frozen=True)
 class Loaded:
     """One run. `group` is the folder it lies in, seen from the path that was given: what tables are made by.
@@ -46,9 +47,9 @@ class Reading:
 def load_runs(paths: Iterable[str | Path]) -> Reading:
     """The runs at and below `paths`: folders with journals, journals, and files in other projects' formats.
 
-    Below a folder these are `trajectory.json`, `trajectory_math.json` and the like, `.traj`, `.traj.json` and `.eval`. A
-    `trajectory.json` beside a journal is the same run and is passed over. A file may hold many runs. The result names
-    what cannot be read, and has all that can.
+    Below a folder these are `trajectory.json`, `trajectory_math.json` and the like, `.traj`, `.traj.json`, `.eval`.
+    A `trajectory.json` beside a journal is the same run and is passed over. A file may hold many runs. The result
+    names what cannot be read, and has all that can.
 
     Raises:
         FileNotFoundError: one of the paths is not there.

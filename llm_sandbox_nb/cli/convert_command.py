@@ -11,9 +11,10 @@ from llm_sandbox_nb.cli import ENDED_WELL
 from llm_sandbox_nb.cli.printer import harmless
 from llm_sandbox_nb.cli.record_commands import run_path
 from llm_sandbox_nb.formats import opentelemetry
+from llm_sandbox_nb.formats.format_names import JOURNAL as JOURNAL_FORM
+from llm_sandbox_nb.formats.format_names import WRITTEN
 from llm_sandbox_nb.formats.records import (
     FORMATS,
-    WRITTEN,
     NoRecordError,
     is_foreign,
     read_file,
@@ -25,9 +26,6 @@ from llm_sandbox_nb.trajectory.journal import Journal, JournalError, read_journa
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.trajectory.whole_file import write_whole
-
-AS_JOURNAL = "journal"
-"""The format of this package, as `--to` takes it."""
 
 
 def convert_command(arguments: argparse.Namespace) -> int:
@@ -82,8 +80,10 @@ def _form_of(out: str) -> str:
     if out.startswith(("http://", "https://")):
         return "opentelemetry"
     if not Path(out).suffix:
-        return AS_JOURNAL
-    endings = [(ending, one.name) for one in FORMATS.values() for ending in one.endings if one.name in WRITTEN]
+        return JOURNAL_FORM
+    endings = [
+        (ending, one.name) for one in FORMATS.values() for ending in one.endings if one.name in WRITTEN
+    ]
     fitting = [pair for pair in endings if out.endswith(pair[0])]
     if not fitting:
         raise UsageError(f"The name {out} does not say the format: add --to {', '.join(WRITTEN)}.")
@@ -98,11 +98,9 @@ def _with_word(out: str, word: str) -> str:
     return str(path.with_name(f"{stem}-{plain}{dot}{endings}"))
 
 
-def _written(
-    trajectory: Trajectory, folder: Path, form: str, out: str, *, content: bool
-) -> list[str]:
+def _written(trajectory: Trajectory, folder: Path, form: str, out: str, *, content: bool) -> list[str]:
     """A line for each file; a branch beside that of HEAD has one of its own where the format has no branches."""
-    if form == AS_JOURNAL:
+    if form == JOURNAL_FORM:
         return [str(_write_journal(trajectory, Path(out).expanduser()))]
     if out.startswith(("http://", "https://")):
         return [opentelemetry.send(opentelemetry.write(trajectory, folder, content=content), out)]

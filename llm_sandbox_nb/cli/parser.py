@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
-from llm_sandbox_nb.formats.records import WRITTEN
 from llm_sandbox_nb.benchmark.options import add_benchmark_actions, benchmark_words
+from llm_sandbox_nb.formats.format_names import JOURNAL, WRITTEN
 from llm_sandbox_nb.options.parser import RESUME_EPILOG, RUN_EPILOG, Parser, add_runs_options
 from llm_sandbox_nb.options.table import GROUPS, QUERY, SETTINGS
 from llm_sandbox_nb.training.options import add_training_actions
@@ -171,7 +171,8 @@ def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pars
         help="also write a report with pictures (default: analysis.html)",
     )
     convert = commands.add_parser(
-        "convert", help="write a run in the format of another project, or another project's record as a journal"
+        "convert",
+        help="write a run in the format of another project, or another project's record as a journal",
     )
     convert.add_argument("run", metavar="RUN", help=_RECORD)
     convert.add_argument(
@@ -182,8 +183,8 @@ def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pars
     convert.add_argument(
         "--to",
         metavar="FORMAT",
-        choices=(*WRITTEN, "journal"),
-        help=f"{', '.join(WRITTEN)} or journal (default: what the name of OUT says)",
+        choices=(*WRITTEN, JOURNAL),
+        help=f"{', '.join(WRITTEN)} or {JOURNAL} (default: what the name of OUT says)",
     )
     convert.add_argument(
         "--content",

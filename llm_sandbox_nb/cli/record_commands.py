@@ -17,13 +17,21 @@ from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.options.parser import prune_rule
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import resolve
-from llm_sandbox_nb.runs.catalog import is_running, list_runs, plan_prune, prune, runs_json, runs_text
-from llm_sandbox_nb.runs.foreign_runs import foreign_runs, foreign_text
+from llm_sandbox_nb.runs.catalog import (
+    is_running,
+    list_runs,
+    plan_prune,
+    prune,
+    row_text,
+    runs_json,
+    runs_text,
+)
+from llm_sandbox_nb.runs.foreign_runs import foreign_runs
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
-from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder, run_folders
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 _ANALYZED = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_rate", "files_rate", "computation_rate",
@@ -39,13 +47,18 @@ def runs_command(arguments: argparse.Namespace) -> int:
     """
     days, keep = prune_rule(arguments)
     root = _runs_root(arguments.folder)
+    try:
+        others = foreign_runs(root)
+    except NoRecordError as error:
+        raise UsageError(str(error)) from error
     if arguments.json:
         runs = [] if root.is_file() else list_runs(root)
-        print(json.dumps(runs_json([*runs, *foreign_runs(root)]), indent=2))
+        print(json.dumps(runs_json([*runs, *others]), indent=2))
         return ENDED_WELL
     if not arguments.prune:
-        others = foreign_text(root)
-        print(harmless("\n".join(filter(None, ("" if root.is_file() else runs_text(root), others)))))
+        own = root.is_dir() and (not others or bool(run_folders(root)))
+        lines = [runs_text(root)] if own else []
+        print(harmless("\n".join([*lines, *map(row_text, others)])))
         return ENDED_WELL
     if root.is_file():
         raise UsageError(f"{root} is a file: name a folder of runs to remove some of them.")

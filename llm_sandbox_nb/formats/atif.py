@@ -60,7 +60,11 @@ def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = 
                 root |= _head(entry, branch)
                 places.append(Place(root, "extra"))
             case Message():
-                step: dict[str, Any] = {"step_id": 0, "source": _SOURCES.get(entry.role, "user"), "message": entry.content}
+                step: dict[str, Any] = {
+                    "step_id": 0,
+                    "source": _SOURCES.get(entry.role, "user"),
+                    "message": entry.content,
+                }
                 steps.append(_dated(step, entry) | shared)
                 places.append(Place(steps[-1], "extra"))
             case Reply():
@@ -125,7 +129,9 @@ def read(content: Any) -> list[Entry]:
     root = mapping(content, "the trajectory")
     agent = mapping(root.get("agent"), "agent")
     opening = Opening(
-        run_id=text(root, "session_id"), model=text(agent, "model_name"), tools=rows(agent, "tool_definitions")
+        run_id=text(root, "session_id"),
+        model=text(agent, "model_name"),
+        tools=rows(agent, "tool_definitions"),
     )
     opening.rest = _rest(root)
     entries: list[Entry] = [opening]

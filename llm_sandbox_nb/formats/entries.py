@@ -138,14 +138,14 @@ def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[Entry
                 role, content = str(event.message.get("role")), message_text(event.message)
                 entries.append(Message(role, content, time=event.time, events=[event]))
             case ev.ModelReplied():
-                begun = _since(here, lambda one, step=event.step: _is_request(one, step))  # type: ignore[misc]
+                begun = _since(here, lambda one, step=event.step: _is_request(one, step))
                 entries.append(_reply(event, [*begun, event]))
             case ev.CallProposed() if (reply := _reply_before(entries)) is not None:
                 call = ToolCall(event.call_id, event.tool, event.arguments, event.raw_arguments)
                 reply.calls.append(call)
                 here.append(event)
             case ev.CallFinished() if _is_answer(entries, event):
-                begun = _since(here, lambda one, id=event.call_id: _is_begin(one, id))  # type: ignore[misc]
+                begun = _since(here, lambda one, id=event.call_id: _is_begin(one, id))
                 entries.append(_result(event, [*begun, event]))
             case ev.CallDecided(action="observe", observation=str() as shown) if _is_result(
                 entries[-1], event.call_id
@@ -300,8 +300,8 @@ def _told_message(reply: Reply) -> dict[str, Any]:
 
 def _told_reply(step: int, reply: Reply) -> list[ev.Event]:
     replied = ev.ModelReplied(
-        step=step, message=_told_message(reply), reasoning=reply.reasoning or None, usage=reply.usage, response_model=reply.model,
-        finish_reason=reply.finish_reason, model_time=reply.seconds,
+        step=step, message=_told_message(reply), reasoning=reply.reasoning or None, usage=reply.usage,
+        response_model=reply.model, finish_reason=reply.finish_reason, model_time=reply.seconds,
     )  # fmt: skip
     proposed = [
         ev.CallProposed(
@@ -464,7 +464,9 @@ def conversation(entries: Iterable[Entry]) -> list[dict[str, Any]]:
                 add_message(messages, made[0] if made else {"role": entry.role, "content": entry.content})
             case Reply():
                 recorded = [one for one in entry.events if isinstance(one, ev.ModelReplied)]
-                in_text = bool(recorded) and recorded[0].calls_from == "text" and not call_ids(recorded[0].message)
+                in_text = (
+                    bool(recorded) and recorded[0].calls_from == "text" and not call_ids(recorded[0].message)
+                )
                 message = recorded[0].message if recorded else _told_message(entry)
                 thoughts = {"reasoning_content": entry.reasoning} if entry.reasoning else {}
                 messages.append({**thoughts, **message})

@@ -1,8 +1,8 @@
 """Logs of Inspect AI, `.eval`: read and written with its own package, `pip install llm-sandbox-nb[inspect]`.
 
-A run is a log of one sample. Its checkpoints are anchors, what a person decided on a call are approvals, and each branch
-beside that of HEAD is a span with a branch event, so that Inspect's viewer shows them. All events of the journal are
-read back in their order.
+A run is a log of one sample. Its checkpoints are anchors, what a person decided on a call are approvals, and each
+branch beside that of HEAD is a span with a branch event, so that Inspect's viewer shows them. All events of the
+journal are read back in their order.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
-NOT_INSTALLED = (
-    "Logs of Inspect need its package: install it with `pip install 'llm-sandbox-nb[inspect]'`."
-)
+NOT_INSTALLED = "Logs of Inspect need its package: install it with `pip install 'llm-sandbox-nb[inspect]'`."
 CONTENT_MOST = 512 * 1024**2
 """Bytes of all files in a log, unpacked."""
 _FILES_MOST = 100_000
@@ -65,7 +63,12 @@ _LIMITS: dict[str, ev.StopReason] = {
 }  # fmt: skip
 _TO_LIMITS = {"steps": "message", "total_tokens": "token", "tokens": "context", "time": "time", "cost": "cost",
               "interrupted": "operator"}  # fmt: skip
-_STOPS = {"tool_calls": "tool_calls", "length": "max_tokens", "cut_off": "max_tokens", "content_filter": "content_filter"}
+_STOPS = {
+    "tool_calls": "tool_calls",
+    "length": "max_tokens",
+    "cut_off": "max_tokens",
+    "content_filter": "content_filter",
+}
 
 
 # --- reading ---
@@ -101,7 +104,7 @@ def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
         try:
             log = read_eval_log(str(path), resolve_attachments=True)
             samples = [one.model_dump(mode="json") for one in log.samples or []]
-        except Exception as error:  # noqa: BLE001 - a stranger's log: its package raises anything
+        except Exception as error:  # a stranger's log: its package raises anything
             raise ValueError(f"Inspect cannot read it: {str(error).splitlines()[0][:200]}") from error
     found = []
     for sample in samples:
@@ -219,7 +222,9 @@ def read_sample(sample: dict[str, Any], model: str) -> list[Entry]:
 
 def _outside_branches(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The events without those of other branches."""
-    spans = {one.get("id") for one in events if one.get("event") == "span_begin" and one.get("type") == "branch"}
+    spans = {
+        one.get("id") for one in events if one.get("event") == "span_begin" and one.get("type") == "branch"
+    }
     return [one for one in events if one.get("span_id") not in spans or one.get("span_id") is None]
 
 
@@ -238,7 +243,11 @@ def _read_tool(tool: dict[str, Any]) -> dict[str, Any]:
 def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> Reply:
     given = message.get("content")
     parts = given if isinstance(given, list) else []
-    thoughts = [str(one.get("reasoning") or "") for one in parts if isinstance(one, dict) and one.get("type") == "reasoning"]
+    thoughts = [
+        str(one.get("reasoning") or "")
+        for one in parts
+        if isinstance(one, dict) and one.get("type") == "reasoning"
+    ]
     said = [one for one in parts if not (isinstance(one, dict) and one.get("type") == "reasoning")]
     calls = []
     for call in rows(message, "tool_calls"):
@@ -247,9 +256,10 @@ def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> Reply:
         calls.append(ToolCall(text(call, "id"), text(call, "function"), arguments, raw))
     output = mapping(event.get("output"), "output")
     used = output.get("usage")
+    usage = _read_usage(used) if isinstance(used, dict) else None
     return Reply(
-        content_text(said if parts else given), "".join(thoughts), calls, _read_usage(used) if isinstance(used, dict) else None,
-        text(message, "model") or None, seconds=number(event, "working_time") or 0.0, time=seconds(event.get("timestamp")),
+        content_text(said if parts else given), "".join(thoughts), calls, usage, text(message, "model") or None,
+        seconds=number(event, "working_time") or 0.0, time=seconds(event.get("timestamp")),
     )  # fmt: skip
 
 
@@ -297,7 +307,11 @@ def _read_score(name: str, score: dict[str, Any]) -> Check:
     value = score.get("value")
     said = text(score, "explanation").partition("\n")[0][:200]
     if value in ("C", "I"):
-        return Check(name[:100], "passed" if value == "C" else "failed", said or ("correct" if value == "C" else "incorrect"))
+        return Check(
+            name[:100],
+            "passed" if value == "C" else "failed",
+            said or ("correct" if value == "C" else "incorrect"),
+        )
     given = number(score, "value")
     return Check(name[:100], "text" if given is None else "score", said or str(value)[:100], given)
 
@@ -331,7 +345,8 @@ def log_content(branches: Sequence[Trajectory], folder: Path | None = None) -> d
     run_id, model = (start.run_id, start.model) if start else ("run", "")
     sample, entries = write_sample(head, folder)
     add_branches(sample, entries, branches, folder)
-    usage = _usage(head.total_usage)
+    ended = iso_time(head.finish.time) if head.finish else ""
+    usage = {model: _usage(head.total_usage)}
     return {
         "version": 2,
         "status": "success" if head.finish else "cancelled",
@@ -340,7 +355,7 @@ def log_content(branches: Sequence[Trajectory], folder: Path | None = None) -> d
             "dataset": {"samples": 1, "sample_ids": [run_id]}, "model": model or "unknown",
             "packages": {"llm-sandbox-nb": __version__}, "config": {},
         },
-        "stats": {"started_at": created, "completed_at": iso_time(head.finish.time) if head.finish else "", "model_usage": {model: usage}},
+        "stats": {"started_at": created, "completed_at": ended or "", "model_usage": usage},
         "samples": [sample],
     }  # fmt: skip
 
@@ -362,8 +377,8 @@ def write_sample(
         "started_at": iso_time(opening.time), "completed_at": iso_time(end.time),
     }  # fmt: skip
     if end.answer is not None:
-        sample["output"] = {"model": opening.model, "choices": [_choice({"role": "assistant", "content": end.answer}, "stop")],
-                            "completion": end.answer}  # fmt: skip
+        said = _choice({"role": "assistant", "content": end.answer}, "stop")
+        sample["output"] = {"model": opening.model, "choices": [said], "completion": end.answer}
     if end.reason in _TO_LIMITS:
         sample["limit"] = {"type": _TO_LIMITS[end.reason], "limit": 0}
     elif end.reason in ("error", "model_error", "sandbox_lost"):
@@ -404,11 +419,17 @@ def add_branches(
         sample["events"] += _branch_span(number_, its, other, shared)
     written = [event for event in head.events if not isinstance(event, ev.StepFacts)]
     own["others"] = [plain_event(event) for event in written if event.id not in told]
-    own["tree"] = [[event.id, head.parent(event.id) if not isinstance(event, ev.Facts) else event.parent] for event in written]
+    own["tree"] = [
+        [event.id, head.parent(event.id) if not isinstance(event, ev.Facts) else event.parent]
+        for event in written
+    ]
 
 
 def _shared(
-    entries: Sequence[Entry], others: Sequence[Entry], ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]
+    entries: Sequence[Entry],
+    others: Sequence[Entry],
+    ours: Sequence[dict[str, Any]],
+    theirs: Sequence[dict[str, Any]],
 ) -> int:
     """How many entries two branches have in common, from the first: the same events and the same messages."""
     place = 1
@@ -429,9 +450,20 @@ def _message(entry: Entry, run_id: str, place: int) -> dict[str, Any]:
         case Reply():
             said: Any = entry.text
             if entry.reasoning:
-                said = [{"type": "reasoning", "reasoning": entry.reasoning}, {"type": "text", "text": entry.text}]
-            message = {"role": "assistant", "content": said, "model": entry.model, "source": "generate", **known}
-            return {**message, "tool_calls": [_call(call) for call in entry.calls]} if entry.calls else message
+                said = [
+                    {"type": "reasoning", "reasoning": entry.reasoning},
+                    {"type": "text", "text": entry.text},
+                ]
+            message = {
+                "role": "assistant",
+                "content": said,
+                "model": entry.model,
+                "source": "generate",
+                **known,
+            }
+            return (
+                {**message, "tool_calls": [_call(call) for call in entry.calls]} if entry.calls else message
+            )
         case Result():
             message = {"role": "tool", "content": entry.observation, "tool_call_id": entry.call_id, **known}
             return {**message, "error": _failure(entry)} if entry.timed_out else message
@@ -440,7 +472,13 @@ def _message(entry: Entry, run_id: str, place: int) -> dict[str, Any]:
 
 def _call(call: ToolCall) -> dict[str, Any]:
     broken = {"parse_error": "The arguments are no JSON object."} if call.arguments is None else {}
-    return {"id": call.id, "function": call.tool, "type": "function", "arguments": call.arguments or {}, **broken}
+    return {
+        "id": call.id,
+        "function": call.tool,
+        "type": "function",
+        "arguments": call.arguments or {},
+        **broken,
+    }
 
 
 def _failure(result: Result) -> dict[str, Any]:
@@ -477,7 +515,9 @@ def _sample_events(
         if place < first:
             continue
         if isinstance(entry, Reply):
-            found.append(_model_event(entry, messages[: place - 1], messages[place - 1], opening.model, tools))
+            found.append(
+                _model_event(entry, messages[: place - 1], messages[place - 1], opening.model, tools)
+            )
         elif isinstance(entry, Result) and entry.call_id in calls:
             found += _tool_events(entry, calls[entry.call_id])
         found += [one for event in entry.events for one in _mark(event, calls)]
@@ -489,10 +529,18 @@ def _base(kind: str, when: float | None) -> dict[str, Any]:
 
 
 def _model_event(
-    reply: Reply, before: Sequence[dict[str, Any]], said: dict[str, Any], model: str, tools: list[dict[str, Any]]
+    reply: Reply,
+    before: Sequence[dict[str, Any]],
+    said: dict[str, Any],
+    model: str,
+    tools: list[dict[str, Any]],
 ) -> dict[str, Any]:
     stop = _STOPS.get(reply.finish_reason or "", "stop")
-    output: dict[str, Any] = {"model": reply.model or model, "choices": [_choice(said, stop)], "completion": reply.text}
+    output: dict[str, Any] = {
+        "model": reply.model or model,
+        "choices": [_choice(said, stop)],
+        "completion": reply.text,
+    }
     if reply.usage is not None:
         output["usage"] = _usage(reply.usage)
     return {
@@ -527,14 +575,20 @@ def _mark(event: ev.Event, calls: dict[str, ToolCall]) -> Iterator[dict[str, Any
     match event:
         case ev.CallDecided() if event.call_id in calls:
             call = _call(calls[event.call_id])
-            changed = {"modified": {**call, "function": event.tool or call["function"], "arguments": event.arguments}}
+            changed = {
+                "modified": {**call, "function": event.tool or call["function"], "arguments": event.arguments}
+            }
             decision = _DECISIONS[event.action]
             yield {
                 **_base("approval", event.time), "message": "", "call": call, "approver": "human", "decision": decision,
                 "explanation": event.observation, **(changed if event.arguments is not None else {}),
             }  # fmt: skip
         case ev.Checkpointed():
-            yield {**_base("anchor", event.time), "anchor_id": event.id, "source": f"checkpoint {event.checkpoint}"}
+            yield {
+                **_base("anchor", event.time),
+                "anchor_id": event.id,
+                "source": f"checkpoint {event.checkpoint}",
+            }
 
 
 def _branch_span(

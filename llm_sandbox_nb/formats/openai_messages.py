@@ -80,7 +80,9 @@ def _calls(message: dict[str, Any], place: int) -> list[ToolCall]:
     for number, call in enumerate(rows(message, "tool_calls")):
         function = mapping(call.get("function"), "function")
         given, raw = arguments(function.get("arguments"))
-        found.append(ToolCall(text(call, "id") or f"call_{place}_{number}", text(function, "name"), given, raw))
+        found.append(
+            ToolCall(text(call, "id") or f"call_{place}_{number}", text(function, "name"), given, raw)
+        )
     older = message.get("function_call")
     if older is not None and not found:
         function = mapping(older, "function_call")

@@ -7,6 +7,7 @@ in it only where they are asked for. The names of attributes are those of versio
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -38,7 +39,7 @@ _HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
 
 
 def write(trajectory: Trajectory, folder: Path | None = None, *, content: bool = False) -> dict[str, Any]:
-    """All branches as the OTLP/JSON of one request. `content`: with the texts of prompts, replies, calls and results."""
+    """All branches as the OTLP/JSON of one request; `content`: with the texts of prompts, replies, calls, results."""
     spans = list(_Trace(trajectory, folder, content).spans())
     for branch in trajectory.branches:
         if not branch.head:
@@ -319,15 +320,19 @@ def send(content: dict[str, Any], address: str) -> str:
     import urllib.request
 
     data, kind = _encoded(content)
-    request = urllib.request.Request(address, data, {"Content-Type": kind, **_headers()}, method="POST")
+    headers = {"Content-Type": kind, **_headers(address)}
+    request = urllib.request.Request(_plain(address), data, headers, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
             answer.read(1024**2)
     except urllib.error.HTTPError as error:
-        raise ValueError(f"The collector at {_plain(address)} refused the spans ({error.code} {error.reason}).{_hint(error.code, kind)}") from error
+        why = f"({error.code} {error.reason}).{_hint(error.code, kind)}"
+        raise ValueError(f"The collector at {_plain(address)} refused the spans {why}") from error
     except (OSError, ValueError) as error:
-        why = getattr(error, "reason", None) or error
-        raise ValueError(f"No collector answers at {_plain(address)} ({why}): check the address.") from error
+        reason = getattr(error, "reason", None) or error
+        raise ValueError(
+            f"No collector answers at {_plain(address)} ({reason}): check the address."
+        ) from error
     spans = sum(len(scope["spans"]) for one in content["resourceSpans"] for scope in one["scopeSpans"])
     return f"{spans} spans sent to {_plain(address)}"
 
@@ -348,7 +353,12 @@ def _hint(code: int, kind: str) -> str:
     return ""
 
 
-def _headers() -> dict[str, str]:
+def _headers(address: str) -> dict[str, str]:
+    """The headers of the environment, and the name and password of the address."""
+    parts = urllib.parse.urlsplit(address)
+    if parts.username:
+        known = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        return {"Authorization": f"Basic {base64.b64encode(known.encode()).decode()}"}
     pairs = (part.partition("=") for part in os.environ.get(_HEADERS, "").split(","))
     return {key.strip(): urllib.parse.unquote(value.strip()) for key, _, value in pairs if key.strip()}
 
@@ -363,8 +373,6 @@ def _encoded(content: dict[str, Any]) -> tuple[bytes, str]:
 
 def to_protobuf(content: dict[str, Any]) -> Any:
     """The spans as the message of opentelemetry-proto. Raises ImportError without that package."""
-    import base64
-
     from google.protobuf.json_format import ParseDict
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 

@@ -1,8 +1,8 @@
 """Values out of a JSON file that a stranger made: nothing of its size, depth or types is trusted.
 
-    content = parse_json(data)
-    for message in rows(content, "messages"):
-        print(text(message, "role"))
+content = parse_json(data)
+for message in rows(content, "messages"):
+    print(text(message, "role"))
 """
 
 from __future__ import annotations

@@ -82,7 +82,9 @@ class Format:
     write: Callable[[Sequence[Entry], str, Collection[int]], Written] | None = None
 
 
-_MESSAGES_ONLY = "It holds the messages alone: neither outputs apart, files, checkpoints, times, tokens nor decisions."
+_MESSAGES_ONLY = (
+    "It holds the messages alone: neither outputs apart, files, checkpoints, times, tokens nor decisions."
+)
 FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
@@ -112,7 +114,6 @@ FORMATS: dict[str, Format] = {
     )
 }  # fmt: skip
 """The formats, in the order in which a file is compared with them."""
-WRITTEN = [name for name in FORMATS if name != "swe-agent"]
 READ = [name for name in FORMATS if name != "opentelemetry"]
 _KNOWN = "give a journal, or a file of one of " + ", ".join(FORMATS[name].title for name in READ)
 
@@ -122,7 +123,7 @@ _KNOWN = "give a journal, or a file of one of " + ", ".join(FORMATS[name].title 
 
 def is_foreign(path: Path) -> bool:
     """Whether a path names a file that is no journal of ours."""
-    return path.is_file() and path.suffix != ".jsonl" or (path.suffix == ".jsonl" and not _is_journal(path))
+    return path.is_file() and not (path.suffix == ".jsonl" and _is_journal(path))
 
 
 def _is_journal(path: Path) -> bool:
@@ -188,7 +189,10 @@ def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[Foreign
         if inspect_log.is_log(data):
             runs = inspect_log.read(data)
             names = [name] if len(runs) == 1 else [key for key, _ in runs]
-            return [ForeignRun(key, "inspect", Trajectory(events)) for key, (_, events) in zip(names, runs, strict=True)]
+            return [
+                ForeignRun(key, "inspect", Trajectory(events))
+                for key, (_, events) in zip(names, runs, strict=True)
+            ]
         return _read_json(data, name)
     except _OtherKindError as error:
         raise NoRecordError(f"{shown} is {error}, and no trajectory: {_KNOWN}.") from error
@@ -262,7 +266,7 @@ def write_record(
     """The documents of a run, that of HEAD's branch first; Inspect and OpenTelemetry have all branches in one.
 
     Args:
-        form: a name of `WRITTEN`.
+        form: a name of `format_names.WRITTEN`.
         folder: of the run, with its long outputs.
         content: True: OpenTelemetry's spans hold the texts of prompts, replies, calls and results.
 

@@ -1,7 +1,7 @@
 """The trajectories of SWE-agent, `.traj`: read only, because mini-swe-agent has taken its place.
 
-A file has the steps (`trajectory`), the messages (`history`), or both. Demonstrations, which are shown to a model before
-its work, are left out.
+A file has the steps (`trajectory`), the messages (`history`), or both. Demonstrations, which are shown to a model
+before its work, are left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def fits(content: Any) -> bool:
     steps, history = content.get("trajectory"), content.get("history")
     if isinstance(steps, list) and steps:
         return isinstance(steps[0], dict) and all(isinstance(steps[0].get(name), str) for name in _STEP)
-    return isinstance(history, list) and bool(history) and isinstance(history[0], dict) and "role" in history[0]
+    return (
+        isinstance(history, list) and bool(history) and isinstance(history[0], dict) and "role" in history[0]
+    )
 
 
 def read(content: Any) -> list[Entry]:

@@ -13,9 +13,10 @@ from llm_sandbox_nb.formats.records import (
     read_file,
 )
 from llm_sandbox_nb.own_folder import names_below
-from llm_sandbox_nb.runs.catalog import RunEntry, row_text
+from llm_sandbox_nb.runs.catalog import RunEntry
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
 def foreign_runs(root: Path) -> list[RunEntry]:
@@ -47,19 +48,14 @@ def _entries(path: Path) -> list[RunEntry]:
 
 
 def _entry(path: Path, name: str, run: ForeignRun | None, state: str = "") -> RunEntry:
-    trajectory = run.trajectory if run else None
-    start, finish = (trajectory.start, trajectory.finish) if trajectory else (None, None)
+    trajectory = run.trajectory if run else Trajectory()
+    start, finish = trajectory.start, trajectory.finish
+    title = FORMATS[run.form].title if run else ""
     return RunEntry(
-        folder=path, short_id=name, state=trajectory.state(live=False).words if trajectory else state,
+        folder=path, short_id=name, state=trajectory.state(live=False).words if run else state,
         stop_reason=finish.stop_reason if finish else None, running=False, in_use=False, readable=run is not None,
-        started=start.time if start and start.time else None, changed=path.stat().st_mtime,
-        steps=trajectory.steps_done if trajectory else 0, tokens=trajectory.usage.total_tokens if trajectory else 0,
-        cost=trajectory.usage.cost if trajectory else None, model=(start.model if start else "") or (FORMATS[run.form].title if run else ""),
+        started=start.time if start and start.time else None, changed=path.stat().st_mtime, steps=trajectory.steps_done,
+        tokens=trajectory.usage.total_tokens, cost=trajectory.usage.cost, model=(start.model if start else "") or title,
         task=start.task if start else "", forked_from=None, replay_of=None, answer=finish.answer if finish else None,
-        doubts=doubts_of(trajectory) if trajectory else [],
+        doubts=doubts_of(trajectory) if run else [],
     )  # fmt: skip
-
-
-def foreign_text(root: Path) -> str:
-    """A line for each of these runs; empty where there are none. Raises NoRecordError as `foreign_runs`."""
-    return "\n".join(map(row_text, foreign_runs(root)))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from random_runs import a_tree
 
 from llm_sandbox_nb.formats import inspect_log
-from llm_sandbox_nb.formats.entries import entries_of, events_of
+from llm_sandbox_nb.formats.entries import Message, Reply, entries_of, events_of
 from llm_sandbox_nb.formats.records import FORMATS, READ, branches_of, document, read_bytes, write_record
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -63,12 +63,10 @@ def test_any_stream_of_events_comes_back(form: str, events: list[ev.Event]) -> N
     its = FORMATS[form]
     assert its.read is not None
     for branch in branches_of(run):
-        try:
-            content = json.loads(json.dumps(ev.clean_text(document(its, entries_of(branch)))))
-        except ValueError as error:
-            assert "Nothing was said" in str(error)
-            continue
-        assert lines(list(events_of(its.read(content), "r"))) == lines(branch.path)
+        entries = entries_of(branch)
+        if any(isinstance(entry, Message | Reply) for entry in entries):
+            content = json.loads(json.dumps(ev.clean_text(document(its, entries))))
+            assert lines(list(events_of(its.read(content), "r"))) == lines(branch.path)
 
 
 def test_the_table_on_the_page_is_what_the_runs_show() -> None:
@@ -76,7 +74,9 @@ def test_the_table_on_the_page_is_what_the_runs_show() -> None:
     assert format_table.filled(page) == page, "run tests/format_table.py"
     for name, fact in format_table.FACTS.items():
         empty = fact(Trajectory())
-        assert any(fact(run) not in (empty, None, "", []) for run in format_table.runs()), f"no run has {name}"
+        assert any(fact(run) not in (empty, None, "", []) for run in format_table.runs()), (
+            f"no run has {name}"
+        )
 
 
 def test_a_format_that_forgets_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
