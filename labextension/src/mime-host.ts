@@ -115,7 +115,7 @@ export class MimeHost implements IHost {
     return bytes && new TextDecoder().decode(bytes);
   }
 
-  /** The events of a `trajectory.json` of the LLM-in-Sandbox paper, which the server reads; or the sentence why not. */
+  /** The events of a record of another project, which the server reads; or the sentence why not. */
   async foreignRecord(text: string): Promise<IRecord> {
     const settings = ServerConnection.makeSettings();
     const url = URLExt.join(settings.baseUrl, 'llm-sandbox/api/foreign-record');

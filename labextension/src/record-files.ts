@@ -23,6 +23,14 @@ export const recordFileTypes: IRenderMime.IFileType[] = [
     extensions: [],
     pattern: '^trajectory\\.json$',
     fileFormat: 'text'
+  },
+  {
+    name: 'llm-sandbox-traj',
+    displayName: 'Trajectory of SWE-agent or mini-swe-agent',
+    mimeTypes: [RECORD_MIME],
+    extensions: [],
+    pattern: '^.+\\.traj(\\.json)?$',
+    fileFormat: 'text'
   }
 ];
 

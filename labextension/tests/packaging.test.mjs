@@ -50,7 +50,9 @@ test('files of other projects open as they did; ours open here by choice', async
   const kind = name => fileTypes.find(({ pattern }) => name.match(pattern))?.name;
   assert.equal(kind('journal.jsonl'), 'llm-sandbox-journal');
   assert.equal(kind('trajectory.json'), 'llm-sandbox-trajectory');
-  for (const other of ['my-journal.jsonl', 'journal.jsonl.gz', 'old_trajectory.json', 'trajectory.jsonl']) {
+  assert.equal(kind('task.traj'), 'llm-sandbox-traj');
+  assert.equal(kind('task.traj.json'), 'llm-sandbox-traj');
+  for (const other of ['my-journal.jsonl', 'journal.jsonl.gz', 'old_trajectory.json', 'trajectory.jsonl', 'a.traj.gz', 'traj']) {
     assert.equal(kind(other), undefined, other);
   }
   assert.deepEqual(

@@ -16,7 +16,7 @@ from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.run_spec import RunSpec
-from llm_sandbox_nb.formats.llm_in_sandbox import read_seed
+from llm_sandbox_nb.formats.records import is_foreign, read_run, split_name
 from llm_sandbox_nb.model.contract import Model
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
@@ -195,24 +195,26 @@ class RunRecord:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """A run from its folder, its journal, its id or a part of that, or a `trajectory.json` in the paper's form.
+        """A run from its folder, its journal, its id or a part of that, or a file in another project's format.
 
-        The folder may also be one that the paper's package wrote. An id is looked for in `sandbox-runs` here.
+        The folder may also be one that the paper's package wrote. An id is looked for in `sandbox-runs` here. Of a
+        file with several runs, `FILE#NAME` names one.
 
         Raises:
             FileNotFoundError: there is none, or several have this part in their names.
             JournalError: the journal is damaged before its last line.
             InputError: it is no path.
-            ValueError: the file is no trajectory.
+            NoRecordError: the file is no trajectory; it is a `ValueError`.
         """
         if not isinstance(path, str | os.PathLike):
             raise InputError(f"Run.load takes a folder, a file, or a part of a run's id, not {path!r:.80}.")
-        path = Path(path).expanduser()
-        path = find_run_folder(str(path), Path(RUNS)) if len(path.parts) == 1 else path
-        path = record_of(path.resolve())
-        if path.suffix == ".json":
-            return cls(path.parent, read_seed(path), has_journal=False)
-        if not path.is_file():
+        given, name = split_name(path)
+        path = record_of(
+            (find_run_folder(str(given), Path(RUNS)) if len(given.parts) == 1 else given).resolve()
+        )
+        if is_foreign(path):
+            return cls(path.parent, read_run(path, name).trajectory, has_journal=False)
+        if path.is_dir() or not path.exists():
             raise RunNotFoundError(f"There is no run at {path}: a run is a folder with a {JOURNAL} in it.")
         return cls(path.parent, Trajectory(read_journal(path)))
 

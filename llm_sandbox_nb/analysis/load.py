@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from llm_sandbox_nb.formats.llm_in_sandbox import from_seed, is_seed, many_runs, read_json
+from llm_sandbox_nb.formats.records import is_foreign, is_record_name, read_file
 from llm_sandbox_nb.own_folder import names_below
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-Form = Literal["journal", "seed"]
-_FOREIGN = (
-    "it is a file of another program: neither a run of this package nor a trajectory.json of LLM-in-Sandbox"
-)
-_SEEDS = f"{Path(SEED).stem}*.json"
-
 
 @dataclass(frozen=True)
 class Loaded:
     """One run. `group` is the folder it lies in, seen from the path that was given: what tables are made by.
 
-    A folder `runs` and what lies in it, as the benchmark makes them, belong to the group above.
+    A folder `runs` and what lies in it, as the benchmark makes them, belong to the group above. `form` is `journal`, or
+    the name of another project's format.
     """
 
     name: str
     group: str
-    form: Form
+    form: str
     path: Path
     trajectory: Trajectory
 
@@ -52,10 +45,10 @@ class Reading:
 
 
 def load_runs(paths: Iterable[str | Path]) -> Reading:
-    """The runs at and below `paths`: folders with journals, journals, and `trajectory.json` files.
+    """The runs at and below `paths`: folders with journals, journals, and files in other projects' formats.
 
-    A `trajectory.json` beside a journal is the same run and is passed over; `trajectory_math.json` and the like are
-    read too. One that the paper's benchmark wrote holds many runs, by the id of the problem. The result
+    Below a folder these are `trajectory.json`, `trajectory_math.json` and the like, `.traj`, `.traj.json`, `.eval`.
+    A `trajectory.json` beside a journal is the same run and is passed over. A file may hold many runs. The result
     names what cannot be read, and has all that can.
 
     Raises:
@@ -106,7 +99,7 @@ def _work_of(run: Loaded) -> str:
     if not replies:
         return ""
     told = [one.id for one in replies]
-    if run.form == "seed":  # its events are made when it is read
+    if run.form != "journal":  # its events are made when it is read
         told = [f"{run.name} {one.message} {one.reasoning}" for one in replies]
     return hashlib.sha256("\n".join(told).encode("utf-8", "replace")).hexdigest()
 
@@ -119,31 +112,24 @@ def _is_replay(run: Loaded) -> bool:
 def _files(given: Path) -> list[Path]:
     if not given.is_dir():
         return [given.resolve()]
-    found = sorted(names_below(given, lambda name: name == JOURNAL or fnmatch.fnmatchcase(name, _SEEDS)))
+    found = sorted(names_below(given, lambda name: name == JOURNAL or is_record_name(name)))
     journals = [path for path in found if path.name == JOURNAL]
     beside = {journal.parent for journal in journals}
     return journals + [path for path in found if path.name != JOURNAL and path.parent not in beside]
 
 
 def _read(file: Path, given: Path) -> Iterator[Loaded]:
-    if file.suffix == ".jsonl":
+    if not is_foreign(file):
         group = _group(file.parent.parent, given)
         trajectory = Trajectory(read_journal(file))
         if trajectory.start is None:
             raise ValueError("no run has begun in it")
         yield Loaded(file.parent.name, group, "journal", file, trajectory)
         return
-    content = read_json(file)
-    many = many_runs(content)
-    if many is None and not is_seed(content):
-        raise ValueError(_FOREIGN)
-    if many is None:
-        yield Loaded(
-            file.parent.name, _group(file.parent, given), "seed", file, from_seed(content, file.parent.name)
-        )
-        return
-    for name, one in many.items():
-        yield Loaded(str(name), _group(file.parent, given), "seed", file, from_seed(one, str(name)))
+    runs = read_file(file)
+    for run in runs:
+        name = file.parent.name if len(runs) == 1 and file.name == SEED else run.name
+        yield Loaded(name, _group(file.parent, given), run.form, file, run.trajectory)
 
 
 def _group(folder: Path, given: Path) -> str:

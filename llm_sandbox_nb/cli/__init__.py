@@ -42,6 +42,7 @@ _MODULES = {
     "show": "record_commands",
     "export": "record_commands",
     "analyze": "record_commands",
+    "convert": "convert_command",
     "benchmark": "benchmark_command",
     "train": "train_command",
 }

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 
 from llm_sandbox_nb.benchmark.options import add_benchmark_actions, benchmark_words
+from llm_sandbox_nb.formats.format_names import JOURNAL, WRITTEN
 from llm_sandbox_nb.options.parser import RESUME_EPILOG, RUN_EPILOG, Parser, add_runs_options
 from llm_sandbox_nb.options.table import GROUPS, QUERY, SETTINGS
 from llm_sandbox_nb.training.options import add_training_actions
@@ -140,13 +141,19 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
     }
 
 
-_RECORD = "its id or a part of that (see `runs`), its folder, its journal.jsonl, or a trajectory.json"
+_RECORD = (
+    "its id or a part of that (see `runs`), its folder, its journal.jsonl, or a file of another project, "
+    "FILE#NAME where it holds several runs"
+)
 
 
 def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     runs = commands.add_parser("runs", help="list the runs on disk with what they take, or remove old ones")
     runs.add_argument(
-        "folder", metavar="FOLDER", nargs="?", help="the folder of runs (default: the setting output_dir)"
+        "folder",
+        metavar="FOLDER",
+        nargs="?",
+        help="the folder of runs, or a file of another project that holds several (default: the setting output_dir)",
     )
     add_runs_options(runs)
     show = commands.add_parser("show", help="print the current attempt of a recorded run as text")
@@ -164,7 +171,7 @@ def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pars
     )
     analyze = commands.add_parser("analyze", help="analyze recorded runs: capabilities, tokens, time")
     analyze.add_argument(
-        "paths", metavar="PATH", nargs="+", help="folders of runs, journals, trajectory.json files"
+        "paths", metavar="PATH", nargs="+", help="folders of runs, journals, files of other projects"
     )
     analyze.add_argument(
         "--html",
@@ -173,7 +180,28 @@ def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pars
         const="analysis.html",
         help="also write a report with pictures (default: analysis.html)",
     )
-    return {"runs": runs, "show": show, "export": export, "analyze": analyze}
+    convert = commands.add_parser(
+        "convert",
+        help="write a run in the format of another project, or another project's record as a journal",
+    )
+    convert.add_argument("run", metavar="RUN", help=_RECORD)
+    convert.add_argument(
+        "out",
+        metavar="OUT",
+        help="the file to write; for a journal a folder; for OpenTelemetry also the address of a collector",
+    )
+    convert.add_argument(
+        "--to",
+        metavar="FORMAT",
+        choices=(*WRITTEN, JOURNAL),
+        help=f"{', '.join(WRITTEN)} or {JOURNAL} (default: what the name of OUT says)",
+    )
+    convert.add_argument(
+        "--content",
+        action="store_true",
+        help="OpenTelemetry spans hold the texts of prompts, replies, calls and results too",
+    )
+    return {"runs": runs, "show": show, "export": export, "analyze": analyze, "convert": convert}
 
 
 def _add_benchmark(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:

@@ -12,17 +12,32 @@ from pathlib import Path
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED
 from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, doubts_text, harmless
-from llm_sandbox_nb.formats.llm_in_sandbox import read_seed
+from llm_sandbox_nb.formats.records import NoRecordError, is_foreign, read_run, split_name
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.options.parser import prune_rule
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.options.values import resolve
-from llm_sandbox_nb.runs.catalog import is_running, list_runs, plan_prune, prune, runs_json, runs_text
+from llm_sandbox_nb.runs.catalog import (
+    is_running,
+    list_runs,
+    plan_prune,
+    prune,
+    row_text,
+    runs_json,
+    runs_text,
+)
+from llm_sandbox_nb.runs.foreign_runs import foreign_runs
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
-from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder, record_of
+from llm_sandbox_nb.trajectory.run_folder import (
+    JOURNAL,
+    RunNotFoundError,
+    find_run_folder,
+    record_of,
+    run_folders,
+)
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 _ANALYZED = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_rate", "files_rate", "computation_rate",
@@ -38,12 +53,21 @@ def runs_command(arguments: argparse.Namespace) -> int:
     """
     days, keep = prune_rule(arguments)
     root = _runs_root(arguments.folder)
+    try:
+        others = foreign_runs(root)
+    except NoRecordError as error:
+        raise UsageError(str(error)) from error
     if arguments.json:
-        print(json.dumps(runs_json(list_runs(root)), indent=2))
+        runs = [] if root.is_file() else list_runs(root)
+        print(json.dumps(runs_json([*runs, *others]), indent=2))
         return ENDED_WELL
     if not arguments.prune:
-        print(harmless(runs_text(root)))
+        own = root.is_dir() and (not others or bool(run_folders(root)))
+        lines = [runs_text(root)] if own else []
+        print(harmless("\n".join([*lines, *map(row_text, others)])))
         return ENDED_WELL
+    if root.is_file():
+        raise UsageError(f"{root} is a file: name a folder of runs to remove some of them.")
     plan = plan_prune(list_runs(root), days=days, keep=keep)
     print(harmless(plan.text()), flush=True)
     if not plan.remove:
@@ -74,17 +98,20 @@ def show_command(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: there is no run, or it cannot be read.
     """
-    path = run_path(arguments.run)
+    given, name = split_name(arguments.run)
+    path = run_path(str(given))
     journal = record_of(path.resolve())
     journal = journal / JOURNAL if journal.is_dir() else journal
     if not os.path.lexists(journal):
         raise UsageError(f"There is no run at {path}: give the folder that holds its {JOURNAL}.")
-    folder, foreign = journal.parent, journal.suffix == ".json"
+    folder, foreign = journal.parent, is_foreign(journal)
     events: list[ev.Event] = []
     broken: Exception | None = None
     calm: list[CalmSteps] = []
     try:
-        events.extend(read_seed(journal).events if foreign else read_journal(journal))
+        events.extend(read_run(journal, name).trajectory.events if foreign else read_journal(journal))
+    except NoRecordError as error:
+        raise UsageError(str(error)) from error
     except (JournalError, ValueError, OSError) as error:
         broken = error
     try:
@@ -110,7 +137,10 @@ def show_command(arguments: argparse.Namespace) -> int:
     if trajectory.finish is None:
         if doubts:
             print(f"\n{doubts}")
-        print(f"\n{harmless(_open_end(trajectory, folder, live=not foreign and is_running(folder)))}")
+        if foreign:
+            print("\nThe record does not say how the run ended.")
+            return ENDED_WELL
+        print(f"\n{harmless(_open_end(trajectory, folder, live=is_running(folder)))}")
         return ENDED_WELL
     if trajectory.finish.error:
         print(harmless(trajectory.finish.error))
@@ -150,16 +180,21 @@ def export_command(arguments: argparse.Namespace) -> int:
     from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
     from llm_sandbox_nb.runs.run import Run
 
+    given, name = split_name(arguments.run)
+    path = run_path(str(given))
     try:
-        run = Run.load(run_path(arguments.run))
+        run = Run.load(f"{path}#{name}" if name else path)
     except FileNotFoundError as error:
         raise UsageError(
             f"There is no run at {arguments.run}: give the folder that holds its {JOURNAL}."
         ) from error
+    except NoRecordError as error:
+        raise UsageError(str(error)) from error
     except (OSError, JournalError, ValueError) as error:
         raise UsageError(f"The run cannot be read: {str(error).rstrip('.')}.") from error
     try:
-        print(export_html(run, Path(arguments.out) if arguments.out else run.folder / "run.html"))
+        beside = run.folder / "run.html" if run.has_journal else path.with_suffix(".html")
+        print(export_html(run, Path(arguments.out) if arguments.out else beside))
         if not has_view():
             print(NO_VIEW, file=sys.stderr)
     except ExportError as error:
@@ -235,6 +270,6 @@ def _runs_root(named: str | None) -> Path:
     if named is None:
         return Path(resolve({}, os.environ)["output_dir"]).expanduser()
     root = Path(named).expanduser()
-    if not root.is_dir():
+    if not root.is_dir() and not root.is_file():
         raise UsageError(f"There is no folder {named}; check the path.")
     return root

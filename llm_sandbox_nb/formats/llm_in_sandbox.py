@@ -3,35 +3,25 @@
 One record is one call, as there; a reply with several calls gives several, the later ones without thought. Its `run`
 calls the records `steps`; its `benchmark` calls them `trajectory`, and puts `agent_answer` beside them.
 `save_responses` writes each request to the model and its reply as that package does, a file each.
-
-    python -m llm_sandbox_nb.formats.llm_in_sandbox < trajectory.json
-
-prints its events as JSON, for the Jupyter server, whose pages show such a file. A process of its own reads it: one that
-is damaged, or very large, costs the server nothing.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.own_folder import NotOwnFileError, read_file
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.messages import tool_message
 from llm_sandbox_nb.trajectory.older import steps_remaining
 from llm_sandbox_nb.trajectory.run_folder import SEED
-from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 RESPONSES = "litellm"
 """The folder of requests and replies, in the folder of a run."""
-SEED_MOST = 512 * 1024**2
-"""Bytes of a `trajectory.json` that is read."""
 _RECORDS = ("steps", "trajectory")
 _EXIT = re.compile(r"\s*Exit code: *(?:Error: Exit code *)?(-?\d+)[^\n]*\n?")
 _LABEL = re.compile(r"Execution output of \\?\[[^\]\n]*\]:\n?")
@@ -88,53 +78,13 @@ def _observed(call: Call) -> str:
     return call.result.body if call.result else call.live_output
 
 
-def read_seed(path: Path) -> Trajectory:
-    """A trajectory from a `trajectory.json`, the paper's or ours. What that form lacks stays empty.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is not a trajectory.
-    """
-    try:
-        return from_seed(read_json(path), path.stem)
-    except (ValueError, NotOwnFileError) as error:
-        raise ValueError(f"{path} is not a trajectory in the paper's form ({error}).") from error
-
-
-def read_json(path: Path) -> Any:
-    """What the JSON file at `path` holds, which must be a regular file.
-
-    Raises:
-        FileNotFoundError, NotOwnFileError: there is no such file.
-        ValueError: it is not JSON.
-    """
-    try:
-        return json.loads(read_file(path.parent, path.name, SEED_MOST).decode("utf-8"))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
 def is_seed(content: Any) -> bool:
     """Whether what JSON gave holds the records of one run."""
     return isinstance(content, dict) and any(isinstance(content.get(key), list) for key in _RECORDS)
 
 
-def many_runs(content: Any) -> dict[str, Any] | None:
-    """The records of a file that holds many runs, as the benchmark of the package writes it, by the id of the problem.
-
-    None when it is no such file.
-    """
-    if isinstance(content, list):
-        return {str(number): one for number, one in enumerate(content)}
-    if isinstance(content, dict) and not is_seed(content):
-        return {key: one for key, one in content.items() if is_seed(one)} or None
-    return None
-
-
 def from_seed(content: Any, name: str) -> Trajectory:
     """A trajectory from what JSON gave; `name` becomes the run's id. Raises ValueError when it is none."""
-    if many := many_runs(content):
-        raise ValueError(f"it holds {len(many)} runs of a benchmark: read them with `llm-sandbox-nb analyze`")
     try:
         return Trajectory(_events(content, name))
     except KeyError as error:
@@ -276,18 +226,3 @@ def _messages(event: ev.Event) -> list[dict[str, Any]]:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
-
-
-def main() -> int:
-    """Print the events of the `trajectory.json` in standard input; the exit code is 1 when it holds none."""
-    try:
-        trajectory = from_seed(json.load(sys.stdin.buffer), "")
-    except (ValueError, RecursionError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    json.dump({"events": saved_events(trajectory.events)}, sys.stdout)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

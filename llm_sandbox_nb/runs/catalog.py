@@ -73,7 +73,7 @@ class RunEntry:
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        return disk_use([self.folder])
+        return self.folder.stat().st_size if self.folder.is_file() else disk_use([self.folder])
 
 
 def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = ()) -> list[RunEntry]:
@@ -208,7 +208,7 @@ class PrunePlan:
     def text(self) -> str:
         """What is to happen, a line for each run."""
         lines = [f"keeps  {entry.short_id}  {why}" for entry, why in self.spared]
-        lines += [f"removes  {_row_text(entry)}" for entry in self.remove]
+        lines += [f"removes  {row_text(entry)}" for entry in self.remove]
         runs = plural(len(self.remove), "run")
         return "\n".join([*lines, f"{runs} to remove, {format_size(self.size)} on disk."])
 
@@ -264,7 +264,7 @@ def runs_text(root: Path, most: int | None = None, elsewhere: Collection[Path] =
     folders = _folders(root, elsewhere)
     if not folders:
         return f"There are no runs in {root}."
-    lines = [_row_text(entry) for entry in reversed(list_runs(root, most, elsewhere))]
+    lines = [row_text(entry) for entry in reversed(list_runs(root, most, elsewhere))]
     if len(folders) > len(lines):
         lines.append(f"… {plural(len(folders) - len(lines), 'earlier run')}")
     places = dict.fromkeys([root, *sorted({folder.parent for folder in elsewhere})])
@@ -273,8 +273,9 @@ def runs_text(root: Path, most: int | None = None, elsewhere: Collection[Path] =
     return "\n".join(lines)
 
 
-def _row_text(entry: RunEntry) -> str:
-    began = "" if entry.started is None else f"{datetime.datetime.fromtimestamp(entry.started):%d %b %H:%M}"
+def row_text(entry: RunEntry) -> str:
+    """A run in one line, and its doubts in another."""
+    began = "" if not entry.started else f"{datetime.datetime.fromtimestamp(entry.started):%d %b %H:%M}"
     steps, task = plural(entry.steps, "step"), plain(first_line(entry.task, 60))
     if answer := plain(first_line(entry.answer or "", 60)):
         task = f"{task}  → {answer}"

@@ -1,4 +1,4 @@
-"""Records as a page shows them: the final card of a run, and the events of another project's `trajectory.json`.
+"""Records as a page shows them: the final card of a run, and the events of another project's record.
 
 See `rest-api.yml`. Other processes read the records, `llm_sandbox_nb.card.saved` and `llm_sandbox_nb.formats`: this one
 knows neither cards nor formats, and a record that is damaged or very large costs it nothing.
@@ -63,7 +63,7 @@ class RunCardHandler(SandboxAPIHandler):
 
 
 class ForeignRecordHandler(SandboxAPIHandler):
-    """A `trajectory.json` of the LLM-in-Sandbox paper, which the page sends."""
+    """A record in another project's format, which the page sends."""
 
     @web.authenticated
     @authorized
@@ -75,7 +75,7 @@ class ForeignRecordHandler(SandboxAPIHandler):
         with tempfile.TemporaryFile() as given:
             given.write(self.request.body)
             given.seek(0)
-            code, record = await _printed("llm_sandbox_nb.formats.llm_in_sandbox", given=given)
+            code, record = await _printed("llm_sandbox_nb.formats.records", given=given)
         if code is None:
             raise OutputLimitExceededError(TOO_LARGE)
         if code != 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -33,6 +33,8 @@ StopReason = Literal[
 """Why a run ended. `tokens`: the conversation was full. `total_tokens`: all requests had used so many. `answered`: the
 model gave text and no tool call, more often in a row than it may. `no_answer`: it gave neither. `refused`: it or its
 provider refused. `repeated`: the same call failed too often in a row."""
+
+STOP_REASONS: tuple[str, ...] = get_args(StopReason)
 
 
 def new_id() -> str:
@@ -673,13 +675,23 @@ _EVENTS = (
     ArtifactSkipped, ArtifactRemoved, ConnectionMade, Noted, Controlled, CallHeld, CallDecided, SettingsChanged,
     Checkpointed, RewindStarted, Rewound, Forked, Continued, CheckStarted, Checked, Rewarded, RunFinished,
 )  # fmt: skip
-_KINDS = {cls.model_fields["kind"].default for cls in _EVENTS}
+_KINDS: dict[str, type[EventBase]] = {cls.model_fields["kind"].default: cls for cls in _EVENTS}
 TRANSIENT = frozenset({"model.delta", "call.output"})
 """Kinds that are shown live and not written: a later event carries the whole."""
 
 
 Facts = StepFacts | DoubtsFound
 """Events that say something of others: no event follows them, and HEAD stays where it is."""
+
+
+def default_fields(kind: str) -> dict[str, Any]:
+    """What the fields of an event of this kind hold when nothing is said of them, without its id and its time."""
+    fields = _KINDS[kind].model_fields if kind in _KINDS else {}
+    return {
+        name: field.get_default(call_default_factory=True)
+        for name, field in fields.items()
+        if name not in ("id", "time") and not field.is_required()
+    }
 
 
 def is_transient(event: Event) -> bool:

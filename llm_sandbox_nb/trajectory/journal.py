@@ -178,8 +178,8 @@ def _drop_torn_line(folder: Path) -> None:
         file.truncate(0)
 
 
-def _reason(error: ValueError) -> str:
-    """What is wrong with a line, as one sentence: the first of pydantic's errors."""
+def first_problem(error: ValueError) -> str:
+    """Return the first thing that is wrong with an event, in a few words."""
     errors = getattr(error, "errors", None)
     if not callable(errors):
         return str(error)
@@ -223,7 +223,7 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
     path = path / JOURNAL if path.is_dir() else path
     for number, line in enumerate(journal_lines(path), 1):
         if pending:
-            raise JournalError(f"{path}, line {pending[0]}: not an event ({_reason(pending[1])})")
+            raise JournalError(f"{path}, line {pending[0]}: not an event ({first_problem(pending[1])})")
         if not line.endswith(b"\n"):
             return
         try:
@@ -234,4 +234,4 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
         begun = True
         yield upgraded(event)
     if pending and not begun:
-        raise JournalError(f"{path}, line {pending[0]}: not an event ({_reason(pending[1])})")
+        raise JournalError(f"{path}, line {pending[0]}: not an event ({first_problem(pending[1])})")

@@ -13,11 +13,11 @@ from llm_sandbox_nb.formats.llm_in_sandbox import (
     dump_seed,
     from_seed,
     outcome,
-    read_seed,
     save_responses,
     to_seed,
     write_seed,
 )
+from llm_sandbox_nb.formats.records import NoRecordError, read_run
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -77,7 +77,7 @@ PUBLISHED = """{
 def test_reading_and_writing_gives_the_same_bytes(tmp_path: Path) -> None:
     path = tmp_path / "trajectory.json"
     path.write_text(PUBLISHED, "utf-8")
-    trajectory = read_seed(path)
+    trajectory = read_run(path).trajectory
     assert dump_seed(trajectory) == PUBLISHED
     written = write_seed(trajectory, tmp_path)
     assert written.read_bytes() == PUBLISHED.encode()
@@ -152,9 +152,7 @@ def test_a_folder_of_the_package_is_a_run(tmp_path: Path) -> None:
     assert Run.load(tmp_path).task == "How many r's? ünï"
     many = {name: {"problem_statement": "t", "trajectory": []} for name in ("p1", "p2")}
     (tmp_path / "trajectory.json").write_text(json.dumps(many))
-    with pytest.raises(
-        ValueError, match="it holds 2 runs of a benchmark: read them with `llm-sandbox-nb analyze`"
-    ):
+    with pytest.raises(NoRecordError, match="holds 2 runs"):
         Run.load(tmp_path)
 
 
@@ -205,10 +203,10 @@ def test_an_empty_run_can_be_written() -> None:
 def test_other_files_are_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trajectory.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match="not a trajectory in the paper's form"):
-        read_seed(path)
+    with pytest.raises(NoRecordError, match=r"trajectory\.json is (no trajectory|.* and no trajectory)"):
+        read_run(path)
     with pytest.raises(FileNotFoundError):
-        read_seed(tmp_path / "none.json")
+        read_run(tmp_path / "none.json")
 
 
 OBSERVATIONS = json.loads((Path(__file__).parents[2] / "data/seed_observations.json").read_text())

@@ -1,0 +1,124 @@
+"""`llm-sandbox-nb convert RUN OUT`: writes a run in another format, or another program's record as a journal."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from llm_sandbox_nb.cli import ENDED_WELL
+from llm_sandbox_nb.cli.printer import harmless
+from llm_sandbox_nb.cli.record_commands import run_path
+from llm_sandbox_nb.formats import opentelemetry
+from llm_sandbox_nb.formats.format_names import JOURNAL as JOURNAL_FORM
+from llm_sandbox_nb.formats.format_names import WRITTEN
+from llm_sandbox_nb.formats.records import (
+    FORMATS,
+    NoRecordError,
+    is_foreign,
+    read_file,
+    split_name,
+    write_record,
+)
+from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.trajectory.journal import Journal, JournalError, read_journal
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+from llm_sandbox_nb.trajectory.whole_file import write_whole
+
+
+def convert_command(arguments: argparse.Namespace) -> int:
+    """Write the run, and print each file that was written.
+
+    Raises:
+        UsageError: there is no run, the format is not known, or a file cannot be written.
+    """
+    runs, folder = _read(arguments.run)
+    form = arguments.to or _form_of(arguments.out)
+    for name, trajectory in runs.items():
+        out = arguments.out if len(runs) == 1 else _with_word(arguments.out, name)
+        try:
+            for line in _written(trajectory, folder, form, out, content=arguments.content):
+                print(harmless(line))
+        except (ValueError, JournalError) as error:
+            raise UsageError(str(error)) from error
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written ({error.strerror}): choose another file.") from error
+    if form in FORMATS and FORMATS[form].loses:
+        print(FORMATS[form].loses, file=sys.stderr)
+    return ENDED_WELL
+
+
+def _read(named: str) -> tuple[dict[str, Trajectory], Path]:
+    """The runs by their names, and the folder with the long outputs of ours. Raises UsageError."""
+    given, name = split_name(named)
+    path = run_path(str(given))
+    journal = path / JOURNAL if path.is_dir() else path.resolve()
+    try:
+        if not is_foreign(journal):
+            trajectory = Trajectory(read_journal(journal))
+            if trajectory.start is None:
+                raise UsageError(f"There is nothing to convert: no run has begun in {journal.parent}.")
+            return {journal.parent.name: trajectory}, journal.parent
+        runs = {run.name: run.trajectory for run in read_file(journal) if name in ("", run.name)}
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"There is no run at {path}: give its folder with the {JOURNAL}, or a file."
+        ) from error
+    except NoRecordError as error:
+        raise UsageError(str(error)) from error
+    except (JournalError, OSError) as error:
+        raise UsageError(f"The run cannot be read: {str(error).rstrip('.')}.") from error
+    if not runs:
+        raise UsageError(f"{journal} has no run {name}: `llm-sandbox-nb runs {journal}` lists them.")
+    return runs, journal.parent
+
+
+def _form_of(out: str) -> str:
+    """The format that the name of a file implies. Raises UsageError."""
+    if out.startswith(("http://", "https://")):
+        return "opentelemetry"
+    if not Path(out).suffix:
+        return JOURNAL_FORM
+    endings = [
+        (ending, one.name) for one in FORMATS.values() for ending in one.endings if one.name in WRITTEN
+    ]
+    fitting = [pair for pair in endings if out.endswith(pair[0])]
+    if not fitting:
+        raise UsageError(f"The name {out} does not say the format: add --to {', '.join(WRITTEN)}.")
+    return max(fitting, key=lambda pair: len(pair[0]))[1]
+
+
+def _with_word(out: str, word: str) -> str:
+    """The name of a file with a word before its endings."""
+    path = Path(out)
+    plain = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in word)[:80]
+    stem, dot, endings = path.name.partition(".")
+    return str(path.with_name(f"{stem}-{plain}{dot}{endings}"))
+
+
+def _written(trajectory: Trajectory, folder: Path, form: str, out: str, *, content: bool) -> list[str]:
+    """A line for each file; a branch beside that of HEAD has one of its own where the format has no branches."""
+    if form == JOURNAL_FORM:
+        return [str(_write_journal(trajectory, Path(out).expanduser()))]
+    if out.startswith(("http://", "https://")):
+        return [opentelemetry.send(opentelemetry.write(trajectory, folder, content=content), out)]
+    paths = []
+    for number, data in enumerate(write_record(trajectory, form, folder, content=content), 1):
+        name = out if number == 1 else _with_word(out, f"branch-{number}")
+        paths.append(write_whole(Path(name).expanduser(), data, follow_links=True))
+    return [str(path) for path in paths]
+
+
+def _write_journal(trajectory: Trajectory, folder: Path) -> Path:
+    """Write the events as a run folder of this package. Raises UsageError where there is a run already."""
+    if os.path.lexists(folder / JOURNAL):
+        raise UsageError(f"{folder} holds a run already: choose another folder.")
+    journal = Journal(folder)
+    try:
+        for event in trajectory.events:
+            journal.append(event)
+    finally:
+        journal.close()
+    return folder / JOURNAL

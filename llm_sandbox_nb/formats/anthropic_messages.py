@@ -1,0 +1,141 @@
+"""A conversation as the messages of Anthropic's API: `system`, `messages` with blocks of content, and `tools`.
+
+There is no room for anything else of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from llm_sandbox_nb.formats.entries import (
+    Entry,
+    Message,
+    Opening,
+    Reply,
+    Result,
+    ToolCall,
+    Written,
+    first_task,
+    implied_end,
+)
+from llm_sandbox_nb.formats.openai_messages import messages_of
+from llm_sandbox_nb.formats.received import arguments, content_text, mapping, rows, text
+
+_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
+
+
+def fits(content: Any) -> bool:
+    """Whether JSON is such a conversation: it has a block that only this API has, or `system` beside the messages."""
+    messages = messages_of(content)
+    if messages is None:
+        return False
+    blocks = [block for one in messages if isinstance(one.get("content"), list) for block in one["content"]]
+    own = any(isinstance(block, dict) and block.get("type") in _BLOCKS for block in blocks)
+    return own or (isinstance(content, dict) and "system" in content)
+
+
+def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = ()) -> Written:
+    """The document of a branch. System messages are joined; results that follow each other are one message."""
+    system: list[str] = []
+    messages: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] = []
+    for entry in entries:
+        match entry:
+            case Opening():
+                tools = [_tool(tool) for tool in entry.tools]
+            case Message(role="system"):
+                system.append(entry.content)
+            case Message():
+                _add(messages, "user", [{"type": "text", "text": entry.content}])
+            case Reply():
+                _add(messages, "assistant", list(_reply(entry)))
+            case Result():
+                block = {
+                    "type": "tool_result",
+                    "tool_use_id": entry.call_id,
+                    "content": entry.observation,
+                }
+                failed = bool(entry.error or entry.timed_out)
+                _add(messages, "user", [{**block, "is_error": True} if failed else block])
+    document: dict[str, Any] = {"system": "\n\n".join(system), "messages": messages}
+    return Written(document | ({"tools": tools} if tools else {}))
+
+
+def _add(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
+    """Add blocks; two messages of the same role in a row are one, as this API wants it."""
+    if messages and messages[-1]["role"] == role:
+        messages[-1]["content"] += blocks
+    else:
+        messages.append({"role": role, "content": blocks})
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    function = tool.get("function")
+    function = function if isinstance(function, dict) else tool
+    return {
+        "name": function.get("name", ""),
+        "description": function.get("description", ""),
+        "input_schema": function.get("parameters", {"type": "object", "properties": {}}),
+    }
+
+
+def _reply(reply: Reply) -> Iterator[dict[str, Any]]:
+    if reply.reasoning:
+        yield {"type": "thinking", "thinking": reply.reasoning, "signature": ""}
+    if reply.text or not reply.calls:
+        yield {"type": "text", "text": reply.text}
+    for call in reply.calls:
+        yield {"type": "tool_use", "id": call.id, "name": call.tool, "input": call.arguments or {}}
+
+
+def read(content: Any) -> list[Entry]:
+    """The entries of a document. Raises ValueError where a part is of another kind."""
+    root = {"messages": content} if isinstance(content, list) else mapping(content, "the conversation")
+    opening = Opening(model=text(root, "model"), tools=[_read_tool(tool) for tool in rows(root, "tools")])
+    entries: list[Entry] = [opening]
+    if system := content_text(root.get("system")):
+        entries.append(Message("system", system))
+    waiting: list[str] = []
+    for message in rows(root, "messages"):
+        given = message.get("content")
+        blocks = [{"type": "text", "text": given}] if isinstance(given, str) else rows(message, "content")
+        if message.get("role") == "assistant":
+            entries.append(reply := _read_reply(blocks))
+            waiting = [call.id for call in reply.calls]
+        else:
+            entries += _read_user(blocks, waiting)
+    opening.task = first_task(entries)
+    return [*entries, implied_end(entries)]
+
+
+def _read_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": tool.get("name", ""), "description": tool.get("description", "")}
+    return {"type": "function", "function": {**function, "parameters": tool.get("input_schema", {})}}
+
+
+def _read_reply(blocks: list[dict[str, Any]]) -> Reply:
+    reply = Reply()
+    for block in blocks:
+        match block.get("type"):
+            case "thinking":
+                reply.reasoning += text(block, "thinking")
+            case "redacted_thinking":
+                pass
+            case "tool_use":
+                given, raw = arguments(block.get("input"))
+                reply.calls.append(ToolCall(text(block, "id"), text(block, "name"), given, raw))
+            case _:
+                reply.text += content_text([block])
+    return reply
+
+
+def _read_user(blocks: list[dict[str, Any]], waiting: list[str]) -> Iterator[Entry]:
+    for block in blocks:
+        if block.get("type") == "tool_result" and (call_id := text(block, "tool_use_id")) in waiting:
+            waiting.remove(call_id)
+            error = "failed" if block.get("is_error") is True else None
+            yield Result(call_id, content_text(block.get("content")), error=error)
+        else:
+            said = block.get("content") if block.get("type") == "tool_result" else [block]
+            yield Message("user", content_text(said))

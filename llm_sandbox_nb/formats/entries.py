@@ -1,0 +1,475 @@
+"""A branch of a run as other formats have it: messages, replies, results and an end.
+
+A format writes entries with its own fields and reads them again. `add_rest` compares what it reads with the events of
+the journal, and puts each difference where the format has room for other programs' data, under the key
+`llm_sandbox_nb`. So a format with such room loses nothing, and one without loses what docs/reference/formats.md says.
+
+    entries = entries_of(trajectory)
+    trajectory = Trajectory(events_of(entries, "name"))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from llm_sandbox_nb.formatting import clip
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import first_problem, load_text
+from llm_sandbox_nb.trajectory.messages import add_message, add_result, call_ids, message_text
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+REST = "llm_sandbox_nb"
+"""The key of what a format has no field for."""
+TEXT_MOST = 1024**2
+"""Characters of an output that is written whole; of a longer one the beginning and the end."""
+_AFTER_END = (ev.Checked, ev.CheckStarted, ev.Rewarded, ev.Forked, ev.Noted, ev.StepFacts, ev.DoubtsFound,
+              ev.ArtifactSaved, ev.ArtifactSkipped, ev.ArtifactRemoved, ev.Checkpointed, ev.Controlled)  # fmt: skip
+
+
+@dataclass
+class ToolCall:
+    """A call of a reply. `arguments` is None when `raw`, the text of them, is no JSON object."""
+
+    id: str
+    tool: str
+    arguments: dict[str, Any] | None
+    raw: str = ""
+
+    def __post_init__(self) -> None:
+        self.raw = self.raw or json.dumps(self.arguments or {}, ensure_ascii=False)
+
+    def message(self) -> dict[str, Any]:
+        """The call as a message of the chat completions API has it."""
+        return {"id": self.id, "type": "function", "function": {"name": self.tool, "arguments": self.raw}}
+
+
+@dataclass(kw_only=True)
+class Entry:
+    """What all entries have. `time` is in seconds since the epoch, None when the format does not say it."""
+
+    time: float | None = None
+    rest: Any = None
+    """What stood under the key `llm_sandbox_nb`: a list of events, each with what the format does not tell."""
+    events: list[ev.Event] = field(default_factory=list)
+    """The events themselves, where the entry was made from a journal."""
+
+
+@dataclass
+class Opening(Entry):
+    """The beginning of a run."""
+
+    run_id: str = ""
+    task: str = ""
+    model: str = ""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Message(Entry):
+    """A system or user message."""
+
+    role: str
+    content: str
+
+
+@dataclass
+class Reply(Entry):
+    """A reply of the model."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    usage: ev.Usage | None = None
+    model: str | None = None
+    finish_reason: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass
+class Result(Entry):
+    """The result of a call of the reply before it. `streams`: stdout and stderr, where they are known."""
+
+    call_id: str
+    observation: str
+    exit_code: int | None = None
+    streams: tuple[str, str] = ("", "")
+    timed_out: bool = False
+    error: str | None = None
+    seconds: float = 0.0
+
+
+class Check(NamedTuple):
+    """A score of the result."""
+
+    name: str
+    outcome: Literal["passed", "failed", "score", "text"]
+    summary: str
+    score: float | None = None
+
+
+@dataclass
+class End(Entry):
+    """The end of a run, the last of its entries. `reason` is None when it was killed, or the format does not say."""
+
+    reason: ev.StopReason | None = None
+    answer: str | None = None
+    usage: ev.Usage = field(default_factory=ev.Usage)
+    steps: int = 0
+    checks: list[Check] = field(default_factory=list)
+
+
+# --- from a journal ---
+
+
+def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[Entry]:
+    """The entries of the branch of HEAD. `folder` has the long outputs, which are put in their places."""
+    path = [_whole_texts(event, folder) for event in trajectory.path if not isinstance(event, ev.StepFacts)]
+    last = _end_place(path)
+    entries: list[Entry] = [Opening()]
+    for place, event in enumerate(path):
+        here = entries[-1].events
+        match event:
+            case ev.MessageAdded():
+                role, content = str(event.message.get("role")), message_text(event.message)
+                entries.append(Message(role, content, time=event.time, events=[event]))
+            case ev.ModelReplied():
+                begun = _since(here, lambda one, step=event.step: _is_request(one, step))
+                entries.append(_reply(event, [*begun, event]))
+            case ev.CallProposed() if (reply := _reply_before(entries)) is not None:
+                call = ToolCall(event.call_id, event.tool, event.arguments, event.raw_arguments)
+                reply.calls.append(call)
+                here.append(event)
+            case ev.CallFinished() if _is_answer(entries, event):
+                begun = _since(here, lambda one, id=event.call_id: _is_begin(one, id))
+                entries.append(_result(event, [*begun, event]))
+            case ev.CallDecided(action="observe", observation=str() as shown) if _is_result(
+                entries[-1], event.call_id
+            ):
+                entries[-1].observation = shown  # type: ignore[attr-defined]
+                here.append(event)
+            case ev.RunFinished() if place == last:
+                end = End(event.stop_reason, event.answer, event.usage, event.steps, time=event.time)
+                end.events.append(event)
+                entries.append(end)
+            case _:
+                here.append(event)
+    if last is None:
+        entries.append(End())
+    opening = entries[0]
+    assert isinstance(opening, Opening)
+    if trajectory.start:
+        opening.time, opening.run_id = trajectory.start.time, trajectory.start.run_id
+        opening.task, opening.model = trajectory.start.task, trajectory.start.model
+        opening.tools = trajectory.start.tools
+    return entries
+
+
+def _is_result(entry: Entry, call_id: str) -> bool:
+    return isinstance(entry, Result) and entry.call_id == call_id
+
+
+def _is_request(event: ev.Event, step: int) -> bool:
+    return isinstance(event, ev.ModelRequested) and event.step == step
+
+
+def _is_begin(event: ev.Event, call_id: str) -> bool:
+    return isinstance(event, ev.CallStarted) and event.call_id == call_id
+
+
+def _since(events: list[ev.Event], begins: Any) -> list[ev.Event]:
+    """Take the events from the first that `begins` out of a list."""
+    place = next((place for place, event in enumerate(events) if begins(event)), len(events))
+    taken = events[place:]
+    del events[place:]
+    return taken
+
+
+def _is_answer(entries: Sequence[Entry], result: ev.CallFinished) -> bool:
+    """Whether a result follows its reply, and is the first of its call."""
+    reply = _reply_before(entries)
+    if reply is None or [call.id for call in reply.calls].count(result.call_id) != 1:
+        return False
+    place = next(place for place, entry in enumerate(entries) if entry is reply)
+    return not any(_is_result(entry, result.call_id) for entry in entries[place:])
+
+
+def _reply_before(entries: Sequence[Entry]) -> Reply | None:
+    """The reply to which only results have been added; None when something was said since."""
+    for entry in reversed(entries):
+        if isinstance(entry, Reply):
+            return entry
+        if not isinstance(entry, Result):
+            return None
+    return None
+
+
+def _reply(event: ev.ModelReplied, events: list[ev.Event]) -> Reply:
+    return Reply(
+        message_text(event.message), event.reasoning or "", [], event.usage, event.response_model, event.finish_reason,
+        event.model_time, time=event.time, events=events,
+    )  # fmt: skip
+
+
+def _result(event: ev.CallFinished, events: list[ev.Event]) -> Result:
+    streams = tuple(text if isinstance(text, str) else text.preview for text in (event.stdout, event.stderr))
+    return Result(
+        event.call_id, event.observation, event.exit_code, (streams[0], streams[1]), event.timed_out, event.error,
+        event.duration, time=event.time, events=events,
+    )  # fmt: skip
+
+
+def _end_place(path: Sequence[ev.Event]) -> int | None:
+    """The place of the end of the run; an earlier end, after which the run was continued, is none."""
+    for place in range(len(path) - 1, -1, -1):
+        if isinstance(path[place], ev.RunFinished):
+            return place
+        if not isinstance(path[place], _AFTER_END):
+            return None
+    return None
+
+
+def _whole_texts(event: ev.Event, folder: Path | None) -> ev.Event:
+    """The event with its long outputs in place of their names."""
+    blobs = {name: value for name, value in event if isinstance(value, ev.Blob)}
+    return event.model_copy(update={name: _text(blob, folder) for name, blob in blobs.items()})
+
+
+def _text(blob: ev.Blob, folder: Path | None) -> str:
+    if folder is None:
+        return blob.preview
+    try:
+        return clip(load_text(folder, blob), TEXT_MOST)
+    except FileNotFoundError:
+        return blob.preview
+
+
+# --- what the entries of a format tell ---
+
+
+def told_events(entries: Sequence[Entry]) -> list[list[ev.Event]]:
+    """The events that each entry means, by its fields alone."""
+    step, now, calls = 0, 0.0, dict[str, ToolCall]()
+    found: list[list[ev.Event]] = []
+    for entry in entries:
+        now = now if entry.time is None else entry.time
+        made: list[ev.Event]
+        match entry:
+            case Opening():
+                made = [
+                    ev.RunStarted(run_id=entry.run_id, task=entry.task, model=entry.model, tools=entry.tools)
+                ]
+            case Message():
+                made = [ev.MessageAdded(message={"role": entry.role, "content": entry.content})]
+            case Reply():
+                step += 1
+                calls = {call.id: call for call in entry.calls}
+                made = _told_reply(step, entry)
+            case Result():
+                made = _told_result(step, entry, calls.get(entry.call_id))
+            case End():
+                made = _told_end(step, entry)
+            case _:
+                raise TypeError(type(entry))
+        for event in made:
+            event.time = now
+        found.append(made)
+    mark = _digest(entries)
+    for number, event in enumerate(event for made in found for event in made):
+        event.id = f"{mark}{number:06x}"
+    return found
+
+
+def _digest(entries: Sequence[Entry]) -> str:
+    """A mark of a run whose format has no ids, the same whenever it is read."""
+    digest = hashlib.sha256()
+    for entry in entries:
+        told = [getattr(entry, one.name) for one in fields(entry) if one.name not in ("rest", "events")]
+        digest.update(repr(told).encode("utf-8", "replace"))
+    return digest.hexdigest()[:10]
+
+
+def _told_message(reply: Reply) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    return {**message, "tool_calls": [call.message() for call in reply.calls]} if reply.calls else message
+
+
+def _told_reply(step: int, reply: Reply) -> list[ev.Event]:
+    replied = ev.ModelReplied(
+        step=step, message=_told_message(reply), reasoning=reply.reasoning or None, usage=reply.usage,
+        response_model=reply.model, finish_reason=reply.finish_reason, model_time=reply.seconds,
+    )  # fmt: skip
+    proposed = [
+        ev.CallProposed(
+            step=step, call_id=call.id, tool=call.tool, raw_arguments=call.raw, arguments=call.arguments
+        )
+        for call in reply.calls
+    ]
+    return [ev.ModelRequested(step=step), replied, *proposed]
+
+
+def _told_result(step: int, result: Result, call: ToolCall | None) -> list[ev.Event]:
+    finished = ev.CallFinished(
+        step=step, call_id=result.call_id, observation=result.observation, exit_code=result.exit_code,
+        stdout=result.streams[0], stderr=result.streams[1], timed_out=result.timed_out, error=result.error,
+        duration=result.seconds,
+    )  # fmt: skip
+    if call is None or call.arguments is None:
+        return [finished]
+    begun = ev.CallStarted(step=step, call_id=call.id, tool=call.tool, arguments=call.arguments)
+    return [begun, finished]
+
+
+def _told_end(step: int, end: End) -> list[ev.Event]:
+    if end.reason is None:
+        return []
+    finished = ev.RunFinished(
+        stop_reason=end.reason, answer=end.answer, usage=end.usage, steps=end.steps or step
+    )
+    checks = [
+        ev.Checked(
+            number=number, what=check.name, score=check.score,
+            verdict=ev.Verdict(outcome=check.outcome, summary=check.summary),
+        )
+        for number, check in enumerate(end.checks, 1)
+    ]  # fmt: skip
+    return [finished, *checks]
+
+
+# --- the rest ---
+
+
+def add_rest(entries: Sequence[Entry], told: Sequence[Entry], places: Sequence[Place]) -> None:
+    """Put what the format does not tell of `entries` into `places`, one for each; `told` is what it tells."""
+    for entry, events, place in zip(entries, told_events(told), places, strict=True):
+        rest = _difference(entry.events, events)
+        if _says_more(rest, events):
+            place.holder[place.name] = {**place.holder.get(place.name, {}), REST: rest}
+
+
+def _says_more(rest: Sequence[dict[str, Any]], told: Sequence[ev.Event]) -> bool:
+    """Whether there are other events than told, or a field is said of one."""
+    return len(rest) != len(told) or any(len(one) > 1 for one in rest)
+
+
+def _difference(actual: Sequence[ev.Event], told: Sequence[ev.Event]) -> list[dict[str, Any]]:
+    """What is to be said beside the events that are told: the kind of each event, and each field that differs."""
+    waiting = [plain_event(event) for event in told]
+    rest = []
+    for event in map(plain_event, actual):
+        known = _take(waiting, event["kind"])
+        if known is None:
+            known = ev.default_fields(event["kind"])
+        rest.append({name: value for name, value in event.items()
+                     if name == "kind" or name not in known or known[name] != value})  # fmt: skip
+    return rest
+
+
+def plain_event(event: ev.Event) -> dict[str, Any]:
+    """The event as a line of the journal has it, without its place in the tree."""
+    value: dict[str, Any] = json.loads(ev.dump_event(event))
+    del value["parent"]
+    return value
+
+
+def _take(waiting: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
+    """Take the first event of a kind out of a list."""
+    place = next((place for place, one in enumerate(waiting) if one["kind"] == kind), None)
+    return None if place is None else waiting.pop(place)
+
+
+def events_of(entries: Sequence[Entry], name: str) -> Iterator[ev.Event]:
+    """The events of a run, one branch. `name` is its id where the format has none.
+
+    Raises:
+        ValueError: the rest that a format has kept holds no events.
+    """
+    parent: str | None = None
+    for entry, told in zip(entries, told_events(entries), strict=True):
+        events = told if entry.rest is None else _with_rest(told, entry.rest)
+        for event in events:
+            if isinstance(event, ev.RunStarted) and not event.run_id:
+                event.run_id = name
+            event.parent = parent
+            if not isinstance(event, ev.Facts):
+                parent = event.id
+            yield event
+
+
+def _with_rest(told: Iterable[ev.Event], rest: Any) -> Iterator[ev.Event]:
+    if not isinstance(rest, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("kind"), str) for one in rest
+    ):
+        raise ValueError(f"what stands under {REST} is no list of events")
+    waiting = [plain_event(event) for event in told]
+    for one in rest:
+        known = _take(waiting, one["kind"]) or {}
+        try:
+            yield ev.parse_python({**known, **one, "parent": None})
+        except ValueError as error:
+            raise ValueError(f"{REST} holds something that is no event ({first_problem(error)})") from error
+
+
+# --- what readers and writers share ---
+
+_SUBMITS = ("submit", "finish", "mark_task_complete", "complete_task")
+"""Tools by which agents end a run."""
+
+
+class Place(NamedTuple):
+    """The field of an object in a document that has room for other programs' data."""
+
+    holder: dict[str, Any]
+    name: str
+
+
+@dataclass
+class Written:
+    """A document, and for each entry the place for the rest; without places where the format has none."""
+
+    content: Any
+    places: Sequence[Place] = ()
+
+
+def first_task(entries: Iterable[Entry]) -> str:
+    """What was asked, where a format has no field for it: the first message of the user."""
+    return next((one.content for one in entries if isinstance(one, Message) and one.role == "user"), "")
+
+
+def implied_end(entries: Sequence[Entry]) -> End:
+    """The end of a run whose format says nothing of it: the model submitted, or its last reply has no call."""
+    replies = [entry for entry in entries if isinstance(entry, Reply)]
+    if not replies:
+        return End()
+    called = [call.tool for call in replies[-1].calls]
+    if any(tool in _SUBMITS for tool in called):
+        return End("submitted", time=replies[-1].time)
+    if not called and entries[-1] is replies[-1]:
+        return End("answered", replies[-1].text or None, time=replies[-1].time)
+    return End()
+
+
+def conversation(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    """The messages in the form of the chat completions API: all that was said, also where requests were shorter."""
+    messages: list[dict[str, Any]] = []
+    in_text = False
+    for entry in entries:
+        match entry:
+            case Message():
+                made = [one.message for one in entry.events if isinstance(one, ev.MessageAdded)]
+                add_message(messages, made[0] if made else {"role": entry.role, "content": entry.content})
+            case Reply():
+                recorded = [one for one in entry.events if isinstance(one, ev.ModelReplied)]
+                in_text = (
+                    bool(recorded) and recorded[0].calls_from == "text" and not call_ids(recorded[0].message)
+                )
+                message = recorded[0].message if recorded else _told_message(entry)
+                thoughts = {"reasoning_content": entry.reasoning} if entry.reasoning else {}
+                messages.append({**thoughts, **message})
+            case Result():
+                add_result(messages, entry.call_id, entry.observation, in_text=in_text)
+    return messages

@@ -1,0 +1,609 @@
+"""Logs of Inspect AI, `.eval`: read and written with its own package, `pip install llm-sandbox-nb[inspect]`.
+
+A run is a log of one sample. Its checkpoints are anchors, what a person decided on a call are approvals, and each
+branch beside that of HEAD is a span with a branch event, so that Inspect's viewer shows them. All events of the
+journal are read back in their order.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.formats.entries import (
+    REST,
+    Check,
+    End,
+    Entry,
+    Message,
+    Opening,
+    Place,
+    Reply,
+    Result,
+    ToolCall,
+    add_rest,
+    entries_of,
+    events_of,
+    first_task,
+    implied_end,
+    plain_event,
+)
+from llm_sandbox_nb.formats.received import (
+    CONTAINERS_MOST,
+    content_text,
+    count,
+    iso_time,
+    mapping,
+    number,
+    rows,
+    seconds,
+    text,
+)
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+from llm_sandbox_nb.version import __version__
+
+NOT_INSTALLED = "Logs of Inspect need its package: install it with `pip install 'llm-sandbox-nb[inspect]'`."
+CONTENT_MOST = 512 * 1024**2
+"""Bytes of all files in a log, unpacked."""
+_FILES_MOST = 100_000
+_CHUNK = 1024**2
+_ZSTANDARD = 93
+_MARKS = ("header.json", "_journal/start.json")
+"""Files of which each log has one."""
+_LIMITS: dict[str, ev.StopReason] = {
+    "message": "steps", "turn": "steps", "token": "total_tokens", "context": "tokens", "time": "time",
+    "working": "time", "cost": "cost", "operator": "interrupted",
+}  # fmt: skip
+_TO_LIMITS = {"steps": "message", "total_tokens": "token", "tokens": "context", "time": "time", "cost": "cost",
+              "interrupted": "operator"}  # fmt: skip
+_STOPS = {
+    "tool_calls": "tool_calls",
+    "length": "max_tokens",
+    "cut_off": "max_tokens",
+    "content_filter": "content_filter",
+}
+
+
+# --- reading ---
+
+
+def is_log(data: bytes) -> bool:
+    """Whether the bytes of a file are a log of Inspect: a ZIP archive with a header, or JSON with `eval`."""
+    if data.startswith(b"PK\x03\x04"):
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                return any(name in archive.NameToInfo for name in _MARKS)
+        except (zipfile.BadZipFile, ValueError, NotImplementedError):
+            return False
+    return data[:1] == b"{" and b'"eval"' in data[:4096] and b'"version"' in data[:4096]
+
+
+def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
+    """The runs of a log: the name of each sample with its events.
+
+    Raises:
+        ValueError: the package is missing, the log is damaged, or larger than a log can be.
+    """
+    try:
+        from inspect_ai.log import read_eval_log
+    except ImportError as error:
+        raise ValueError(NOT_INSTALLED) from error
+    packed = data.startswith(b"PK")
+    content = _repacked(data) if packed else _checked(data)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(folder, f"log.{'eval' if packed else 'json'}")
+        path.write_bytes(content)
+        try:
+            log = read_eval_log(str(path), resolve_attachments=True)
+            samples = [one.model_dump(mode="json") for one in log.samples or []]
+        except Exception as error:  # a stranger's log: its package raises anything
+            raise ValueError(f"Inspect cannot read it: {str(error).splitlines()[0][:200]}") from error
+    found = []
+    for sample in samples:
+        epoch = f"-epoch-{sample['epoch']}" if sample.get("epoch", 1) != 1 else ""
+        name = f"{sample.get('id')}{epoch}"
+        found.append((name, sample_events(sample, log.eval.model, name)))
+    if not found:
+        raise ValueError("the log has no sample")
+    return found
+
+
+def _repacked(data: bytes) -> bytes:
+    """The archive packed anew without compression, so that no file in it becomes larger than it was found to be."""
+    made = io.BytesIO()
+    left = CONTENT_MOST
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(made, "w") as plain:
+            members = archive.infolist()
+            if len(members) > _FILES_MOST:
+                raise ValueError(f"it holds more than {_FILES_MOST:,} files")
+            if any(one.compress_type == _ZSTANDARD for one in members):
+                import zipfile_zstd  # noqa: F401 - teaches zipfile to read these; it comes with Inspect
+            for member in {one.filename: one for one in members}.values():
+                content = _unpacked(archive, member, left)
+                left -= len(content)
+                plain.writestr(member.filename, _checked(content))
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ImportError, RuntimeError) as error:
+        raise ValueError(f"it is a damaged ZIP archive ({str(error)[:100]})") from error
+    return made.getvalue()
+
+
+def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int) -> bytes:
+    found = bytearray()
+    with archive.open(member) as file:
+        while part := file.read(_CHUNK):
+            found += part
+            if len(found) > most:
+                raise ValueError(f"its files have more than {CONTENT_MOST:,} bytes")
+    return bytes(found)
+
+
+def _checked(content: bytes) -> bytes:
+    """The JSON of a log, which is neither too deep nor of too many objects."""
+    if content.count(b"{") + content.count(b"[") > CONTAINERS_MOST:
+        raise ValueError(f"it has more than {CONTAINERS_MOST:,} objects and arrays")
+    try:
+        json.loads(content or b"null")
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return content
+
+
+def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Event]:
+    """The events of a sample: of all branches in the order of the journal, or those of its messages."""
+    own = mapping(mapping(sample.get("metadata"), "metadata").get(REST) or {}, REST)
+    entries = read_sample(sample, model)
+    events = list(events_of(entries, name))
+    if not own:
+        return events
+    known = {event.id: event for event in events}
+    for span in rows(own, "branches"):
+        shared, messages = count(span, "shared"), rows(span, "messages")
+        first = rows(sample, "messages")[: max(0, shared - 1)]
+        rest = {REST: {"run_id": own.get("run_id"), "opening": span.get("opening"), "end": span.get("end")}}
+        ended = mapping(span.get("ended"), "ended")
+        branch = {**sample, **ended, "messages": [*first, *messages], "metadata": rest, "events": []}
+        known = {event.id: event for event in events_of(read_sample(branch, model), name)} | known
+    known |= {event.id: event for event in map(ev.parse_python, rows(own, "others"))}
+    tree = own.get("tree")
+    if not isinstance(tree, list):
+        return events
+    found: list[ev.Event] = []
+    for row in tree:
+        if not (isinstance(row, list) and len(row) == 2 and isinstance(row[0], str) and row[0] in known):
+            raise ValueError(f"{REST}.tree names an event that is not there")
+        found.append(known[row[0]].model_copy(update={"parent": row[1] if isinstance(row[1], str) else None}))
+    return found
+
+
+def read_sample(sample: dict[str, Any], model: str) -> list[Entry]:
+    """The entries of a sample's messages, with what its events say of replies and calls."""
+    own = mapping(sample.get("metadata"), "metadata").get(REST)
+    own = own if isinstance(own, dict) else {}
+    opening = Opening(run_id=text(own, "run_id"), model=model, time=seconds(sample.get("started_at")))
+    opening.rest = mapping(own.get("opening"), "opening").get(REST)
+    given = sample.get("input")
+    asked = given if isinstance(given, str) else ""
+    events = _outside_branches(rows(sample, "events"))
+    replies = {
+        _message_id(one): one for one in events if one.get("event") == "model" and isinstance(one.get("output"), dict)
+    }  # fmt: skip
+    tools = {one.get("id"): one for one in events if one.get("event") == "tool"}
+    if not opening.tools and replies:
+        opening.tools = [_read_tool(one) for one in rows(next(iter(replies.values())), "tools")]
+    entries: list[Entry] = [opening]
+    waiting: list[str] = []
+    for message in rows(sample, "messages"):
+        role, rest = text(message, "role"), mapping(message.get("metadata"), "metadata").get(REST)
+        if role == "assistant":
+            reply = _read_reply(message, replies.get(message.get("id"), {}))
+            reply.rest = rest
+            waiting = [call.id for call in reply.calls]
+            entries.append(reply)
+        elif role == "tool" and message.get("tool_call_id") in waiting:
+            waiting.remove(message["tool_call_id"])
+            entries.append(_read_result(message, tools.get(message["tool_call_id"], {}), rest))
+        else:
+            role = "user" if role == "tool" else role
+            entries.append(Message(role, content_text(message.get("content")), rest=rest))
+    opening.task = asked or first_task(entries)
+    end = _read_end(sample, entries)
+    end.rest = mapping(own.get("end"), "end").get(REST)
+    return [*entries, end]
+
+
+def _outside_branches(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events without those of other branches."""
+    spans = {
+        one.get("id") for one in events if one.get("event") == "span_begin" and one.get("type") == "branch"
+    }
+    return [one for one in events if one.get("span_id") not in spans or one.get("span_id") is None]
+
+
+def _message_id(event: dict[str, Any]) -> Any:
+    choices = event["output"].get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    said = first.get("message")
+    return said.get("id") if isinstance(said, dict) else None
+
+
+def _read_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    function = {key: tool.get(key) for key in ("name", "description", "parameters")}
+    return {"type": "function", "function": function}
+
+
+def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> Reply:
+    given = message.get("content")
+    parts = given if isinstance(given, list) else []
+    thoughts = [
+        str(one.get("reasoning") or "")
+        for one in parts
+        if isinstance(one, dict) and one.get("type") == "reasoning"
+    ]
+    said = [one for one in parts if not (isinstance(one, dict) and one.get("type") == "reasoning")]
+    calls = []
+    for call in rows(message, "tool_calls"):
+        raw = text(call, "parse_error") and json.dumps(call.get("arguments"))
+        arguments = None if raw else mapping(call.get("arguments"), "arguments")
+        calls.append(ToolCall(text(call, "id"), text(call, "function"), arguments, raw))
+    output = mapping(event.get("output"), "output")
+    used = output.get("usage")
+    usage = _read_usage(used) if isinstance(used, dict) else None
+    return Reply(
+        content_text(said if parts else given), "".join(thoughts), calls, usage, text(message, "model") or None,
+        seconds=number(event, "working_time") or 0.0, time=seconds(event.get("timestamp")),
+    )  # fmt: skip
+
+
+def _read_usage(used: dict[str, Any]) -> ev.Usage:
+    return ev.Usage(
+        prompt_tokens=count(used, "input_tokens") + count(used, "input_tokens_cache_read"),
+        completion_tokens=count(used, "output_tokens"),
+        cached_tokens=count(used, "input_tokens_cache_read"),
+        reasoning_tokens=count(used, "reasoning_tokens"),
+        cost=number(used, "total_cost"),
+    )
+
+
+def _read_result(message: dict[str, Any], event: dict[str, Any], rest: Any) -> Result:
+    failed = message.get("error")
+    kind = text(failed, "type") if isinstance(failed, dict) else ""
+    observation = content_text(message.get("content"))
+    if isinstance(failed, dict) and not observation:
+        observation = text(failed, "message")
+    return Result(
+        text(message, "tool_call_id"), observation, timed_out=kind == "timeout",
+        error=kind if kind and kind != "timeout" else None, seconds=number(event, "working_time") or 0.0,
+        time=seconds(event.get("completed")), rest=rest,
+    )  # fmt: skip
+
+
+def _read_end(sample: dict[str, Any], entries: Sequence[Entry]) -> End:
+    end = implied_end(entries)
+    limit, failed = sample.get("limit"), sample.get("error")
+    if isinstance(failed, dict):
+        end = End("error")
+    elif isinstance(limit, dict):
+        end = End(_LIMITS.get(text(limit, "type"), "interrupted"))
+    end.time = end.time or seconds(sample.get("completed_at"))
+    output = mapping(sample.get("output"), "output")
+    if end.reason and not end.answer:
+        end.answer = text(output, "completion") or None
+    scores = sample.get("scores")
+    if isinstance(scores, dict) and end.reason:
+        end.checks = [_read_score(name, one) for name, one in scores.items() if isinstance(one, dict)]
+    return end
+
+
+def _read_score(name: str, score: dict[str, Any]) -> Check:
+    value = score.get("value")
+    said = text(score, "explanation").partition("\n")[0][:200]
+    if value in ("C", "I"):
+        return Check(
+            name[:100],
+            "passed" if value == "C" else "failed",
+            said or ("correct" if value == "C" else "incorrect"),
+        )
+    given = number(score, "value")
+    return Check(name[:100], "text" if given is None else "score", said or str(value)[:100], given)
+
+
+# --- writing ---
+
+
+def write(branches: Sequence[Trajectory], folder: Path | None = None) -> bytes:
+    """The log of a run; the first of its branches is that of HEAD.
+
+    Raises:
+        ValueError: the package is missing.
+    """
+    try:
+        from inspect_ai.log import EvalLog, write_eval_log
+    except ImportError as error:
+        raise ValueError(NOT_INSTALLED) from error
+    with tempfile.TemporaryDirectory() as made, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(made, "log.eval")
+        log = EvalLog.model_validate(ev.clean_text(log_content(branches, folder)))
+        write_eval_log(log, str(path), format="eval")
+        return path.read_bytes()
+
+
+def log_content(branches: Sequence[Trajectory], folder: Path | None = None) -> dict[str, Any]:
+    """The log as JSON has it."""
+    head = branches[0]
+    start = head.start
+    created = iso_time(start.time if start else None) or "1970-01-01T00:00:00+00:00"
+    run_id, model = (start.run_id, start.model) if start else ("run", "")
+    sample, entries = write_sample(head, folder)
+    add_branches(sample, entries, branches, folder)
+    ended = iso_time(head.finish.time) if head.finish else ""
+    usage = {model: _usage(head.total_usage)}
+    return {
+        "version": 2,
+        "status": "success" if head.finish else "cancelled",
+        "eval": {
+            "created": created, "task": "llm-sandbox-nb", "task_id": run_id, "run_id": run_id, "eval_id": run_id,
+            "dataset": {"samples": 1, "sample_ids": [run_id]}, "model": model or "unknown",
+            "packages": {"llm-sandbox-nb": __version__}, "config": {},
+        },
+        "stats": {"started_at": created, "completed_at": ended or "", "model_usage": usage},
+        "samples": [sample],
+    }  # fmt: skip
+
+
+def write_sample(
+    trajectory: Trajectory, folder: Path | None, *, with_events: bool = True
+) -> tuple[dict[str, Any], list[Entry]]:
+    """The sample of the branch of HEAD, with its entries."""
+    entries = entries_of(trajectory, folder)
+    opening, end = entries[0], entries[-1]
+    assert isinstance(opening, Opening)
+    assert isinstance(end, End)
+    own: dict[str, Any] = {"run_id": opening.run_id}
+    messages = [_message(entry, opening.run_id, place) for place, entry in enumerate(entries[1:-1], 1)]
+    sample: dict[str, Any] = {
+        "id": opening.run_id or "run", "epoch": 1, "input": opening.task, "target": "",
+        "messages": messages, "metadata": {REST: own},
+        "events": _sample_events(entries, messages, opening) if with_events else [],
+        "started_at": iso_time(opening.time), "completed_at": iso_time(end.time),
+    }  # fmt: skip
+    if end.answer is not None:
+        said = _choice({"role": "assistant", "content": end.answer}, "stop")
+        sample["output"] = {"model": opening.model, "choices": [said], "completion": end.answer}
+    if end.reason in _TO_LIMITS:
+        sample["limit"] = {"type": _TO_LIMITS[end.reason], "limit": 0}
+    elif end.reason in ("error", "model_error", "sandbox_lost"):
+        why = trajectory.finish.error if trajectory.finish else None
+        sample["error"] = {"message": why or end.reason, "traceback": "", "traceback_ansi": ""}
+    if trajectory.checks:
+        sample["scores"] = {one.what or "check": _score(one) for one in trajectory.checks}
+    places = [Place(own, "opening"), *(Place(one, "metadata") for one in messages), Place(own, "end")]
+    add_rest(entries, read_sample(sample, opening.model), places)
+    return sample, entries
+
+
+_ENDED = ("output", "limit", "error", "scores", "completed_at")
+"""Fields of a sample that say how its branch ended."""
+
+
+def add_branches(
+    sample: dict[str, Any], entries: Sequence[Entry], branches: Sequence[Trajectory], folder: Path | None
+) -> None:
+    """Add the branches beside that of HEAD, and the order of all events."""
+    own = sample["metadata"][REST]
+    head = branches[0]
+    told = {event.id for event in head.path}
+    own["branches"] = []
+    for number_, branch in enumerate(branches[1:], 1):
+        other, its = write_sample(branch, folder, with_events=False)
+        shared = _shared(entries, its, sample["messages"], other["messages"])
+        own["branches"].append(
+            {
+                "shared": shared,
+                "messages": other["messages"][max(0, shared - 1) :],
+                "ended": {name: other.get(name) for name in _ENDED},
+                "opening": other["metadata"][REST].get("opening"),
+                "end": other["metadata"][REST].get("end"),
+            }
+        )
+        told |= {event.id for event in branch.path}
+        sample["events"] += _branch_span(number_, its, other, shared)
+    written = [event for event in head.events if not isinstance(event, ev.StepFacts)]
+    own["others"] = [plain_event(event) for event in written if event.id not in told]
+    own["tree"] = [
+        [event.id, head.parent(event.id) if not isinstance(event, ev.Facts) else event.parent]
+        for event in written
+    ]
+
+
+def _shared(
+    entries: Sequence[Entry],
+    others: Sequence[Entry],
+    ours: Sequence[dict[str, Any]],
+    theirs: Sequence[dict[str, Any]],
+) -> int:
+    """How many entries two branches have in common, from the first: the same events and the same messages."""
+    place = 1
+    while place <= min(len(ours), len(theirs)):
+        known = [[one.id for one in of[place].events] for of in (entries, others)]
+        if known[0] != known[1] or ours[place - 1] != theirs[place - 1]:
+            break
+        place += 1
+    return place
+
+
+def _message(entry: Entry, run_id: str, place: int) -> dict[str, Any]:
+    known = {"id": f"{run_id}-{place}-{entry.events[0].id if entry.events else ''}"}
+    match entry:
+        case Message():
+            role = entry.role if entry.role in ("system", "user") else "user"
+            return {"role": role, "content": entry.content, **known}
+        case Reply():
+            said: Any = entry.text
+            if entry.reasoning:
+                said = [
+                    {"type": "reasoning", "reasoning": entry.reasoning},
+                    {"type": "text", "text": entry.text},
+                ]
+            message = {
+                "role": "assistant",
+                "content": said,
+                "model": entry.model,
+                "source": "generate",
+                **known,
+            }
+            return (
+                {**message, "tool_calls": [_call(call) for call in entry.calls]} if entry.calls else message
+            )
+        case Result():
+            message = {"role": "tool", "content": entry.observation, "tool_call_id": entry.call_id, **known}
+            return {**message, "error": _failure(entry)} if entry.timed_out else message
+    raise TypeError(type(entry))
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    broken = {"parse_error": "The arguments are no JSON object."} if call.arguments is None else {}
+    return {
+        "id": call.id,
+        "function": call.tool,
+        "type": "function",
+        "arguments": call.arguments or {},
+        **broken,
+    }
+
+
+def _failure(result: Result) -> dict[str, Any]:
+    return {"type": "timeout", "message": result.observation}
+
+
+def _choice(message: dict[str, Any], stop: str) -> dict[str, Any]:
+    return {"message": message, "stop_reason": stop}
+
+
+def _usage(usage: ev.Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": max(0, usage.prompt_tokens - usage.cached_tokens), "output_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens, "input_tokens_cache_read": usage.cached_tokens,
+        "reasoning_tokens": usage.reasoning_tokens, "total_cost": usage.cost,
+    }  # fmt: skip
+
+
+def _score(check: ev.Checked) -> dict[str, Any]:
+    value: Any = {"passed": "C", "failed": "I"}.get(check.verdict.outcome, check.score)
+    return {"value": 0.0 if value is None else value, "explanation": check.verdict.summary}
+
+
+def _sample_events(
+    entries: Sequence[Entry], messages: Sequence[dict[str, Any]], opening: Opening, first: int = 1
+) -> list[dict[str, Any]]:
+    """What Inspect's viewer shows: requests, calls, commands, decisions and the places to rewind to."""
+    tools = [_tool(tool) for tool in opening.tools]
+    calls: dict[str, ToolCall] = {}
+    found: list[dict[str, Any]] = []
+    for place, entry in enumerate(entries[1:-1], 1):
+        if isinstance(entry, Reply):
+            calls = {call.id: call for call in entry.calls}
+        if place < first:
+            continue
+        if isinstance(entry, Reply):
+            found.append(
+                _model_event(entry, messages[: place - 1], messages[place - 1], opening.model, tools)
+            )
+        elif isinstance(entry, Result) and entry.call_id in calls:
+            found += _tool_events(entry, calls[entry.call_id])
+        found += [one for event in entry.events for one in _mark(event, calls)]
+    return found
+
+
+def _base(kind: str, when: float | None) -> dict[str, Any]:
+    return {"event": kind, "timestamp": iso_time(when) or "1970-01-01T00:00:00+00:00", "working_start": 0.0}
+
+
+def _model_event(
+    reply: Reply,
+    before: Sequence[dict[str, Any]],
+    said: dict[str, Any],
+    model: str,
+    tools: list[dict[str, Any]],
+) -> dict[str, Any]:
+    stop = _STOPS.get(reply.finish_reason or "", "stop")
+    output: dict[str, Any] = {
+        "model": reply.model or model,
+        "choices": [_choice(said, stop)],
+        "completion": reply.text,
+    }
+    if reply.usage is not None:
+        output["usage"] = _usage(reply.usage)
+    return {
+        **_base("model", reply.time), "model": model or "unknown", "input": list(before), "tools": tools,
+        "tool_choice": "auto", "config": {}, "output": output, "working_time": reply.seconds,
+    }  # fmt: skip
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    function = tool.get("function")
+    function = function if isinstance(function, dict) else {}
+    name = str(function.get("name", ""))
+    return {"name": name, "description": str(function.get("description") or ""),
+            "parameters": {"type": "object", "properties": {}}}  # fmt: skip
+
+
+def _tool_events(result: Result, call: ToolCall) -> Iterator[dict[str, Any]]:
+    command = (call.arguments or {}).get("command")
+    if result.exit_code is not None and isinstance(command, str):
+        done = {"action": "exec", "cmd": command, "result": result.exit_code, "output": result.streams[0]}
+        yield {**_base("sandbox", result.time), **done}
+    yield {
+        **_base("tool", result.time), "id": call.id, "function": call.tool, "arguments": call.arguments or {},
+        "result": result.observation, "completed": iso_time(result.time), "working_time": result.seconds,
+    }  # fmt: skip
+
+
+_DECISIONS = {"run": "approve", "edit": "modify", "skip": "reject", "observe": "modify"}
+
+
+def _mark(event: ev.Event, calls: dict[str, ToolCall]) -> Iterator[dict[str, Any]]:
+    match event:
+        case ev.CallDecided() if event.call_id in calls:
+            call = _call(calls[event.call_id])
+            changed = {
+                "modified": {**call, "function": event.tool or call["function"], "arguments": event.arguments}
+            }
+            decision = _DECISIONS[event.action]
+            yield {
+                **_base("approval", event.time), "message": "", "call": call, "approver": "human", "decision": decision,
+                "explanation": event.observation, **(changed if event.arguments is not None else {}),
+            }  # fmt: skip
+        case ev.Checkpointed():
+            yield {
+                **_base("anchor", event.time),
+                "anchor_id": event.id,
+                "source": f"checkpoint {event.checkpoint}",
+            }
+
+
+def _branch_span(
+    number_: int, entries: Sequence[Entry], sample: dict[str, Any], shared: int
+) -> Iterator[dict[str, Any]]:
+    opening = entries[0]
+    assert isinstance(opening, Opening)
+    last = entries[max(0, shared - 1)].events
+    inside = _sample_events(entries, sample["messages"], opening, first=shared)
+    if not inside or not last:
+        return
+    when, id = last[-1].time, f"branch-{number_}"
+    yield {**_base("anchor", when), "anchor_id": f"{id}-from"}
+    yield {**_base("span_begin", when), "id": id, "type": "branch", "name": f"branch {number_}"}
+    yield {**_base("branch", when), "from_anchor": f"{id}-from", "span_id": id}
+    for one in inside:
+        yield {**one, "span_id": id}
+    yield {**_base("span_end", entries[-2].time), "id": id}

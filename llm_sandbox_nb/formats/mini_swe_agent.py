@@ -1,0 +1,264 @@
+"""The trajectories of mini-swe-agent: version 1.1 is written; 1.1, 1 and plain lists of its messages are read.
+
+Its messages are those of the chat completions API with a field `extra`. Where a model has no tool calls, a reply holds
+a block of shell code, and a message of the user holds the result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from llm_sandbox_nb.formats.entries import (
+    REST,
+    End,
+    Entry,
+    Message,
+    Opening,
+    Place,
+    Reply,
+    Result,
+    ToolCall,
+    Written,
+    first_task,
+)
+from llm_sandbox_nb.formats.received import (
+    arguments,
+    content_text,
+    count,
+    mapping,
+    number,
+    rows,
+    seconds,
+    text,
+)
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.version import __version__
+
+VERSION = "mini-swe-agent-1.1"
+_BLOCK = re.compile(r"```(?:mswea_bash_command|bash)[ \t]*\n(.*?)\n?```", re.DOTALL)
+_OWN_BLOCK = "```mswea_bash_command"
+_CODE = re.compile(r"<returncode>(-?\d{1,9})</returncode>")
+_OUTPUT = re.compile(r"<output>\n?(.*)</output>", re.DOTALL)
+_SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+_STATUS: dict[str, ev.StopReason] = {
+    "Submitted": "submitted",
+    "LimitsExceeded": "steps",
+    "TimeExceeded": "time",
+    "UserInterruption": "interrupted",
+    "ContextWindowExceededError": "tokens",
+}
+"""How its runs end; other words are names of exceptions."""
+_TO_STATUS = {reason: status for status, reason in _STATUS.items()}
+
+
+def fits(content: Any) -> bool:
+    """Whether JSON is a trajectory of this agent."""
+    if isinstance(content, dict):
+        named = str(content.get("trajectory_format")).startswith("mini-swe-agent-")
+        return named or (isinstance(content.get("info"), dict) and isinstance(content.get("messages"), list))
+    if not isinstance(content, list):
+        return False
+    return any(isinstance(one, dict) and _OWN_BLOCK in str(one.get("content")) for one in content)
+
+
+def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = ()) -> Written:
+    """The document of a branch."""
+    messages: list[dict[str, Any]] = []
+    places: list[Place] = []
+    info: dict[str, Any] = {}
+    cost, calls = 0.0, 0
+    for entry in entries:
+        match entry:
+            case Opening():
+                config = {"agent": {"task": entry.task}, "model": {"model_name": entry.model}}
+                info |= {"config": config, "mini_version": f"llm-sandbox-nb {__version__}"}
+                places.append(Place(info, "extra"))
+                continue
+            case Message():
+                messages.append({"role": entry.role, "content": entry.content, "extra": _dated(entry)})
+            case Reply():
+                messages.append(_reply(entry))
+                calls += 1
+                cost += entry.usage.cost or 0.0 if entry.usage else 0.0
+            case Result():
+                messages.append(_result(entry))
+            case End():
+                messages.append(_exit(entry))
+        places.append(Place(messages[-1], "extra"))
+    status = messages[-1]["extra"]
+    info |= {
+        "model_stats": {"instance_cost": cost, "api_calls": calls},
+        "exit_status": status.get("exit_status", ""),
+        "submission": status.get("submission", ""),
+    }
+    return Written({"info": info, "messages": messages, "trajectory_format": VERSION}, places)
+
+
+def _dated(entry: Entry) -> dict[str, Any]:
+    return {} if entry.time is None else {"timestamp": entry.time}
+
+
+def _reply(reply: Reply) -> dict[str, Any]:
+    actions = [
+        {"command": str((call.arguments or {}).get("command", call.raw)), "tool_call_id": call.id}
+        for call in reply.calls
+    ]
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.calls:
+        message["tool_calls"] = [call.message() for call in reply.calls]
+    extra: dict[str, Any] = {"actions": actions, **_dated(reply), "response": _response(reply)}
+    if reply.usage and reply.usage.cost is not None:
+        extra["cost"] = reply.usage.cost
+    return {**message, "extra": extra}
+
+
+def _response(reply: Reply) -> dict[str, Any]:
+    """The answer of the server, as far as it is known."""
+    response: dict[str, Any] = {"model": reply.model, "choices": [{"finish_reason": reply.finish_reason}]}
+    if reply.usage is not None:
+        response["usage"] = {
+            "prompt_tokens": reply.usage.prompt_tokens,
+            "completion_tokens": reply.usage.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": reply.usage.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": reply.usage.reasoning_tokens},
+        }
+    return response
+
+
+def _result(result: Result) -> dict[str, Any]:
+    extra = {"raw_output": "".join(result.streams), "returncode": result.exit_code, **_dated(result)}
+    if result.error:
+        extra["exception_info"] = result.error
+    return {"role": "tool", "tool_call_id": result.call_id, "content": result.observation, "extra": extra}
+
+
+def _exit(end: End) -> dict[str, Any]:
+    status = "" if end.reason is None else _TO_STATUS.get(end.reason, end.reason)
+    extra = {"exit_status": status, "submission": end.answer or "", **_dated(end)}
+    return {"role": "exit", "content": end.answer or status, "extra": extra}
+
+
+def read(content: Any) -> list[Entry]:
+    """The entries of a document. Raises ValueError where a part is of another kind."""
+    root = {"messages": content} if isinstance(content, list) else mapping(content, "the trajectory")
+    info = mapping(root.get("info"), "info")
+    config = mapping(info.get("config"), "config")
+    opening = Opening(
+        task=text(mapping(config.get("agent"), "agent"), "task"),
+        model=text(mapping(config.get("model"), "model"), "model_name"),
+        rest=mapping(info.get("extra"), "extra").get(REST),
+    )
+    entries: list[Entry] = [opening]
+    waiting: list[ToolCall] = []
+    end: End | None = None
+    for message in rows(root, "messages"):
+        extra = mapping(message.get("extra"), "extra")
+        dated: dict[str, Any] = {"time": seconds(extra.get("timestamp")), "rest": extra.get(REST)}
+        said = content_text(message.get("content"))
+        role = text(message, "role")
+        if message.get("object") == "response":
+            message, role = _response_message(message), "assistant"
+            said = message["content"]
+        elif message.get("type") == "function_call_output":
+            role, said = "tool", content_text(message.get("output"))
+            message = {"tool_call_id": message.get("call_id")}
+        if role == "exit" or "exit_status" in extra:
+            end = _read_exit(extra, dated)
+        elif role == "assistant":
+            entries.append(reply := _read_reply(message, extra, said, len(entries), dated))
+            waiting = list(reply.calls)
+        elif role == "tool" or (role == "user" and waiting and "interrupt_type" not in extra):
+            entries += _read_result(message, extra, said, waiting, dated)
+        else:
+            entries.append(Message(role, said, **dated))
+    opening.task = opening.task or first_task(entries)
+    return [*entries, end or _implied_exit(entries, text(info, "exit_status"), text(info, "submission"))]
+
+
+def _response_message(response: dict[str, Any]) -> dict[str, Any]:
+    """A reply of the responses API as a message of the chat completions API."""
+    said, thoughts, calls = "", "", []
+    for item in rows(response, "output"):
+        match item.get("type"):
+            case "message":
+                said += content_text(item.get("content"))
+            case "reasoning":
+                thoughts += content_text(item.get("summary"))
+            case "function_call":
+                function = {"name": item.get("name"), "arguments": item.get("arguments")}
+                calls.append({"id": item.get("call_id"), "function": function})
+    return {"content": said, "reasoning_content": thoughts, "tool_calls": calls}
+
+
+def _read_reply(
+    message: dict[str, Any], extra: dict[str, Any], said: str, place: int, dated: dict[str, Any]
+) -> Reply:
+    calls = []
+    for call in rows(message, "tool_calls"):
+        function = mapping(call.get("function"), "function")
+        given, raw = arguments(function.get("arguments"))
+        calls.append(ToolCall(text(call, "id"), text(function, "name"), given, raw))
+    if not calls:
+        commands = [text(action, "command") for action in rows(extra, "actions")] or _BLOCK.findall(said)
+        calls = [ToolCall(f"call_{place}_{n}", "bash", {"command": one}) for n, one in enumerate(commands)]
+    response = extra.get("response")
+    response = response if isinstance(response, dict) else {}
+    choices = rows(response, "choices") or [{}]
+    finish = choices[0].get("finish_reason")
+    return Reply(
+        said, text(message, "reasoning_content"), calls, _usage(response, extra),
+        text(response, "model") or None, finish if isinstance(finish, str) else None, **dated,
+    )  # fmt: skip
+
+
+def _usage(response: dict[str, Any], extra: dict[str, Any]) -> ev.Usage | None:
+    used, cost = response.get("usage"), number(extra, "cost")
+    if used is None and cost is None:
+        return None
+    used = mapping(used, "usage")
+    return ev.Usage(
+        prompt_tokens=count(used, "prompt_tokens"),
+        completion_tokens=count(used, "completion_tokens"),
+        cached_tokens=count(mapping(used.get("prompt_tokens_details"), "usage"), "cached_tokens"),
+        reasoning_tokens=count(mapping(used.get("completion_tokens_details"), "usage"), "reasoning_tokens"),
+        cost=cost,
+    )
+
+
+def _read_result(
+    message: dict[str, Any], extra: dict[str, Any], said: str, waiting: list[ToolCall], dated: dict[str, Any]
+) -> Iterator[Entry]:
+    call_id = text(message, "tool_call_id") or (waiting[0].id if waiting else "")
+    call = next((one for one in waiting if one.id == call_id), None)
+    if call is None:
+        yield Message("user", said, **dated)
+        return
+    waiting.remove(call)
+    shown, code = _CODE.search(said), number(extra, "returncode")
+    code = float(shown[1]) if code is None and shown else code
+    output = _OUTPUT.search(said)
+    raw = text(extra, "raw_output") or (output[1] if output else "")
+    error = text(extra, "exception_info") or None
+    yield Result(call.id, said, None if code is None else int(code), (raw, ""), error=error, **dated)
+
+
+def _read_exit(extra: dict[str, Any], dated: dict[str, Any]) -> End:
+    status, submission = text(extra, "exit_status"), text(extra, "submission")
+    return End(_reason(status), submission or None, **dated)
+
+
+def _reason(status: str) -> ev.StopReason | None:
+    if status in ev.STOP_REASONS:
+        return status  # type: ignore[return-value]
+    return _STATUS.get(status, "error") if status else None
+
+
+def _implied_exit(entries: Sequence[Entry], status: str, submission: str) -> End:
+    if not status:
+        commands = [call.raw for entry in entries if isinstance(entry, Reply) for call in entry.calls]
+        status = "Submitted" if commands and _SUBMIT in commands[-1] else ""
+    return End(_reason(status), submission or None)

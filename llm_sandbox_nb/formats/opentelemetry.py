@@ -1,0 +1,391 @@
+"""Runs as OpenTelemetry spans with the names of the GenAI conventions: for Langfuse, Phoenix, Jaeger and others.
+
+A run is a trace: `invoke_agent` holds a `chat` for each reply and an `execute_tool` for each call. Each branch beside
+that of HEAD is a trace of its own, linked to the step where it left. Texts of prompts, replies, calls and results are
+in it only where they are asked for. The names of attributes are those of version 1.45 of the conventions.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.formats.entries import (
+    Entry,
+    Message,
+    Opening,
+    Reply,
+    Result,
+    ToolCall,
+    entries_of,
+)
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+from llm_sandbox_nb.version import __version__
+
+CONTENT_MOST = 100_000
+"""Characters of the messages of one request; those before them are in the spans before."""
+_PATIENCE = 60.0
+_INTERNAL, _CLIENT = 1, 3
+_OK, _ERROR = 1, 2
+_FAILED = ("error", "model_error", "sandbox_lost", "no_answer", "refused")
+_HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
+
+
+def write(trajectory: Trajectory, folder: Path | None = None, *, content: bool = False) -> dict[str, Any]:
+    """All branches as the OTLP/JSON of one request; `content`: with the texts of prompts, replies, calls, results."""
+    spans = list(_Trace(trajectory, folder, content).spans())
+    for branch in trajectory.branches:
+        if not branch.head:
+            other = trajectory.at(branch.tip)
+            spans += _Trace(other, folder, content, branch.tip, branch.step, _run_id(trajectory)).spans()
+    resource = {"service.name": "llm-sandbox-nb", "service.version": __version__}
+    scope = {"name": "llm_sandbox_nb", "version": __version__}
+    return {
+        "resourceSpans": [
+            {
+                "resource": {"attributes": _attributes(resource)},
+                "scopeSpans": [{"scope": scope, "spans": spans}],
+            }
+        ]
+    }
+
+
+def _run_id(trajectory: Trajectory) -> str:
+    return trajectory.start.run_id if trajectory.start else "run"
+
+
+def _id(length: int, *parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[: 2 * length]
+
+
+def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"key": key, "value": _value(value)} for key, value in values.items() if value not in (None, "", [])
+    ]
+
+
+def _value(value: Any) -> dict[str, Any]:
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case list():
+            return {"arrayValue": {"values": [_value(one) for one in value]}}
+    return {"stringValue": str(value)}
+
+
+def _nanoseconds(seconds: float) -> str:
+    return str(max(0, int(seconds * 1e9)))
+
+
+class _Trace:
+    """The spans of one branch. `shared` is the last step that it has in common with the run's own trace."""
+
+    def __init__(
+        self,
+        trajectory: Trajectory,
+        folder: Path | None,
+        content: bool,
+        branch: str = "",
+        shared: int = 0,
+        linked: str = "",
+    ) -> None:
+        self.trajectory = trajectory
+        self.entries = entries_of(trajectory, folder)
+        self.content = content
+        self.shared = shared
+        self.run_id = _run_id(trajectory)
+        self.trace = _id(16, self.run_id, branch)
+        self.root = _id(8, self.run_id, branch, "root")
+        self.linked = _id(16, linked, "") if linked else ""
+        self.branch = branch
+        opening = self.entries[0]
+        assert isinstance(opening, Opening)
+        self.opening = opening
+        self.provider = opening.model.partition("/")[0] if "/" in opening.model else "unknown"
+
+    def spans(self) -> Iterator[dict[str, Any]]:
+        """The span of the run, and those of its steps."""
+        yield self._run_span()
+        step = 0
+        calls: dict[str, ToolCall] = {}
+        for place, entry in enumerate(self.entries):
+            if isinstance(entry, Reply):
+                step += 1
+                calls = {call.id: call for call in entry.calls}
+            if step <= self.shared:
+                continue
+            if isinstance(entry, Reply):
+                yield self._chat(step, entry, self.entries[:place])
+            elif isinstance(entry, Result) and entry.call_id in calls:
+                yield self._tool(step, entry, calls[entry.call_id])
+
+    def _span(
+        self, id: str, name: str, kind: int, times: tuple[float, float], values: dict[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        begin, end = times
+        return {
+            "traceId": self.trace, "spanId": id, "name": name, "kind": kind, "startTimeUnixNano": _nanoseconds(begin),
+            "endTimeUnixNano": _nanoseconds(max(begin, end)), "attributes": _attributes(values), **more,
+        }  # fmt: skip
+
+    def _run_span(self) -> dict[str, Any]:
+        path, finish = self.trajectory.path, self.trajectory.finish
+        times = (path[0].time if path else 0.0, path[-1].time if path else 0.0)
+        usage = self.trajectory.usage
+        values = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": self.provider,
+            "gen_ai.agent.name": "llm-sandbox-nb",
+            "gen_ai.agent.version": __version__,
+            "gen_ai.conversation.id": self.run_id,
+            "gen_ai.request.model": self.opening.model,
+            "gen_ai.usage.input_tokens": usage.prompt_tokens,
+            "gen_ai.usage.output_tokens": usage.completion_tokens,
+            "llm_sandbox_nb.stop_reason": finish.stop_reason if finish else None,
+            "llm_sandbox_nb.steps": self.trajectory.steps_done,
+            "llm_sandbox_nb.cost_usd": usage.cost,
+            "llm_sandbox_nb.branch": self.branch,
+        }
+        if self.content:
+            answer = [_text_message("assistant", finish.answer)] if finish and finish.answer else []
+            values |= {
+                "gen_ai.input.messages": _dumped([_text_message("user", self.opening.task)]),
+                "gen_ai.output.messages": _dumped(answer),
+                "gen_ai.tool.definitions": json.dumps(self.opening.tools),
+            }
+        bad = finish is not None and finish.stop_reason in _FAILED
+        status = {"code": _ERROR, "message": (finish.error or finish.stop_reason)} if bad and finish else {}
+        marks = [one for event in path if self._is_own(event) for one in _mark(event)]
+        links = (
+            [{"traceId": self.linked, "spanId": _id(8, _run_id(self.trajectory), "chat", self.shared)}]
+            if self.linked
+            else []
+        )
+        return self._span(
+            self.root, "invoke_agent llm-sandbox-nb", _INTERNAL, times, values, status=status, events=marks, links=links
+        )  # fmt: skip
+
+    def _is_own(self, event: ev.Event) -> bool:
+        return not self.shared or self.trajectory.step_at(event.id) > self.shared
+
+    def _chat(self, step: int, reply: Reply, before: Sequence[Entry]) -> dict[str, Any]:
+        end = reply.time or 0.0
+        usage = reply.usage or ev.Usage()
+        known = reply.usage is not None
+        values: dict[str, Any] = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": self.provider,
+            "gen_ai.request.model": self.opening.model,
+            "gen_ai.response.model": reply.model,
+            "gen_ai.response.finish_reasons": [reply.finish_reason] if reply.finish_reason else [],
+            "gen_ai.conversation.id": self.run_id,
+            "gen_ai.usage.input_tokens": usage.prompt_tokens if known else None,
+            "gen_ai.usage.output_tokens": usage.completion_tokens if known else None,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens if known else None,
+            "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens if known else None,
+            "llm_sandbox_nb.cost_usd": usage.cost if known else None,
+            "llm_sandbox_nb.step": step,
+        }
+        if self.content:
+            values["gen_ai.input.messages"] = _dumped(_newest(before))
+            values["gen_ai.output.messages"] = _dumped([_message(reply)])
+        name = f"chat {self.opening.model}".strip()
+        id = (
+            _id(8, self.run_id, "chat", step)
+            if not self.branch
+            else _id(8, self.run_id, self.branch, "chat", step)
+        )
+        return self._span(id, name, _CLIENT, (end - reply.seconds, end), values, parentSpanId=self.root)
+
+    def _tool(self, step: int, result: Result, call: ToolCall) -> dict[str, Any]:
+        end = result.time or 0.0
+        begun = [event.time for event in result.events if isinstance(event, ev.CallStarted)]
+        failed = result.error or ("timeout" if result.timed_out else "")
+        changed = [
+            change.path
+            for event in result.events
+            if isinstance(event, ev.CallFinished)
+            for change in event.changes
+        ]
+        values: dict[str, Any] = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.tool,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": call.id,
+            "gen_ai.conversation.id": self.run_id,
+            "process.exit.code": result.exit_code,
+            "error.type": failed,
+            "llm_sandbox_nb.step": step,
+            "llm_sandbox_nb.changed_files": len(changed),
+        }
+        if self.content:
+            values["gen_ai.tool.call.arguments"] = call.raw
+            values["gen_ai.tool.call.result"] = result.observation
+            values["llm_sandbox_nb.changed_paths"] = changed
+        times = (begun[0] if begun else end - result.seconds, end)
+        id = _id(8, self.run_id, self.branch, "tool", step, call.id)
+        status = {"code": _ERROR, "message": failed} if failed else {}
+        return self._span(
+            id, f"execute_tool {call.tool}", _INTERNAL, times, values, parentSpanId=self.root, status=status
+        )
+
+
+def _mark(event: ev.Event) -> Iterator[dict[str, Any]]:
+    """What happened at one time: a checkpoint, a decision of a person, the verdict of a check."""
+    values: dict[str, Any]
+    match event:
+        case ev.Checkpointed():
+            name, values = "checkpoint", {"llm_sandbox_nb.checkpoint": event.checkpoint}
+        case ev.CallDecided():
+            name = "decision"
+            values = {"llm_sandbox_nb.action": event.action, "gen_ai.tool.call.id": event.call_id}
+        case ev.Checked():
+            name = "gen_ai.evaluation.result"
+            values = {
+                "gen_ai.evaluation.name": event.what,
+                "gen_ai.evaluation.score.value": event.score,
+                "gen_ai.evaluation.score.label": event.verdict.outcome,
+            }
+        case _:
+            return
+    yield {"timeUnixNano": _nanoseconds(event.time), "name": name, "attributes": _attributes(values)}
+
+
+def _text_message(role: str, said: str) -> dict[str, Any]:
+    return {"role": role, "parts": [{"type": "text", "content": said}]}
+
+
+def _message(entry: Entry) -> dict[str, Any]:
+    """An entry as a message of the conventions."""
+    match entry:
+        case Message():
+            return _text_message(entry.role, entry.content)
+        case Reply():
+            parts: list[dict[str, Any]] = []
+            if entry.reasoning:
+                parts.append({"type": "reasoning", "content": entry.reasoning})
+            if entry.text:
+                parts.append({"type": "text", "content": entry.text})
+            for call in entry.calls:
+                given = call.raw if call.arguments is None else call.arguments
+                parts.append({"type": "tool_call", "id": call.id, "name": call.tool, "arguments": given})
+            return {"role": "assistant", "parts": parts, "finish_reason": entry.finish_reason or "stop"}
+        case Result():
+            part = {"type": "tool_call_response", "id": entry.call_id, "response": entry.observation}
+            return {"role": "tool", "parts": [part]}
+    raise TypeError(type(entry))
+
+
+def _newest(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """The messages of a request; of many the newest, with a word on how many there were before."""
+    said = [entry for entry in entries if isinstance(entry, Message | Reply | Result)]
+    left, kept = CONTENT_MOST, list[dict[str, Any]]()
+    for place in range(len(said) - 1, -1, -1):
+        message = _message(said[place])
+        left -= len(json.dumps(message, ensure_ascii=False))
+        if left < 0 and kept:
+            return [_text_message("system", f"[{place + 1} earlier messages are in the spans before]"), *kept]
+        kept.insert(0, message)
+    return kept
+
+
+def _dumped(messages: list[dict[str, Any]]) -> str:
+    return json.dumps(ev.clean_text(messages), ensure_ascii=False)
+
+
+# --- sending ---
+
+
+def send(content: dict[str, Any], address: str) -> str:
+    """Send spans to a collector and return a sentence that says so.
+
+    They go as protobuf where `opentelemetry-proto` is installed, else as JSON. Headers, such as a key, come from the
+    environment variable OTEL_EXPORTER_OTLP_HEADERS.
+
+    Raises:
+        ValueError: the collector is not there, or refuses. The message says which.
+    """
+    import urllib.error
+    import urllib.request
+
+    data, kind = _encoded(content)
+    headers = {"Content-Type": kind, **_headers(address)}
+    request = urllib.request.Request(_plain(address), data, headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
+            answer.read(1024**2)
+    except urllib.error.HTTPError as error:
+        why = f"({error.code} {error.reason}).{_hint(error.code, kind)}"
+        raise ValueError(f"The collector at {_plain(address)} refused the spans {why}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise ValueError(
+            f"No collector answers at {_plain(address)} ({reason}): check the address."
+        ) from error
+    spans = sum(len(scope["spans"]) for one in content["resourceSpans"] for scope in one["scopeSpans"])
+    return f"{spans} spans sent to {_plain(address)}"
+
+
+def _plain(address: str) -> str:
+    """The address without a name and a password."""
+    parts = urllib.parse.urlsplit(address)
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _hint(code: int, kind: str) -> str:
+    if code in (401, 403):
+        return f" Set its key in {_HEADERS}."
+    if code == 404:
+        return " The path is /v1/traces in most collectors, /api/public/otel/v1/traces in Langfuse."
+    if code == 415 and kind == "application/json":
+        return " It wants protobuf: `pip install 'llm-sandbox-nb[otlp]'`."
+    return ""
+
+
+def _headers(address: str) -> dict[str, str]:
+    """The headers of the environment, and the name and password of the address."""
+    parts = urllib.parse.urlsplit(address)
+    if parts.username:
+        known = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        return {"Authorization": f"Basic {base64.b64encode(known.encode()).decode()}"}
+    pairs = (part.partition("=") for part in os.environ.get(_HEADERS, "").split(","))
+    return {key.strip(): urllib.parse.unquote(value.strip()) for key, _, value in pairs if key.strip()}
+
+
+def _encoded(content: dict[str, Any]) -> tuple[bytes, str]:
+    try:
+        message = to_protobuf(content)
+    except ImportError:
+        return json.dumps(ev.clean_text(content)).encode(), "application/json"
+    return message.SerializeToString(), "application/x-protobuf"
+
+
+def to_protobuf(content: dict[str, Any]) -> Any:
+    """The spans as the message of opentelemetry-proto. Raises ImportError without that package."""
+    from google.protobuf.json_format import ParseDict
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    def in_base64(value: Any) -> Any:
+        """Ids are hexadecimal in OTLP/JSON, and base64 in protobuf's own JSON."""
+        if isinstance(value, list):
+            return [in_base64(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        ids = ("traceId", "spanId", "parentSpanId")
+        return {
+            key: base64.b64encode(bytes.fromhex(one)).decode() if key in ids else in_base64(one)
+            for key, one in value.items()
+        }
+
+    return ParseDict(in_base64(ev.clean_text(content)), ExportTraceServiceRequest())

@@ -1,0 +1,344 @@
+"""Records of runs in other projects' formats: which there are, how a file is recognized, read and written.
+
+    for run in read_file(Path("run.traj")):
+        print(run.name, run.form, run.trajectory.stop_reason)
+    documents = write_record(trajectory, "atif", folder)
+
+As a program, it prints the events of the record in standard input as JSON, for the Jupyter server:
+
+    python -m llm_sandbox_nb.formats.records < trajectory.json
+
+A process of its own reads it: a record that is damaged, or very large, costs the server nothing.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.formats import (
+    anthropic_messages,
+    atif,
+    inspect_log,
+    llm_in_sandbox,
+    mini_swe_agent,
+    openai_messages,
+    opentelemetry,
+    swe_agent,
+)
+from llm_sandbox_nb.formats.entries import Entry, Message, Reply, Written, add_rest, entries_of, events_of
+from llm_sandbox_nb.formats.file_kinds import kind_of_bytes, kind_of_json
+from llm_sandbox_nb.formats.received import parse_json
+from llm_sandbox_nb.one_sentence import OneSentence
+from llm_sandbox_nb.own_folder import NotOwnFileError, open_file
+from llm_sandbox_nb.own_folder import read_file as read_own_file
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import LINE_MOST, JournalError
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
+from llm_sandbox_nb.trajectory.saved_events import saved_events
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+FILE_MOST = 512 * 1024**2
+"""Bytes of a record that is read."""
+MEMORY_MOST = 4 * 1024**3
+"""Bytes of memory that the program may take."""
+_NAMES = (f"{Path(SEED).stem}*.json", "*.traj", "*.traj.json", "*.eval")
+_RUNS_MOST = 10_000
+"""Runs of one file."""
+
+
+class NoRecordError(OneSentence, ValueError):
+    """A file holds no record of a run in a known format. The message says what it holds instead."""
+
+
+@dataclass(frozen=True)
+class ForeignRun:
+    """A run that another program has recorded. `form` is the name of the format."""
+
+    name: str
+    form: str
+    trajectory: Trajectory
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: how it is called, recognized, read and written."""
+
+    name: str
+    """As `convert --to` takes it."""
+    title: str
+    endings: tuple[str, ...]
+    """Of the names of its files."""
+    loses: str = ""
+    """What it has no room for; empty when nothing is lost."""
+    fits: Callable[[Any], bool] | None = None
+    read: Callable[[Any], list[Entry]] | None = None
+    write: Callable[[Sequence[Entry], str, Collection[int]], Written] | None = None
+
+
+_MESSAGES_ONLY = (
+    "It holds the messages alone: neither outputs apart, files, checkpoints, times, tokens nor decisions."
+)
+FORMATS: dict[str, Format] = {
+    one.name: one
+    for one in (
+        Format("atif", "ATIF 1.8", (".json",), "", atif.fits, atif.read, atif.write),
+        Format(
+            "mini-swe-agent", "mini-swe-agent 1.1", (".traj.json",), "",
+            mini_swe_agent.fits, mini_swe_agent.read, mini_swe_agent.write,
+        ),
+        Format("swe-agent", "SWE-agent", (".traj",), "", swe_agent.fits, swe_agent.read),
+        Format("inspect", "Inspect log", (".eval",)),
+        Format(
+            "llm-in-sandbox", "LLM-in-Sandbox", ("trajectory.json",),
+            "It holds thoughts, calls and observations alone.", llm_in_sandbox.is_seed,
+        ),
+        Format(
+            "anthropic", "Anthropic messages", (), _MESSAGES_ONLY,
+            anthropic_messages.fits, anthropic_messages.read, anthropic_messages.write,
+        ),
+        Format(
+            "openai", "OpenAI messages", (), _MESSAGES_ONLY,
+            openai_messages.fits, openai_messages.read, openai_messages.write,
+        ),
+        Format(
+            "opentelemetry", "OpenTelemetry spans", (".otlp.json",),
+            "It cannot be read again: spans are for looking at.",
+        ),
+    )
+}  # fmt: skip
+"""The formats, in the order in which a file is compared with them."""
+READ = [name for name in FORMATS if name != "opentelemetry"]
+_KNOWN = "give a journal, or a file of one of " + ", ".join(FORMATS[name].title for name in READ)
+
+
+# --- reading ---
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether a path names a file that is no journal of ours."""
+    return path.is_file() and not (path.suffix == ".jsonl" and _is_journal(path))
+
+
+def _is_journal(path: Path) -> bool:
+    """Whether JSON lines begin as a journal does; one that cannot be read is taken for one, and its reader says why."""
+    if path.name == JOURNAL:
+        return True
+    try:
+        with os.fdopen(open_file(path.parent, path.name), "rb") as file:
+            return b'"kind"' in file.readline(LINE_MOST)
+    except OSError:
+        return True
+
+
+def is_record_name(name: str) -> bool:
+    """Whether a file has a name that other projects give to their records."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAMES)
+
+
+def split_name(given: str | Path) -> tuple[Path, str]:
+    """The file and the name of one of its runs, in `FILE#NAME`; without a name, it is empty."""
+    path = Path(given).expanduser()
+    before, mark, name = str(path).rpartition("#")
+    if mark and not os.path.lexists(path) and Path(before).is_file():
+        return Path(before), name
+    return path, ""
+
+
+def read_run(path: Path, name: str = "") -> ForeignRun:
+    """The run of a file, or of several in it the one of this name.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        NoRecordError: it is something else, or has several runs. The message names them.
+    """
+    runs = read_file(path)
+    named = [run for run in runs if run.name == name] if name else runs
+    if len(named) == 1:
+        return named[0]
+    names = ", ".join(run.name for run in runs[:20]) + (", …" if len(runs) > 20 else "")
+    example = f"{path}#{runs[0].name}"
+    if name:
+        raise NoRecordError(f"{path} has no run {name}: {names}.")
+    raise NoRecordError(f"{path} holds {len(runs)} runs ({names}): name one, such as {example}.")
+
+
+def read_file(path: Path) -> list[ForeignRun]:
+    """The runs of a file; a single one has the name of the file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        NoRecordError: it is something else, too large, or damaged.
+    """
+    try:
+        data = read_own_file(path.parent, path.name, FILE_MOST)
+    except NotOwnFileError as error:
+        raise NoRecordError(f"{path} cannot be read: {error}.") from error
+    return read_bytes(data, path.stem.removesuffix(".traj"), str(path))
+
+
+def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[ForeignRun]:
+    """The runs in the bytes of a file; `shown` stands for the file in what is wrong with it. Raises NoRecordError."""
+    try:
+        if inspect_log.is_log(data):
+            runs = inspect_log.read(data)
+            names = [name] if len(runs) == 1 else [key for key, _ in runs]
+            return [
+                ForeignRun(key, "inspect", Trajectory(events))
+                for key, (_, events) in zip(names, runs, strict=True)
+            ]
+        return _read_json(data, name)
+    except _OtherKindError as error:
+        raise NoRecordError(f"{shown} is {error}, and no trajectory: {_KNOWN}.") from error
+    except (ValueError, JournalError, RecursionError, MemoryError) as error:
+        why = str(error).rstrip(".") or "it needs too much memory"
+        raise NoRecordError(f"{shown} is no trajectory that can be read: {why[:300]}.") from error
+
+
+class _OtherKindError(ValueError):
+    """A file is something else than a record; the message is what it is."""
+
+
+def _read_json(data: bytes, name: str) -> list[ForeignRun]:
+    if kind := kind_of_bytes(data):
+        raise _OtherKindError(kind)
+    try:
+        content = parse_json(data)
+    except ValueError as error:
+        content = _json_lines(data)
+        if content is None:
+            raise error from None
+    form = format_of(content)
+    if form is not None:
+        return [_read_content(form, content, name)]
+    if not (many := _many(content)):
+        raise _OtherKindError(kind_of_json(content))
+    return [_read_content(its, one, key) for key, its, one in many]
+
+
+def _json_lines(data: bytes) -> list[Any] | None:
+    """The values of JSON lines; None where a line is something else."""
+    lines = [line for line in data.splitlines() if line.strip()]
+    if len(lines) < 2:
+        return None
+    try:
+        return [parse_json(line) for line in lines]
+    except ValueError:
+        return None
+
+
+def format_of(content: Any) -> Format | None:
+    """The format of what JSON gave; None where it is of no known one, or holds several runs."""
+    return next((one for one in FORMATS.values() if one.fits is not None and one.fits(content)), None)
+
+
+def _read_content(form: Format, content: Any, name: str) -> ForeignRun:
+    if form.read is None:
+        return ForeignRun(name, form.name, llm_in_sandbox.from_seed(content, name))
+    return ForeignRun(name, form.name, Trajectory(events_of(form.read(content), name)))
+
+
+def _many(content: Any) -> list[tuple[str, Format, Any]]:
+    """The runs of a file that holds many: an object of them by id, or a list. Empty where it holds none."""
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(content, dict):
+        items = content.items()
+    elif isinstance(content, list):
+        items = enumerate(content)
+    found = [(str(key), form, one) for key, one in items if (form := format_of(one)) is not None]
+    if len(found) > _RUNS_MOST:
+        raise ValueError(f"it holds more than {_RUNS_MOST:,} runs")
+    return found
+
+
+# --- writing ---
+
+
+def write_record(
+    trajectory: Trajectory, form: str, folder: Path | None = None, *, content: bool = False
+) -> list[bytes]:
+    """The documents of a run, that of HEAD's branch first; Inspect and OpenTelemetry have all branches in one.
+
+    Args:
+        form: a name of `format_names.WRITTEN`.
+        folder: of the run, with its long outputs.
+        content: True: OpenTelemetry's spans hold the texts of prompts, replies, calls and results.
+
+    Raises:
+        ValueError: there is nothing to write yet, or a package is missing. The message says which.
+    """
+    if form == "llm-in-sandbox":
+        return [llm_in_sandbox.dump_seed(one).encode() for one in branches_of(trajectory)]
+    if form == "opentelemetry":
+        return [_dumped(opentelemetry.write(trajectory, folder, content=content))]
+    if form == "inspect":
+        return [inspect_log.write(branches_of(trajectory), folder)]
+    seen: set[str] = set()
+    documents = []
+    for number, branch in enumerate(branches_of(trajectory), 1):
+        entries = entries_of(branch, folder)
+        known = [all(event.id in seen for event in entry.events) for entry in entries]
+        copied = [place for place, one in enumerate(known) if one and entries[place].events]
+        seen.update(event.id for event in branch.path)
+        run_id = branch.start.run_id if branch.start else "run"
+        documents.append(_dumped(document(FORMATS[form], entries, f"{run_id}-{number}", copied)))
+    return documents
+
+
+def branches_of(trajectory: Trajectory) -> list[Trajectory]:
+    """The trajectory of each branch, that of HEAD first."""
+    others = [one.tip for one in trajectory.branches if not one.head]
+    return [trajectory, *map(trajectory.at, others)]
+
+
+def document(
+    form: Format, entries: Sequence[Entry], branch: str = "run", copied: Collection[int] = ()
+) -> Any:
+    """The document of a branch, with all that the format has room for."""
+    assert form.write is not None
+    assert form.read is not None
+    if not any(isinstance(entry, Message | Reply) for entry in entries):
+        raise ValueError("Nothing was said in this run yet, so there is nothing to write.")
+    written = form.write(entries, branch, copied)
+    if written.places:
+        add_rest(entries, form.read(written.content), written.places)
+    return written.content
+
+
+def _dumped(content: Any) -> bytes:
+    text = json.dumps(ev.clean_text(content), ensure_ascii=False, indent=2, allow_nan=False)
+    return f"{text}\n".encode()
+
+
+# --- for the server ---
+
+
+def main() -> int:
+    """Print the events of the record in standard input; the exit code is 1 when it holds none."""
+    _limit_memory()
+    try:
+        found = read_bytes(sys.stdin.buffer.read(FILE_MOST), "")
+        json.dump({"events": saved_events(found[0].trajectory.events)}, sys.stdout)
+    except (ValueError, MemoryError, RecursionError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _limit_memory() -> None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MOST, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

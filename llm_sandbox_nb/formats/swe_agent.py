@@ -1,0 +1,126 @@
+"""The trajectories of SWE-agent, `.traj`: read only, because mini-swe-agent has taken its place.
+
+A file has the steps (`trajectory`), the messages (`history`), or both. Demonstrations, which are shown to a model
+before its work, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from llm_sandbox_nb.formats.entries import (
+    End,
+    Entry,
+    Message,
+    Opening,
+    Reply,
+    Result,
+    ToolCall,
+    first_task,
+    implied_end,
+)
+from llm_sandbox_nb.formats.received import arguments, content_text, mapping, number, rows, text
+from llm_sandbox_nb.trajectory import events as ev
+
+_LIMITS: dict[str, ev.StopReason] = {
+    "exit_cost": "cost",
+    "exit_context": "tokens",
+    "exit_total_execution_time": "time",
+    "exit_command_timeout": "time",
+}
+_STEP = ("action", "observation")
+
+
+def fits(content: Any) -> bool:
+    """Whether JSON is such a file."""
+    if not isinstance(content, dict):
+        return False
+    steps, history = content.get("trajectory"), content.get("history")
+    if isinstance(steps, list) and steps:
+        return isinstance(steps[0], dict) and all(isinstance(steps[0].get(name), str) for name in _STEP)
+    return (
+        isinstance(history, list) and bool(history) and isinstance(history[0], dict) and "role" in history[0]
+    )
+
+
+def read(content: Any) -> list[Entry]:
+    """The entries of a file. Raises ValueError where a part is of another kind."""
+    root = mapping(content, "the trajectory")
+    history = [one for one in rows(root, "history") if one.get("is_demo") is not True]
+    entries: list[Entry] = [opening := Opening()]
+    steps = rows(root, "trajectory")
+    if steps:
+        entries += _first_messages(history)
+        entries += [entry for place, step in enumerate(steps, 1) for entry in _step(place, step)]
+    else:
+        entries += _history(history)
+    opening.task = first_task(entries)
+    return [*entries, _end(mapping(root.get("info"), "info"), entries)]
+
+
+def _first_messages(history: list[dict[str, Any]]) -> Iterator[Message]:
+    for message in history:
+        if message.get("role") == "assistant":
+            return
+        yield Message(text(message, "role"), content_text(message.get("content")))
+
+
+def _step(place: int, step: dict[str, Any]) -> Iterator[Entry]:
+    action, said = text(step, "action"), text(step, "thought") or text(step, "response")
+    calls = [_shell_call(f"call_{place}", action)] if action.strip() else []
+    yield Reply(said, calls=calls)
+    if calls:
+        spent = number(step, "execution_time") or 0.0
+        yield Result(calls[0].id, text(step, "observation"), seconds=spent)
+    elif observation := text(step, "observation"):
+        yield Message("user", observation)
+
+
+def _shell_call(id: str, action: str) -> ToolCall:
+    """A call of an action, which is a line of shell; `submit` is a command there."""
+    if action.strip() == "submit":
+        return ToolCall(id, "submit", {})
+    return ToolCall(id, "bash", {"command": action.rstrip("\n")})
+
+
+def _history(history: list[dict[str, Any]]) -> Iterator[Entry]:
+    waiting: list[str] = []
+    for place, message in enumerate(history):
+        role, said = text(message, "role"), content_text(message.get("content"))
+        if role == "assistant":
+            calls = _calls(message, place)
+            waiting = [call.id for call in calls]
+            yield Reply(text(message, "thought") or said, calls=calls)
+        elif waiting:
+            yield Result(waiting.pop(0), said)
+        else:
+            yield Message("user" if role == "tool" else role, said)
+
+
+def _calls(message: dict[str, Any], place: int) -> list[ToolCall]:
+    found = []
+    for number_, call in enumerate(rows(message, "tool_calls")):
+        function = mapping(call.get("function"), "function")
+        given, raw = arguments(function.get("arguments"))
+        id = text(call, "id") or f"call_{place}_{number_}"
+        found.append(ToolCall(id, text(function, "name"), given, raw))
+    action = text(message, "action")
+    return found or ([_shell_call(f"call_{place}", action)] if action.strip() else [])
+
+
+def _end(info: dict[str, Any], entries: list[Entry]) -> End:
+    status = info.get("exit_status")
+    end = implied_end(entries)
+    if isinstance(status, str) and status:
+        reason: ev.StopReason = "submitted" if status.startswith("submitted") else "error"
+        limit = next((limit for name, limit in _LIMITS.items() if name in status), None)
+        end = End(limit or reason)
+    end.answer = text(info, "submission") or end.answer
+    stats = mapping(info.get("model_stats"), "model_stats")
+    end.usage = ev.Usage(
+        prompt_tokens=int(number(stats, "tokens_sent") or 0),
+        completion_tokens=int(number(stats, "tokens_received") or 0),
+        cost=number(stats, "instance_cost"),
+    )
+    return end
