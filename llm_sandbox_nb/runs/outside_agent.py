@@ -381,7 +381,7 @@ async def start_agent(
     name: str | None,
     rules: PauseRules,
     listeners: Iterable[Listener] = (),
-    on_run: Callable[[Run], None] = lambda run: None,
+    on_start: Callable[[OutsideAgent], None] = lambda agent: None,
     at_end: Callable[[], Awaitable[object]] | None = None,
     owned: bool = False,
     task: str = TASK,
@@ -413,7 +413,7 @@ async def start_agent(
     opening = SandboxOpening(sandbox, owned=owned, root=sandbox.directories.root)
     session = _OutsideSession(spec, recorder, run, opening, control)
     session.agent = agent
-    on_run(run)
+    on_start(agent)
     agent.task = asyncio.ensure_future(run_to_end(agent, session.run(), at_end))
     return agent
 

@@ -85,6 +85,11 @@ class OutsideCalls:
                 text = f"The sandbox is lost: ask the person to execute %sandbox mcp in the notebook again. ({text})"
             return {"text": text, "data": {"error": text}, "error": True}
 
+    @property
+    def ended(self) -> bool:
+        """Whether the run of the main sandbox is over."""
+        return self._main.ended
+
     async def close(self) -> None:
         """End all runs; forks are closed with their sandboxes."""
         for agent in self.agents.values():
