@@ -115,6 +115,7 @@ class McpCommand:
             on_start=started,
             at_end=card.finish,
         )
+        await card.publisher.until_known()
 
     def _end(self, keeper: ServerKeeper, *, revoke: bool) -> None:
         was_open = self._background.run(self._opened.close())

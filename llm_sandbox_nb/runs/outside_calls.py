@@ -355,7 +355,8 @@ class OutsideCalls:
         if to == "undo":
             return last_rewind(run.trajectory)
         if to == "now":
-            return find_destination(run, run.trajectory.steps_done)
+            last = find_destination(run, run.trajectory.steps_done)
+            return replace(last, target=run.trajectory.files or last.target)
         number = to.removeprefix("step").removeprefix("checkpoint").strip()
         if number.isdecimal() and len(number) < 10:
             return find_destination(run, int(number))

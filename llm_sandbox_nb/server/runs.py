@@ -172,6 +172,7 @@ class PublishedRun:
             "created": _iso(self.created),
             "ended": _iso(self.ended) if self.finished and self.ended else None,
             "cell": self.cell,
+            "outside": self.outside,
         }
 
     # --- from the kernel ---

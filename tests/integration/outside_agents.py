@@ -60,7 +60,7 @@ class OpenNotebook:
 
         def live() -> Any:
             runs = [one for one in self.server.get(API)["runs"] if one["kernel_id"] == self.kernel_id]
-            return next((one for one in reversed(runs) if one["state"] in ("live", "finished")), None)
+            return next((one for one in reversed(runs) if one["outside"]), None)
 
         model: dict[str, Any] = found(live)
         return model

@@ -69,6 +69,8 @@ class RunPublisher:
         self._seen_at = time.monotonic()
         self._refused = False
         self._connected = False
+        self._known = asyncio.Event()
+        """Set when the server has known the run once."""
         self.shared = False
         """Whether all who have the notebook open share one document, and so each change of an output."""
         self._ticket: str | None = None
@@ -104,6 +106,11 @@ class RunPublisher:
         self._tail.follow(event)
         self._news.set()
 
+    async def until_known(self, patience: float = _HOPE) -> None:
+        """Wait until the server knows the run, but not for long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._known.wait(), patience)
+
     async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:
         """The run is over: wait a moment until the server has all of it; if it has not, keep trying for a while."""
         if self._task is None:
@@ -135,6 +142,7 @@ class RunPublisher:
         try:
             start = await self._greet(connection, run.folder)
             self._connected, self._seen_at = True, time.monotonic()
+            self._known.set()
             sender = asyncio.ensure_future(self._send_all(run, connection, start))
             reader = asyncio.ensure_future(self._read_all(run, connection))
             await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
