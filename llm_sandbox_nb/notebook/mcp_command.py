@@ -157,12 +157,13 @@ class Place:
                 raise SandboxInputError(f"{self._file} cannot be written ({error.strerror}).") from error
             print(f"How to connect is in {self._file}, with the token, which only you can read there.")
         elif self._widget:
-            from IPython.display import display
+            from IPython import display
             from ipywidgets import Layout, Textarea
 
             note = "How to connect, shown once: the token below is not saved in the notebook.\n\n"
             layout = Layout(width="100%", height="22em")
-            display(Textarea(value=note + text, disabled=True, layout=layout))
+            show: Any = display.display
+            show(Textarea(value=note + text, disabled=True, layout=layout))
         else:
             print(text)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -56,6 +57,9 @@ _QUEUED = 32
 """Calls that may wait for their turn."""
 _SO_FAR = 2000
 _LISTED = 100
+_FIRST = 2
+"""Messages with which the conversation begins."""
+_STEPS_LEFT = re.compile(r"\[Steps remaining: \d+\]")
 _TOOL_NAMES = {"run_command": "execute_bash"}
 STOPPED = (
     "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
@@ -97,7 +101,8 @@ class OutsideModel:
 
     scripted = False
 
-    def __init__(self, next_call: Callable[[], Awaitable[OutsideCall]], name: str = MODEL) -> None:
+    def __init__(self, next_call: Callable[[str], Awaitable[OutsideCall]], name: str = MODEL) -> None:
+        """`next_call` gets what a person has said since the last call."""
         self.name = name
         self._next_call = next_call
 
@@ -109,7 +114,8 @@ class OutsideModel:
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
         """See `Model.reply`: waits as long as no call comes."""
-        call = await self._next_call()
+        said = messages[-1] if len(messages) > _FIRST and messages[-1]["role"] == "user" else {}
+        call = await self._next_call(_STEPS_LEFT.sub("", str(said.get("content", ""))).strip())
         name = _TOOL_NAMES.get(call.tool, call.tool)
         arguments = json.dumps(call.arguments, ensure_ascii=False)
         made = {"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -155,6 +161,8 @@ class OutsideAgent:
         self._queue: deque[OutsideCall] = deque()
         self._news = asyncio.Event()
         self._finished: ev.CallFinished | None = None
+        self._said = ""
+        """What a person has said and the agent has not read."""
         self._changed = asyncio.Event()
         """Set at each event of the run, for who waits for one."""
         self.task: asyncio.Task[object] | None = None
@@ -252,8 +260,12 @@ class OutsideAgent:
 
     # --- for the model ---
 
-    async def next_call(self) -> OutsideCall:
-        """Answer the call that was executed, leave the sandbox to others, and wait for the next one."""
+    async def next_call(self, said: str) -> OutsideCall:
+        """Answer the call that was executed, leave the sandbox to others, and wait for the next one.
+
+        `said` is what a person has said meanwhile: the agent reads it with the answer.
+        """
+        self._said = "\n\n".join(filter(None, (self._said, said)))
         self._answer_current()
         await self.ready.wait()
         await self._leave_sandbox()
@@ -286,10 +298,14 @@ class OutsideAgent:
             text = f"A person at the notebook did not allow this call, and it was not executed: {shown}"
             call.finish(text, {"error": text, "status": "refused"}, error=True)
             return
+        notes = []
+        if self._said:
+            facts["person_says"] = self._said
+            notes.append(f"[The person at the notebook says: {self._said}]")
+            self._said = ""
         tool = self.run.context.spec.toolbox.get(recorded.tool) if self.run.context.spec else None
         outcome = tool.newest(self.box) if isinstance(tool, KeepingTool) else None
         executed = outcome is not None and event.error in (None, "interrupted", "editor")
-        notes = []
         if "edit" in decisions:
             facts["changed_by_person"] = recorded.arguments
             arguments = json.dumps(recorded.arguments, ensure_ascii=False)

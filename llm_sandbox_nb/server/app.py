@@ -19,7 +19,7 @@ from llm_sandbox_nb.server.history_reader import HistoryReaders
 from llm_sandbox_nb.server.kernels import ServerKernels
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.mcp_grants import McpGrants
-from llm_sandbox_nb.server.mcp_handlers import McpServices, mcp_routes
+from llm_sandbox_nb.server.mcp_handlers import McpServices, mcp_routes, mcp_token_routes
 from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.run_handlers import run_routes
 from llm_sandbox_nb.server.runs import RunRegistry
@@ -86,7 +86,7 @@ class SandboxApp(ExtensionApp):
     def initialize_handlers(self) -> None:
         """Register the routes; the base URL is put before them by the server."""
         self.handlers.extend([*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes])
-        self.handlers.extend(mcp_routes)
+        self.handlers.extend([*mcp_token_routes, *mcp_routes])
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         """Tell kernels started from now on where this server is, and adopt what outlived an earlier one."""

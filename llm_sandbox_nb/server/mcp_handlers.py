@@ -11,6 +11,7 @@ import base64
 import contextlib
 import hmac
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -55,7 +56,7 @@ ENDED = (
     "again."
 )
 WHICH = "Several notebooks offer their sandboxes: name one as `sandbox`; list_sandboxes lists them."
-_WELCOME = "This address speaks MCP and takes a token in the header Authorization, which %sandbox mcp in a notebook gives."
+_WELCOME = "This is an MCP endpoint: send the token that %sandbox mcp in a notebook shows, in the header Authorization."
 
 
 class McpServices:
@@ -166,7 +167,7 @@ class McpHandler(JupyterHandler):
         if self.allow_origin:
             return bool(self.allow_origin == origin)
         pattern = self.allow_origin_pat
-        return pattern is not None and pattern.fullmatch(origin) is not None
+        return pattern is not None and re.fullmatch(pattern, origin) is not None
 
     def check_xsrf_cookie(self) -> None:
         """No cookie counts here, so none can be misused."""
@@ -210,6 +211,8 @@ class McpHandler(JupyterHandler):
             return  # the client has gone
         except StreamClosedError:
             return
+        except web.HTTPError:
+            raise
         except Exception:
             self.log.exception("an MCP request failed")
             self._fail(ProtocolError(INTERNAL_ERROR, "The server failed; its log says why.", status=500), id)
@@ -246,7 +249,7 @@ class McpHandler(JupyterHandler):
             modern_client(Message(message.method, message.id, said))
         if message.id is not None:
             modern_client(message)
-        names = {"MCP-Protocol-Version": (header, MODERN)}
+        names: dict[str, tuple[str | None, str]] = {"MCP-Protocol-Version": (header, MODERN)}
         if message.id is not None:
             names["Mcp-Method"] = (self.request.headers.get("Mcp-Method"), message.method)
         if message.method == "tools/call":
@@ -255,8 +258,8 @@ class McpHandler(JupyterHandler):
                 _decoded(self.request.headers.get("Mcp-Name")),
                 name if isinstance(name, str) else "",
             )
-        for which, (said, meant) in names.items():
-            if said != meant:
+        for which, (sent, meant) in names.items():
+            if sent != meant:
                 raise ProtocolError(HEADER_MISMATCH, f"The header {which} does not say what the body says.")
 
     def _known_session(self, caller: Caller) -> Session | None:
@@ -342,6 +345,8 @@ class McpHandler(JupyterHandler):
         error = kwargs.get("exc_info", (None, None))[1]
         said = error.log_message if isinstance(error, web.HTTPError) else None
         self.set_header("Content-Type", "application/json")
+        if status_code == 401:
+            self.set_header("WWW-Authenticate", "Bearer")
         self.finish(json.dumps({"message": said or "The request failed."}))
 
     # --- who calls ---
@@ -353,7 +358,7 @@ class McpHandler(JupyterHandler):
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
         token = token.strip()
         if scheme.casefold() not in ("bearer", "token") or not token:
-            raise self._unauthorised()
+            raise web.HTTPError(401, _WELCOME)
         grant = self.services.grants.find(token)
         if grant is not None:
             if sandbox not in (None, grant.sandbox_id):
@@ -362,11 +367,7 @@ class McpHandler(JupyterHandler):
         own = self.identity_provider.token
         if own and hmac.compare_digest(own.encode(), token.encode("utf-8", "replace")):
             return Caller("jupyter", sandbox)
-        raise self._unauthorised()
-
-    def _unauthorised(self) -> web.HTTPError:
-        self.set_header("WWW-Authenticate", "Bearer")
-        return web.HTTPError(401, _WELCOME)
+        raise web.HTTPError(401, _WELCOME)
 
 
 class McpTokenHandler(SandboxAPIHandler):
@@ -425,6 +426,9 @@ def _decoded(value: str | None) -> str | None:
 mcp_routes: list[tuple[str, type[Any]]] = [
     (MCP, McpHandler),
     (rf"{MCP}/(?P<sandbox>[0-9a-f]{{32}})", McpHandler),
-    (rf"{API}/sandboxes/{ID}/mcp-token", McpTokenHandler),
 ]
-"""The endpoint, and the token for it, below the server's base URL."""
+"""The endpoint, below the server's base URL."""
+mcp_token_routes: list[tuple[str, type[SandboxAPIHandler]]] = [
+    (rf"{API}/sandboxes/{ID}/mcp-token", McpTokenHandler)
+]
+"""The route of its tokens."""

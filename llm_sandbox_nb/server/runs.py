@@ -348,7 +348,8 @@ class RunRegistry(LoggingConfigurable):
         """The newest run with which an outside agent drives this sandbox; a live one before one that has ended."""
         found = [run for run in self._runs.values() if run.outside == sandbox_id]
         live = [run for run in found if run.state == "live"]
-        return (live or found or [None])[-1]
+        known = live or found
+        return known[-1] if known else None
 
     def get(self, run_id: str) -> PublishedRun:
         """The run with this id. Raises UnknownRunError."""

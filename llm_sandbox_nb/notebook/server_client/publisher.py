@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import json
 import logging
 import secrets
@@ -220,15 +221,19 @@ class RunPublisher:
                 problem = await _decide(run, asked)
                 await _write(connection, {"type": "answer", "id": asked["id"], "error": problem})
             elif asked.get("type") == "tool" and self._outside is not None:
-                task = asyncio.ensure_future(_call(self._outside[0], connection, asked))
-                self._calls[asked["id"]] = task
-                task.add_done_callback(lambda _, id=asked["id"]: self._calls.pop(id, None))
+                number = int(asked["id"])
+                self._calls[number] = task = asyncio.ensure_future(_call(self._outside[0], connection, asked))
+                task.add_done_callback(functools.partial(self._forget, number))
             elif asked.get("type") == "tool.cancel" and asked.get("id") in self._calls:
                 self._calls[asked["id"]].cancel()
             elif asked.get("type") == "file":
                 found = await asyncio.to_thread(_file, run, str(asked["path"]), int(asked["most"]))
                 await _write(connection, {"type": "answer", "id": asked["id"], **found})
         raise _AwayError("the connection broke")
+
+
+    def _forget(self, number: int, task: asyncio.Task[None]) -> None:
+        self._calls.pop(number, None)
 
 
 async def _call(calls: OutsideCalls, connection: WebSocketClientConnection, asked: dict[str, Any]) -> None:
