@@ -1,6 +1,6 @@
 """A task of twelve calls by the official SDK's client, executed by a Python that has `mcp`, of 1.28 or 2.3.
 
-Called with a mode (`legacy`, or `auto` of 2.x), then `http URL TOKEN` or `stdio COMMAND...`; prints what it saw as JSON.
+Called with a mode (`legacy`, or `auto` of 2.x), then `http URL TOKEN` or `stdio COMMAND...`. Prints what it saw.
 """
 
 import asyncio

@@ -227,7 +227,9 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
             started = functools.partial(self._on_run, None)
             options = functools.partial(sandbox_options, self)
-            command = McpCommand(self._background, self._sandboxes, options, self, self.shell, self._outside, started)
+            command = McpCommand(
+                self._background, self._sandboxes, options, self, self.shell, self._outside, started
+            )
             command(rest)
         elif name == "benchmark":
             from llm_sandbox_nb.notebook.benchmark_command import BenchmarkCommand

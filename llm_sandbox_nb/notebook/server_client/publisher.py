@@ -231,7 +231,6 @@ class RunPublisher:
                 await _write(connection, {"type": "answer", "id": asked["id"], **found})
         raise _AwayError("the connection broke")
 
-
     def _forget(self, number: int, task: asyncio.Task[None]) -> None:
         self._calls.pop(number, None)
 

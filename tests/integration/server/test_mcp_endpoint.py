@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from jupyter_process import JupyterProcess
 from outside_agents import OpenNotebook, PlainClient
-from support import until
+from support import own_mark, processes_with, until
 
 from llm_sandbox_nb.trajectory import events as ev
 
@@ -142,8 +142,8 @@ def test_a_rewind_asks_before_it_undoes_what_a_person_or_a_run_did(notebook: Ope
 
 
 def test_a_closed_stream_ends_the_command(notebook: OpenNotebook, tmp_path: Path) -> None:
-    agent, mark = notebook.client(), tmp_path / "begun"
-    command = f"touch {mark}; sleep 600; touch {mark}.not"
+    agent, mark, word = notebook.client(), tmp_path / "begun", own_mark()
+    command = f"touch {mark}; sleep {word}"
     connection = agent.start(
         agent.message("tools/call", {"name": "run_command", "arguments": {"command": command}})
     )
@@ -151,7 +151,7 @@ def test_a_closed_stream_ends_the_command(notebook: OpenNotebook, tmp_path: Path
     connection.close()
     done = agent.tool("run_command", command="echo free", wait=60)
     assert done["data"]["stdout"] == "free\n"
-    assert not Path(f"{mark}.not").exists()
+    assert not processes_with(word)
 
 
 def test_a_long_call_streams_progress(notebook: OpenNotebook) -> None:

@@ -291,9 +291,8 @@ def test_no_message_makes_the_endpoint_fail(data: bytes) -> None:
         message = read_message(data)
         result = initialized(message)[2] if message.method == "initialize" else answer(message)
     except ProtocolError as error:
-        json.dumps(error.to_json())
-    else:
-        json.dumps(result)
+        result = error.to_json()
+    assert isinstance(json.loads(json.dumps(result)), dict)
 
 
 def test_depth_and_size_are_bounded() -> None:
