@@ -17,8 +17,8 @@ from llm_sandbox_nb.mcp_server.messages import (
     INTERNAL_ERROR,
     META_VERSION,
     Json,
+    McpError,
     Message,
-    ProtocolError,
     read_message,
 )
 
@@ -84,7 +84,7 @@ class Bridge:
             async for line in lines:
                 try:
                     message = read_message(line)
-                except ProtocolError as error:
+                except McpError as error:
                     self._write(error.to_json())
                     continue
                 if message.method == "notifications/cancelled":
@@ -112,7 +112,7 @@ class Bridge:
         except (OSError, h11.ProtocolError, ValueError) as error:
             if message.id is not None and message.method:
                 text = f"The Jupyter server does not answer ({type(error).__name__}): is it still running?"
-                self._write(ProtocolError(INTERNAL_ERROR, text).to_json(message.id))
+                self._write(McpError(INTERNAL_ERROR, text).to_json(message.id))
         finally:
             self._running.pop(message.id, None)
 
@@ -138,7 +138,7 @@ class Bridge:
             self._version = str(body["result"].get("protocolVersion", ""))
         if not isinstance(body, dict) or "jsonrpc" not in body:
             said = str(body.get("message", "")) if isinstance(body, dict) else ""
-            yield ProtocolError(INTERNAL_ERROR, said or f"The server answers {request.status}.").to_json(
+            yield McpError(INTERNAL_ERROR, said or f"The server answers {request.status}.").to_json(
                 message.id
             )
         else:

@@ -22,8 +22,8 @@ from llm_sandbox_nb.mcp_server.messages import (
     METHOD_NOT_FOUND,
     UNSUPPORTED_VERSION,
     Json,
+    McpError,
     Message,
-    ProtocolError,
 )
 from llm_sandbox_nb.mcp_server.request_state import RequestStateError, StateSigner
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts
@@ -89,7 +89,7 @@ class ClientLink(Protocol):
         ...
 
 
-class Endpoint:
+class McpEndpoint:
     """Answers requests. One serves all callers of a server; it keeps only the states that were used."""
 
     def __init__(self, signer: StateSigner | None = None) -> None:
@@ -101,7 +101,7 @@ class Endpoint:
         """The result of a request. `client` is what an earlier handshake said; a modern request says it itself.
 
         Raises:
-            ProtocolError: there is no result.
+            McpError: there is no result.
         """
         if message.modern:
             return await self._modern(message, host, link)
@@ -136,7 +136,7 @@ class Endpoint:
     async def _call(self, message: Message, client: ClientFacts, host: ToolHost, link: ClientLink) -> Json:
         name = message.params.get("name")
         if not isinstance(name, str) or name not in TOOLS:
-            raise ProtocolError(INVALID_PARAMS, f"There is no such tool: the tools are {', '.join(TOOLS)}.")
+            raise McpError(INVALID_PARAMS, f"There is no such tool: the tools are {', '.join(TOOLS)}.")
         try:
             arguments = checked_arguments(name, message.params.get("arguments"))
         except ToolInputError as error:
@@ -147,7 +147,7 @@ class Endpoint:
             try:
                 agreed = self._signer.check(state, host.principal, request)
             except RequestStateError:
-                raise ProtocolError(
+                raise McpError(
                     INVALID_PARAMS,
                     "This requestState is not of this request, or was used, or is too old: call the tool anew.",
                 ) from None
@@ -201,11 +201,11 @@ def initialized(message: Message) -> tuple[ClientFacts, str, Json]:
     """What a client says in its handshake, the version that is spoken with it, and the result.
 
     Raises:
-        ProtocolError: it is no handshake.
+        McpError: it is no handshake.
     """
     asked = message.params.get("protocolVersion")
     if not isinstance(asked, str):
-        raise ProtocolError(INVALID_PARAMS, "initialize needs a protocolVersion.")
+        raise McpError(INVALID_PARAMS, "initialize needs a protocolVersion.")
     client = ClientFacts.read(message.params.get("clientInfo"), message.params.get("capabilities"))
     version = asked if asked in LEGACY else LEGACY[0]
     result = {
@@ -218,17 +218,17 @@ def initialized(message: Message) -> tuple[ClientFacts, str, Json]:
 
 
 def modern_client(message: Message) -> ClientFacts:
-    """What a modern request says of its client. Raises ProtocolError when it says too little, or another version."""
+    """What a modern request says of its client. Raises McpError when it says too little, or another version."""
     version, capabilities = message.meta.get(META_VERSION), message.meta.get(META_CAPABILITIES)
     if version != MODERN:
         asked = version if isinstance(version, str) and len(version) < 40 else ""
-        raise ProtocolError(
+        raise McpError(
             UNSUPPORTED_VERSION,
             f"This server speaks {MODERN}, and with a handshake {', '.join(LEGACY)}.",
             data={"supported": [MODERN, *LEGACY], "requested": asked},
         )
     if not isinstance(capabilities, dict):
-        raise ProtocolError(INVALID_PARAMS, f"The _meta of a request needs {META_CAPABILITIES}.")
+        raise McpError(INVALID_PARAMS, f"The _meta of a request needs {META_CAPABILITIES}.")
     return ClientFacts.read(message.meta.get(META_CLIENT), capabilities)
 
 
@@ -252,9 +252,9 @@ def _agrees(answer: object) -> bool:
     return isinstance(content, dict) and content.get("undo") is True
 
 
-def _no_method(method: str) -> ProtocolError:
+def _no_method(method: str) -> McpError:
     if method == "initialize":
-        return ProtocolError(
+        return McpError(
             INVALID_REQUEST, "initialize has no place here: this client has its handshake already."
         )
-    return ProtocolError(METHOD_NOT_FOUND, "This server has no such method.", status=404)
+    return McpError(METHOD_NOT_FOUND, "This server has no such method.", status=404)

@@ -26,7 +26,7 @@ MESSAGE_BYTES = 16 * 1024 * 1024
 """Bytes of the largest message that is read."""
 
 
-class ProtocolError(Exception):
+class McpError(Exception):
     """A message that cannot be answered with a result. The text is one sentence."""
 
     def __init__(self, code: int, message: str, *, status: int = 400, data: Json | None = None) -> None:
@@ -76,28 +76,28 @@ def read_message(data: bytes | str) -> Message:
     """The message in `data`.
 
     Raises:
-        ProtocolError: it is no message of JSON-RPC 2.0.
+        McpError: it is no message of JSON-RPC 2.0.
     """
     if len(data) > MESSAGE_BYTES:
-        raise ProtocolError(INVALID_REQUEST, "The message is too large.", status=413)
+        raise McpError(INVALID_REQUEST, "The message is too large.", status=413)
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        raise ProtocolError(PARSE_ERROR, "The message is no JSON.") from None
+        raise McpError(PARSE_ERROR, "The message is no JSON.") from None
     if isinstance(value, list):
-        raise ProtocolError(INVALID_REQUEST, "Send each message in a request of its own, not in a list.")
+        raise McpError(INVALID_REQUEST, "Send each message in a request of its own, not in a list.")
     if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
-        raise ProtocolError(INVALID_REQUEST, 'A message is an object with "jsonrpc": "2.0".')
+        raise McpError(INVALID_REQUEST, 'A message is an object with "jsonrpc": "2.0".')
     id, method, params = value.get("id"), value.get("method"), value.get("params", {})
     if "id" in value and (not isinstance(id, str | int) or isinstance(id, bool)):
-        raise ProtocolError(INVALID_REQUEST, "The id of a message is a text or a whole number.")
+        raise McpError(INVALID_REQUEST, "The id of a message is a text or a whole number.")
     if method is None and "id" in value and ("result" in value or "error" in value):
         result = value.get("result")
         return Message(id=id, result=result if isinstance(result, dict) else None)
     if not isinstance(method, str):
-        raise ProtocolError(INVALID_REQUEST, "The method of a message is a text.")
+        raise McpError(INVALID_REQUEST, "The method of a message is a text.")
     if not isinstance(params, dict):
-        raise ProtocolError(INVALID_PARAMS, "The parameters of a message are an object.")
+        raise McpError(INVALID_PARAMS, "The parameters of a message are an object.")
     return Message(method=method, id=id, params=params)
 
 

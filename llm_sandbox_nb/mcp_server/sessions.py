@@ -39,7 +39,7 @@ class ClientFacts:
 
 
 @dataclass
-class Session:
+class McpSession:
     """One client between its handshake and its end."""
 
     id: str
@@ -80,23 +80,23 @@ class Sessions:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, McpSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, principal: str, client: ClientFacts, version: str) -> Session:
+    def begin(self, principal: str, client: ClientFacts, version: str) -> McpSession:
         """A new session."""
         now = self._clock()
         for one in [one for one in self._sessions.values() if now - one.used > IDLE]:
             self.end(one)
         while len(self._sessions) >= MOST_SESSIONS:
             self.end(min(self._sessions.values(), key=lambda one: one.used))
-        session = Session(secrets.token_hex(24), principal, client, version, now)
+        session = McpSession(secrets.token_hex(24), principal, client, version, now)
         self._sessions[session.id] = session
         return session
 
-    def find(self, id: str, principal: str) -> Session | None:
+    def find(self, id: str, principal: str) -> McpSession | None:
         """The session with this id, if it is this caller's."""
         session = self._sessions.get(id)
         if session is None or session.principal != principal or self._clock() - session.used > IDLE:
@@ -104,7 +104,7 @@ class Sessions:
         session.used = self._clock()
         return session
 
-    def end(self, session: Session) -> None:
+    def end(self, session: McpSession) -> None:
         """End a session."""
         self._sessions.pop(session.id, None)
         session.close()

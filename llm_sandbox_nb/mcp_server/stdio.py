@@ -9,20 +9,20 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any, BinaryIO
 
-from llm_sandbox_nb.mcp_server.endpoint import LEGACY, Endpoint, ToolHost, initialized, modern_client
+from llm_sandbox_nb.mcp_server.endpoint import LEGACY, McpEndpoint, ToolHost, initialized, modern_client
 from llm_sandbox_nb.mcp_server.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     MESSAGE_BYTES,
     Id,
     Json,
+    McpError,
     Message,
-    ProtocolError,
     notification,
     read_message,
     response,
 )
-from llm_sandbox_nb.mcp_server.sessions import ClientFacts, Session
+from llm_sandbox_nb.mcp_server.sessions import ClientFacts, McpSession
 
 _LONGEST_LINE = MESSAGE_BYTES + 1
 _ANSWER = 300.0
@@ -55,8 +55,8 @@ class StdioServer:
     def __init__(self, host: ToolHost, write: Callable[[Json], None]) -> None:
         self._host = host
         self._write = write
-        self._endpoint = Endpoint()
-        self._session: Session | None = None
+        self._endpoint = McpEndpoint()
+        self._session: McpSession | None = None
         self._running: dict[Id, asyncio.Task[None]] = {}
 
     async def serve(self, lines: AsyncIterator[bytes]) -> None:
@@ -80,14 +80,14 @@ class StdioServer:
                 self._note(message)
             elif message.method == "initialize" and not message.modern:
                 client, version, result = initialized(message)
-                self._session = Session("stdio", self._host.principal, client, version, 0.0)
+                self._session = McpSession("stdio", self._host.principal, client, version, 0.0)
                 self._write(response(message.id, result))
             elif message.id in self._running:
-                raise ProtocolError(INVALID_REQUEST, "The id of this request is in use.")
+                raise McpError(INVALID_REQUEST, "The id of this request is in use.")
             else:
                 task = self._running[message.id] = asyncio.ensure_future(self._answer(message, message.id))
                 task.add_done_callback(lambda _, id=message.id: self._running.pop(id, None))  # type: ignore[misc]
-        except ProtocolError as error:
+        except McpError as error:
             self._write(error.to_json())
 
     def _note(self, message: Message) -> None:
@@ -103,11 +103,11 @@ class StdioServer:
             if message.modern:
                 client = modern_client(message)
             result = await self._endpoint.answer(message, client or ClientFacts(), self._host, self)
-        except ProtocolError as error:
+        except McpError as error:
             self._write(error.to_json(id))
         except Exception as error:  # noqa: BLE001 - a client must hear of it
             text = f"The call failed: {type(error).__name__}."
-            self._write(ProtocolError(INTERNAL_ERROR, text).to_json(id))
+            self._write(McpError(INTERNAL_ERROR, text).to_json(id))
         else:
             self._write(response(id, result))
 

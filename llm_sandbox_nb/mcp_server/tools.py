@@ -125,7 +125,7 @@ _DEFINITIONS = (
     ToolDefinition(
         "write_file",
         "Write a file",
-        "Write a whole file, and make the folders that it lies in. A file that is there is replaced.",
+        "Write a whole file, and make the folders that it lies in. An existing file is replaced.",
         {"path": _text("The file."), "content": _text("All of its text.")},
         ("path", "content"),
         destructive=True,

@@ -233,7 +233,7 @@ class OutsideAgent:
         return {"text": text, "data": data, "error": False}
 
     async def withdraw(self, call: OutsideCall) -> None:
-        """End a call: take it back where it waits, interrupt it where it runs."""
+        """End a call: remove it where it waits, interrupt it where it runs."""
         if call.done.done():
             return
         if call in self._queue:

@@ -264,7 +264,7 @@ class OutsideCalls:
         data = {"run_id": agent.run.folder.name, "state": state.words, "steps": steps}
         return _result("\n".join([head, *rows]), data)
 
-    # --- going back ---
+    # --- rewind and fork ---
 
     async def _rewind(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
         run, box = agent.run, agent.box

@@ -21,20 +21,20 @@ from jupyter_server.base.handlers import JupyterHandler
 from tornado import web
 from tornado.iostream import StreamClosedError
 
-from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN, Endpoint, initialized, modern_client
+from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN, McpEndpoint, initialized, modern_client
 from llm_sandbox_nb.mcp_server.messages import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_REQUEST,
     META_VERSION,
     Json,
+    McpError,
     Message,
-    ProtocolError,
     notification,
     read_message,
     response,
 )
-from llm_sandbox_nb.mcp_server.sessions import ClientFacts, Session, Sessions
+from llm_sandbox_nb.mcp_server.sessions import ClientFacts, McpSession, Sessions
 from llm_sandbox_nb.server.handlers import API, ID, SandboxAPIHandler, report_errors
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.mcp_grants import McpGrants
@@ -65,7 +65,7 @@ class McpServices:
     def __init__(self, grants: McpGrants) -> None:
         self.grants = grants
         self.sessions = Sessions()
-        self.endpoint = Endpoint()
+        self.endpoint = McpEndpoint()
         grants.on_revoked = self.sessions.end_all_of
 
 
@@ -146,7 +146,7 @@ class McpHandler(JupyterHandler):
 
     _answering: asyncio.Task[Json] | None = None
     _streaming = False
-    _session: Session | None = None
+    _session: McpSession | None = None
     _token: object = None
 
     async def prepare(self) -> None:  # type: ignore[override]  # as JupyterHandler's, without cookies and login pages
@@ -205,7 +205,7 @@ class McpHandler(JupyterHandler):
             message = read_message(self.request.body)
             id = message.id if message.method else None
             await self._take(message, caller)
-        except ProtocolError as error:
+        except McpError as error:
             self._fail(error, id)
         except asyncio.CancelledError:
             return  # the client has gone
@@ -215,7 +215,7 @@ class McpHandler(JupyterHandler):
             raise
         except Exception:
             self.log.exception("an MCP request failed")
-            self._fail(ProtocolError(INTERNAL_ERROR, "The server failed; its log says why.", status=500), id)
+            self._fail(McpError(INTERNAL_ERROR, "The server failed; its log says why.", status=500), id)
 
     async def _take(self, message: Message, caller: Caller) -> None:
         header = self.request.headers.get("MCP-Protocol-Version")
@@ -223,7 +223,7 @@ class McpHandler(JupyterHandler):
         if message.method == "initialize" and not message.modern:
             client, version, result = initialized(message)
             if message.id is None:
-                raise ProtocolError(INVALID_REQUEST, "initialize is a request, so it needs an id.")
+                raise McpError(INVALID_REQUEST, "initialize is a request, so it needs an id.")
             session = self.services.sessions.begin(caller.principal, client, version)
             self.set_header("Mcp-Session-Id", session.id)
             self._send(response(message.id, result))
@@ -236,14 +236,14 @@ class McpHandler(JupyterHandler):
             await self._answer(message, caller)
             return
         if not message.method and (self._session is None or not self._session.take(message)):
-            raise ProtocolError(INVALID_REQUEST, "Nothing was asked that this could answer.")
+            raise McpError(INVALID_REQUEST, "Nothing was asked that this could answer.")
         self.set_status(202)
         self.finish()
 
     def _check_headers(self, message: Message, header: str | None) -> None:
-        """The headers of a modern request have to say what its body says. Raises ProtocolError."""
+        """The headers of a modern request have to say what its body says. Raises McpError."""
         if not message.method:
-            raise ProtocolError(INVALID_REQUEST, "A response has no place here.")
+            raise McpError(INVALID_REQUEST, "A response has no place here.")
         if header is not None and header != MODERN:
             said = {**message.params, "_meta": {**message.meta, META_VERSION: header}}
             modern_client(Message(message.method, message.id, said))
@@ -260,9 +260,9 @@ class McpHandler(JupyterHandler):
             )
         for which, (sent, meant) in names.items():
             if sent != meant:
-                raise ProtocolError(HEADER_MISMATCH, f"The header {which} does not say what the body says.")
+                raise McpError(HEADER_MISMATCH, f"The header {which} does not say what the body says.")
 
-    def _known_session(self, caller: Caller) -> Session | None:
+    def _known_session(self, caller: Caller) -> McpSession | None:
         """The session that the request names; None when it names none. Raises HTTPError for an unknown one."""
         id = self.request.headers.get("Mcp-Session-Id")
         if id is None:
@@ -335,7 +335,7 @@ class McpHandler(JupyterHandler):
         self.set_header("Cache-Control", "no-store")
         self.finish(json.dumps(message))
 
-    def _fail(self, error: ProtocolError, id: str | int | None) -> None:
+    def _fail(self, error: McpError, id: str | int | None) -> None:
         if not self._streaming:
             self.set_status(error.status)
         self._send(error.to_json(id))

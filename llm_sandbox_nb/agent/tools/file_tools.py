@@ -102,7 +102,7 @@ class WriteFile(_FileTool):
     """A whole file."""
 
     name = "write_file"
-    description = "Write a whole file; one that is there is replaced."
+    description = "Write a whole file; an existing one is replaced."
     required = ("path", "content")
     view = CallView(headline=("path",), in_diff=("content",))
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN, Endpoint, initialized
+from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN, McpEndpoint, initialized
 from llm_sandbox_nb.mcp_server.messages import (
     META_CAPABILITIES,
     META_VERSION,
+    McpError,
     Message,
-    ProtocolError,
     read_message,
 )
 from llm_sandbox_nb.mcp_server.request_state import LIFETIME, RequestStateError, StateSigner
@@ -67,9 +67,9 @@ def modern(method: str, capabilities: object = None, **params: Any) -> Message:
 
 def answer(
     message: Message, host: Host | None = None, client: ClientFacts | None = None, link: Link | None = None,
-    endpoint: Endpoint | None = None,
+    endpoint: McpEndpoint | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    return asyncio.run((endpoint or Endpoint()).answer(message, client, host or Host(), link or Link()))
+    return asyncio.run((endpoint or McpEndpoint()).answer(message, client, host or Host(), link or Link()))
 
 
 def test_a_modern_client_needs_no_handshake() -> None:
@@ -108,7 +108,7 @@ def test_an_old_client_gets_its_version_or_the_newest_before_2026(asked: str, go
     ],
 )
 def test_what_has_no_result_has_an_error(message: Message, code: int) -> None:
-    with pytest.raises(ProtocolError) as error:
+    with pytest.raises(McpError) as error:
         answer(message)
     assert error.value.code == code
     assert str(error.value).endswith(".")
@@ -183,7 +183,7 @@ def test_a_question_is_asked_in_both_eras_and_else_refused() -> None:
 
 
 def test_a_state_is_of_one_request_and_used_once() -> None:
-    endpoint, host = Endpoint(), Host("Sure?")
+    endpoint, host = McpEndpoint(), Host("Sure?")
     asks = {"elicitation": {"form": {}}}
 
     def retry(state: str, to: str = "1", reply: object = YES) -> dict[str, Any]:
@@ -199,10 +199,10 @@ def test_a_state_is_of_one_request_and_used_once() -> None:
         return str(asked["requestState"])
 
     state = ask()
-    with pytest.raises(ProtocolError):
+    with pytest.raises(McpError):
         retry(state, to="2")
     assert retry(state)["content"][0]["text"] == "done"
-    with pytest.raises(ProtocolError):
+    with pytest.raises(McpError):
         retry(state)
     assert retry(ask(), reply={"action": "accept", "content": {"undo": "yes"}})["isError"]
     assert retry(ask(), reply=None)["isError"]
@@ -290,12 +290,12 @@ def test_no_message_makes_the_endpoint_fail(data: bytes) -> None:
     try:
         message = read_message(data)
         result = initialized(message)[2] if message.method == "initialize" else answer(message)
-    except ProtocolError as error:
+    except McpError as error:
         result = error.to_json()
     assert isinstance(json.loads(json.dumps(result)), dict)
 
 
 def test_depth_and_size_are_bounded() -> None:
     for data in (b"[" * 100_000, b'{"jsonrpc":"2.0","params":' + b"[" * 50_000, b"1" * 10_000):
-        with pytest.raises(ProtocolError):
+        with pytest.raises(McpError):
             read_message(data)
