@@ -79,6 +79,10 @@ class Recorder:
         for listener in tuple(self._listeners):
             self._notify(listener, event)
 
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with each further event too."""
+        self._listeners.append(listener)
+
     async def store(self, data: bytes) -> ev.Text:
         """Output in the form that an event holds: text, or a blob when it is long or not text."""
         if len(data) <= _STORED_AT_ONCE:

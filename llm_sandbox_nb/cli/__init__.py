@@ -45,9 +45,10 @@ _MODULES = {
     "convert": "convert_command",
     "benchmark": "benchmark_command",
     "train": "train_command",
+    "mcp": "mcp_command",
 }
 """Their imports are heavy, so only the module of the command is imported."""
-_WITH_SANDBOX = ("run", "doctor", "benchmark", "train")
+_WITH_SANDBOX = ("run", "doctor", "benchmark", "train", "mcp")
 _BY_STOP_REASON = {
     "submitted": ENDED_WELL,
     "answered": ENDED_WELL,

@@ -8,8 +8,15 @@ from collections.abc import Iterable
 from llm_sandbox_nb.benchmark.options import add_benchmark_actions, benchmark_words
 from llm_sandbox_nb.formats.format_names import JOURNAL, WRITTEN
 from llm_sandbox_nb.options.parser import RESUME_EPILOG, RUN_EPILOG, Parser, add_runs_options
-from llm_sandbox_nb.options.table import GROUPS, QUERY, SETTINGS
+from llm_sandbox_nb.options.table import GROUPS, QUERY, SETTINGS, option
 from llm_sandbox_nb.training.options import add_training_actions
+
+MCP_EPILOG = """\
+With a notebook that has executed %sandbox mcp, calls go to its sandbox, and the notebook shows them. Else, and with
+--isolation, --profile, --image or --network, the agent gets a sandbox of its own; the run's folder keeps what it did.
+
+claude mcp add sandbox -- llm-sandbox-nb mcp --isolation bubblewrap
+"""
 
 
 def make_parser() -> tuple[Parser, dict[str, Parser]]:
@@ -20,7 +27,16 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=f"llm-sandbox-nb {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     made = {"": parser}
-    for add in (_add_run, _add_resume, _add_setup, _add_records, _add_benchmark, _add_train, _add_examples):
+    for add in (
+        _add_run,
+        _add_resume,
+        _add_setup,
+        _add_records,
+        _add_benchmark,
+        _add_train,
+        _add_examples,
+        _add_mcp,
+    ):
         made.update(add(commands))
     return parser, made
 
@@ -72,6 +88,24 @@ def _add_resume(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parse
     return {"resume": resume}
 
 
+def _add_mcp(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
+    mcp = commands.add_parser(
+        "mcp",
+        help="offer a sandbox to an agent, such as Claude Code, over MCP on stdin and stdout",
+        epilog=MCP_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    mcp.add_argument(
+        "--notebook",
+        metavar="PATH",
+        help="use the sandbox of this notebook, in which %%sandbox mcp was executed",
+    )
+    mcp.add_option(mcp, SETTINGS)
+    mcp.add_option(mcp, option("output_dir"))
+    _add_run_options(mcp, ("sandbox", "resources"))
+    return {"mcp": mcp}
+
+
 def _add_examples(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
     examples = commands.add_parser(
         "examples",
@@ -88,8 +122,8 @@ def _add_examples(commands: argparse._SubParsersAction[Parser]) -> dict[str, Par
 def _add_run_options(parser: Parser, titles: Iterable[str] = tuple(GROUPS)) -> None:
     for title in titles:
         group = parser.add_argument_group(title)
-        for option in GROUPS[title]:
-            parser.add_option(group, option)
+        for one in GROUPS[title]:
+            parser.add_option(group, one)
 
 
 def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:

@@ -15,12 +15,12 @@ from llm_sandbox_nb.cli.record_commands import run_path
 from llm_sandbox_nb.cli.run_command import (
     NotStartedError,
     TerminalPrompt,
-    _sandbox_options,
     check_function_name,
     exit_code_of,
     function_of,
     print_result,
     run_to_end,
+    sandbox_options,
 )
 from llm_sandbox_nb.options.table import QUERY, UsageError
 from llm_sandbox_nb.options.values import flag_layer, resolve
@@ -116,7 +116,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         limits={field: values[name] for name, field in _LIMITS.items() if name in given} or None,
         sandbox_options={
             **{name: values[name] for name in ("isolation", "profile", "image", "network") if name in given},
-            **_sandbox_options(values),
+            **sandbox_options(values),
         },
         api_base=values["api_base"],
         api_key=values["api_key"],

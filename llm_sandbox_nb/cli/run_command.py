@@ -229,7 +229,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         profile=values["profile"],
         image=values["image"],
         network=values["network"],
-        sandbox_options=_sandbox_options(values),
+        sandbox_options=sandbox_options(values),
         inputs=values["input_dir"],
         output_dir=values["output_dir"],
         prompt_config=values["prompt_config"],
@@ -262,7 +262,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
     )
 
 
-def _sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
+def sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `open_sandbox` that have no argument of their own in `solve`."""
     given = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values[name]}
     given |= {"secrets": values["secret"]} if values["secret"] else {}

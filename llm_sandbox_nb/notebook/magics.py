@@ -21,7 +21,7 @@ from llm_sandbox_nb.notebook.magic_options import (
     unknown_subcommand,
     with_options,
 )
-from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxKeeper
+from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, OpenSandbox, SandboxKeeper
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.runs.event_loops import EventLoops
@@ -42,6 +42,7 @@ _SUBCOMMANDS = (
     "model",
     "key",
     "settings",
+    "mcp",
     "benchmark",
     "train",
     *_RUN_COMMANDS[3:],
@@ -65,6 +66,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         self._background = BackgroundLoop()
         self._sandboxes = NotebookSandboxes(self._connect)
         self._forks = Forks()
+        self._outside = OpenSandbox()
         self._live: Run | None = None
         """The newest run that began here."""
         self._recent: deque[Run] = deque(maxlen=_RECENT)
@@ -145,6 +147,9 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         %sandbox model [NAME]     choose a model, or list them; --local: also those of servers here
         %sandbox key [PROVIDER]   type the key of a provider into a password field; --forget: forget it again
         %sandbox settings         every setting and where its value comes from
+        %sandbox mcp [--approve auto|edits|ask] [--out FILE]   let an outside agent, such as Claude Code, use the
+                                  sandbox: shows its calls, and how to connect; --stop ends that, --new-token and
+                                  --revoke replace and remove the token
 
         Measure a model on many problems; the options are those of `llm-sandbox-nb benchmark`:
 
@@ -216,6 +221,16 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         elif name == "settings":
             split_words("settings", rest, 0, 0)
             print(plain(self.listed()))
+        elif name == "mcp":
+            from llm_sandbox_nb.notebook.cell_options import sandbox_options
+            from llm_sandbox_nb.notebook.mcp_command import McpCommand
+
+            started = functools.partial(self._on_run, None)
+            options = functools.partial(sandbox_options, self)
+            command = McpCommand(
+                self._background, self._sandboxes, options, self, self.shell, self._outside, started
+            )
+            command(rest)
         elif name == "benchmark":
             from llm_sandbox_nb.notebook.benchmark_command import BenchmarkCommand
 
@@ -284,6 +299,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         return await connect_server()
 
     async def _close_all(self) -> None:
+        await self._outside.close()
         await asyncio.gather(self._forks.close(), self._sandboxes.close())
 
     def _close(self) -> None:

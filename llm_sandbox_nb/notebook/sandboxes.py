@@ -18,6 +18,7 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
+    from llm_sandbox_nb.runs.outside_calls import OutsideCalls
     from llm_sandbox_nb.runs.run import Run
 
 
@@ -242,6 +243,30 @@ class Forks:
             f"A fork is open: {name}; %sandbox load {name} -o other shows it, other.close() ends it."
             for name in names
         )
+
+
+class OpenSandbox:
+    """The sandbox that this kernel has opened to outside agents, if any."""
+
+    def __init__(self) -> None:
+        self._sandbox: Sandbox | None = None
+        self._calls: OutsideCalls | None = None
+
+    def keep(self, sandbox: Sandbox, calls: OutsideCalls) -> None:
+        """Outside agents can use `sandbox`."""
+        self._sandbox, self._calls = sandbox, calls
+
+    def live(self, sandbox: Sandbox) -> bool:
+        """Whether they can use this one now."""
+        return self._sandbox is sandbox and self._calls is not None and not self._calls.ended
+
+    async def close(self) -> bool:
+        """End that, in the background loop; says whether they could use one."""
+        calls, self._sandbox, self._calls = self._calls, None, None
+        was_open = calls is not None and not calls.ended
+        if calls is not None:
+            await calls.close()
+        return was_open
 
 
 async def _closed(run: Run) -> None:

@@ -86,6 +86,8 @@ def files_after(trajectory: Trajectory, step: int) -> str | None:
                 break
             case ev.CallStarted():
                 changed = True
+            case ev.Checkpointed(by_others=True) if (event.step or 0) == step:
+                continue  # made after the step, and not by it
             case ev.Checkpointed() if (event.step or 0) <= step:
                 found, changed = event.checkpoint, False
             case ev.Rewound(what="files") if trajectory.step_at(event.id) <= step:

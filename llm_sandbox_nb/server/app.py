@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from jupyter_core.paths import jupyter_data_dir
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Instance, Type
 
@@ -15,6 +18,8 @@ from llm_sandbox_nb.server.history_handlers import history_routes
 from llm_sandbox_nb.server.history_reader import HistoryReaders
 from llm_sandbox_nb.server.kernels import ServerKernels
 from llm_sandbox_nb.server.manager import SandboxManager
+from llm_sandbox_nb.server.mcp_grants import McpGrants
+from llm_sandbox_nb.server.mcp_handlers import McpServices, mcp_routes, mcp_token_routes
 from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.run_handlers import run_routes
 from llm_sandbox_nb.server.runs import RunRegistry
@@ -23,6 +28,7 @@ from llm_sandbox_nb.server.sockets import socket_routes
 SETTING = "llm_sandbox_manager"
 RUNS_SETTING = "llm_sandbox_runs"
 HISTORIES_SETTING = "llm_sandbox_histories"
+MCP_SETTING = "llm_sandbox_mcp"
 URL_VARIABLE = "LLM_SANDBOX_SERVER_URL"
 TOKEN_VARIABLE = "LLM_SANDBOX_SERVER_TOKEN"
 CERTIFICATE_VARIABLE = "LLM_SANDBOX_SERVER_CERTIFICATE"
@@ -66,13 +72,21 @@ class SandboxApp(ExtensionApp):
         )
         self.manager.live_kernels = self.runs.live_kernels
         self.histories = HistoryReaders()
+        key = hashlib.sha256(f"{server.root_dir}|{server.base_url}".encode()).hexdigest()[:32]
+        tokens = Path(jupyter_data_dir()) / "llm_sandbox_nb" / f"mcp-tokens-{key}.json"
         self.settings.update(
-            {SETTING: self.manager, RUNS_SETTING: self.runs, HISTORIES_SETTING: self.histories}
+            {
+                SETTING: self.manager,
+                RUNS_SETTING: self.runs,
+                HISTORIES_SETTING: self.histories,
+                MCP_SETTING: McpServices(McpGrants(tokens)),
+            }
         )
 
     def initialize_handlers(self) -> None:
         """Register the routes; the base URL is put before them by the server."""
         self.handlers.extend([*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes])
+        self.handlers.extend([*mcp_token_routes, *mcp_routes])
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         """Tell kernels started from now on where this server is, and adopt what outlived an earlier one."""

@@ -27,6 +27,9 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 class SandboxPolicy(Configurable):
     """The site's rules. Every trait is an administrator's to set; what goes beyond them is refused."""
 
+    allow_mcp = Bool(True, help="Whether a notebook may offer its sandbox to outside agents, over MCP.").tag(
+        config=True
+    )
     allowed_isolations = List(
         Enum(isolation_choices()[1:]),
         default_value=list(isolation_choices()[1:]),

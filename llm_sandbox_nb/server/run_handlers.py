@@ -212,11 +212,18 @@ class RunPublishHandler(RunSocket):
         self._run = self.runs.publish(self._run_id, kernel_id, owner, self)
         self._run.folder = run_folder(message.get("folder"), self._run_id)
         self._run.cell = run_cell(message.get("cell"))
+        self._run.outside = self._outside_sandbox(message.get("outside"), kernel_id)
         if message.get("goes_on") is True:
             self._run.go_on()
         ticket = self.runs.ticket(self._run_id, kernel_id)
         shared = SHARED_NOTEBOOKS in self.settings
         self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket, "shared": shared})
+
+    def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
+        """The sandbox that the kernel offers to outside agents, which has to be its own."""
+        manager = self.settings["llm_sandbox_manager"]
+        own = (one.id for one in manager.all() if one.kernel_id == kernel_id)
+        return next((id for id in own if id == sandbox_id), None)
 
     def send(self, message: Json) -> None:
         """See `Kernel.send`."""

@@ -130,6 +130,8 @@ class PublishedRun:
         self.notebook: str | None = None
         self.folder: Path | None = None
         """Where its record lies, when that is on this machine."""
+        self.outside: str | None = None
+        """The sandbox that an outside agent drives with this run."""
         self.cell: Json | None = None
         """The cell that shows it, see `notebook/display.py`."""
         self.ended: float | None = None
@@ -170,6 +172,7 @@ class PublishedRun:
             "created": _iso(self.created),
             "ended": _iso(self.ended) if self.finished and self.ended else None,
             "cell": self.cell,
+            "outside": self.outside,
         }
 
     # --- from the kernel ---
@@ -244,7 +247,21 @@ class PublishedRun:
             )
         return base64.b64decode(data)
 
-    async def _ask(self, question: Json, timeout: float) -> Json:
+    async def call_tool(self, tool: str, arguments: Json, client: str, agreed: str) -> Json:
+        """Let the run's kernel execute a call of an outside agent. When this is cancelled, the call is ended.
+
+        Raises:
+            RunControlError: its kernel is away, or goes away meanwhile.
+        """
+        question = {"type": "tool", "tool": tool, "arguments": arguments, "client": client, "agreed": agreed}
+        answer = await self._ask(question, None, cancel={"type": "tool.cancel"})
+        result = answer.get("result")
+        if not isinstance(result, dict):
+            raise RunControlError("The run's kernel gave no result; restart it.")
+        return result
+
+    async def _ask(self, question: Json, timeout: float | None, cancel: Json | None = None) -> Json:
+        """The kernel's answer. `cancel` is sent when nobody waits for it any more."""
         if self.kernel is None:
             raise RunControlError(
                 "The run's kernel is not connected at this moment; try again, or restart it."
@@ -256,6 +273,10 @@ class PublishedRun:
             answer: Json = await asyncio.wait_for(asked, timeout)
         except TimeoutError:
             raise RunControlError("The run's kernel does not answer; interrupt or restart it.") from None
+        except asyncio.CancelledError:
+            if cancel is not None and self.kernel is not None:
+                self.kernel.send({**cancel, "id": number})
+            raise
         finally:
             del self._asked[number]
         if error := answer.get("error"):
@@ -322,6 +343,13 @@ class RunRegistry(LoggingConfigurable):
     def live_kernels(self) -> set[str]:
         """The kernels with a run that is not over."""
         return {run.kernel_id for run in self._runs.values() if run.state in ("live", "away")}
+
+    def outside_run(self, sandbox_id: str) -> PublishedRun | None:
+        """The newest run with which an outside agent drives this sandbox; a live one before one that has ended."""
+        found = [run for run in self._runs.values() if run.outside == sandbox_id]
+        live = [run for run in found if run.state == "live"]
+        known = live or found
+        return known[-1] if known else None
 
     def get(self, run_id: str) -> PublishedRun:
         """The run with this id. Raises UnknownRunError."""

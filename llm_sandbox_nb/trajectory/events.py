@@ -554,6 +554,10 @@ class Checkpointed(EventBase):
     size: int = 0
     duration: float = 0.0
     incomplete: str = ""
+    by_others: bool = False
+    """Whether a person, a program or another run made all changes since the checkpoint before, and no step did."""
+    other_runs: list[str] = Field(default_factory=list)
+    """The tasks of the runs that have used the sandbox since then; only with `by_others`."""
 
 
 class RewindStarted(EventBase):

@@ -379,13 +379,13 @@ class Trajectory:
         self._apply(event)
 
     def _follow_others(self, event: ev.Checkpointed | ev.RewindStarted) -> None:
-        """A checkpoint has what the one before it has from others; before a rewind, also what is new without a step."""
+        """A checkpoint has what the one before it has from others, and itself what is new without a step."""
         made = event.safety if isinstance(event, ev.RewindStarted) else event.checkpoint
         before = self.files
         if made is None or before is None or made == before or made in self._by_others:
             return
         known = self._by_others.get(before, ())
-        if isinstance(event, ev.RewindStarted) and self.uncovered is None:
+        if self.uncovered is None and (isinstance(event, ev.RewindStarted) or event.by_others):
             known = (*known, ChangedByOthers(before, made, tuple(event.other_runs)))
         if known:
             self._by_others[made] = known

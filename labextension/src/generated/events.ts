@@ -348,6 +348,8 @@ export interface ICheckpointed extends IEventBase {
   size: number;
   duration: number;
   incomplete: string;
+  by_others: boolean;
+  other_runs: string[];
 }
 
 /** A rewind begins. Without the `rewound` that follows, it did not happen. */
@@ -660,7 +662,9 @@ export const EVENTS: Record<string, Record<string, string>> = {
     files: 'number',
     size: 'number',
     duration: 'number',
-    incomplete: 'string'
+    incomplete: 'string',
+    by_others: 'boolean',
+    other_runs: 'string[]'
   },
   'rewind.started': {
     to: 'string',

@@ -265,6 +265,8 @@ def _fits(value: Any, schema: dict[str, Any]) -> bool:
             return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST
         case "number":
             return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+        case "boolean":
+            return isinstance(value, bool)
         case _:
             return isinstance(value, list) and all(_fits(item, schema["items"]) for item in value)
 
@@ -274,6 +276,7 @@ def _type_name(schema: dict[str, Any]) -> str:
         "string": "text",
         "integer": "a whole number",
         "number": "a number",
+        "boolean": "true or false",
         "array": "a list of whole numbers",
     }
     return names[schema["type"]]

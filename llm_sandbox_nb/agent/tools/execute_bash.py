@@ -56,9 +56,16 @@ to go on running in the background, with its output sent to a file.
             result = await box.run(arguments["command"], timeout=timeout, on_output=context.on_output)
         except ValueError as error:
             return Outcome(f"Error: {error}", error="bad_arguments")
-        stdout_file = await _save_cut_stream(box, result, "stdout")
-        stderr_file = await _save_cut_stream(box, result, "stderr")
-        return Outcome(describe(result, stdout_file, stderr_file), result=result)
+        return await self.outcome(box, result)
+
+    async def outcome(self, box: Sandbox, result: CommandResult) -> Outcome:
+        """What a caller reads of a finished command."""
+        files = {
+            stream: await save_stream(box, data, stream)
+            for stream, data in (("stdout", result.stdout), ("stderr", result.stderr))
+            if not result.full_output and needs_cut(data)
+        }
+        return Outcome(describe(result, files.get("stdout"), files.get("stderr")), result=result)
 
 
 class BashInNewShell(ExecuteBash):
@@ -77,11 +84,8 @@ class BashInNewShell(ExecuteBash):
         )
 
 
-async def _save_cut_stream(box: Sandbox, result: CommandResult, stream: str) -> str | None:
-    """Save a stream that the observation cuts to a file in the sandbox; its path, or None."""
-    data: bytes = getattr(result, stream)
-    if result.full_output or not needs_cut(data):
-        return None
+async def save_stream(box: Sandbox, data: bytes, stream: str) -> str | None:
+    """Save a stream that is not shown whole to a file in the sandbox; its path, or None when that failed."""
     beside_root = posixpath.dirname(box.directories.root)
     path = posixpath.join(beside_root, "tmp/llm-sandbox", f"{uuid.uuid4().hex[:8]}.{stream}")
     try:

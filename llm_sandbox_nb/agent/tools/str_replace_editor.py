@@ -47,7 +47,7 @@ class Editor:
             EditorError: it is not there, is binary, or the range is not in it.
         """
         try:
-            file = await self._read(path)
+            file = await self.read(path)
         except IsADirectoryError:
             if view_range is not None:
                 raise EditorError(f"{path} is a directory: view it without view_range.") from None
@@ -73,7 +73,7 @@ class Editor:
                 "it, or execute_bash to remove it first."
             ) from error
         except (OSError, ValueError) as error:
-            raise EditorError(_reason("write", path, error)) from error
+            raise EditorError(failure_reason("write", path, error)) from error
         return f"{path} was created: {_lines(count_lines(file_text))}, {len(file_text.encode())} bytes."
 
     async def str_replace(self, path: str, old_str: str, new_str: str = "") -> str:
@@ -86,11 +86,11 @@ class Editor:
             raise EditorError("old_str is empty: give the text that is to be replaced, or use insert.")
         if old_str == new_str:
             raise EditorError("old_str and new_str are the same: there is nothing to change.")
-        file = await self._read_for_edit(path)
+        file = await self.read_for_edit(path)
         edited, places = replace_once(file, old_str, new_str)
         if edited is None:
-            raise EditorError(_not_once(path, file.text, old_str, places))
-        await self._write(path, edited)
+            raise EditorError(not_once(path, file.text, old_str, places))
+        await self.write(path, edited)
         line = file.text.count("\n", 0, places[0]) + 1
         return _edited(path, edited, line, line + new_str.count("\n"))
 
@@ -100,17 +100,18 @@ class Editor:
         Raises:
             EditorError: the file has no such line, or cannot be edited.
         """
-        file = await self._read_for_edit(path)
+        file = await self.read_for_edit(path)
         total = count_lines(file.text)
         if not 0 <= insert_line <= total:
             raise EditorError(
                 f"insert_line {insert_line} is out of range: {path} has {_lines(total)}, so 0 to {total}."
             )
         edited = insert_after(file, insert_line, new_str)
-        await self._write(path, edited)
+        await self.write(path, edited)
         return _edited(path, edited, insert_line + 1, insert_line + max(1, count_lines(new_str)))
 
-    async def _read(self, path: str) -> TextFile:
+    async def read(self, path: str) -> TextFile:
+        """A text file. Raises EditorError, and IsADirectoryError."""
         try:
             data = await self.box.read_file(path, limit=READ_LIMIT)
         except OutputLimitExceededError as error:
@@ -120,7 +121,7 @@ class Editor:
         except IsADirectoryError:
             raise
         except (OSError, ValueError) as error:
-            raise EditorError(_reason("read", path, error)) from error
+            raise EditorError(failure_reason("read", path, error)) from error
         try:
             return decode_text(data)
         except NotTextError as error:
@@ -128,13 +129,15 @@ class Editor:
                 f"{path} is a binary file ({len(data)} bytes), and this tool is for text: use execute_bash."
             ) from error
 
-    async def _read_for_edit(self, path: str) -> TextFile:
+    async def read_for_edit(self, path: str) -> TextFile:
+        """A text file, and no folder. Raises EditorError."""
         try:
-            return await self._read(path)
+            return await self.read(path)
         except IsADirectoryError as error:
             raise EditorError(f"{path} is a directory: only files can be edited.") from error
 
-    async def _write(self, path: str, file: TextFile) -> None:
+    async def write(self, path: str, file: TextFile) -> None:
+        """Write a file back. Raises EditorError."""
         try:
             await self.box.write_file(path, file.encode())
         except NotEncodableError as error:
@@ -143,13 +146,13 @@ class Editor:
                 "Convert the file to UTF-8 first, for example with iconv, or write it another way."
             ) from error
         except (OSError, ValueError) as error:
-            raise EditorError(_reason("write", path, error)) from error
+            raise EditorError(failure_reason("write", path, error)) from error
 
     async def _list(self, path: str) -> str:
         try:
             entries = await self.box.list_files(path, depth=2)
         except (OSError, ValueError) as error:
-            raise EditorError(_reason("list", path, error)) from error
+            raise EditorError(failure_reason("list", path, error)) from error
         folder = posixpath.normpath(posixpath.join(self.box.directories.root, path))
         names = [
             f"{entry.path}/" if entry.kind == "directory" else entry.path
@@ -235,12 +238,13 @@ def _edited(path: str, file: TextFile, first: int, last: int) -> str:
     return "\n".join(filter(None, (f"{path} was changed. Lines {first} to {shown} are now:", body)))
 
 
-def _not_once(path: str, text: str, old: str, places: list[int]) -> str:
+def not_once(path: str, text: str, old: str, places: list[int], name: str = "old_str") -> str:
+    """Why a text cannot be replaced that is not at one place only; `name` is the argument that has it."""
     if places:
         lines = [text.count("\n", 0, place) + 1 for place in places[:_NAMED_LINES]]
         more = " and more" if len(places) > _NAMED_LINES else ""
         return (
-            f"old_str is in {path} {len(places)} times, at lines {', '.join(map(str, lines))}{more}: add "
+            f"{name} is in {path} {len(places)} times, at lines {', '.join(map(str, lines))}{more}: add "
             "lines around it until it is unique. Nothing was changed."
         )
     near = _near_miss(text, old)
@@ -249,7 +253,7 @@ def _not_once(path: str, text: str, old: str, places: list[int]) -> str:
         if near
         else " View the file and copy it exactly."
     )
-    return f"old_str is not in {path}.{hint} Nothing was changed."
+    return f"{name} is not in {path}.{hint} Nothing was changed."
 
 
 def _near_miss(text: str, old: str) -> int | None:
@@ -268,7 +272,8 @@ def _hidden(relative: str) -> bool:
     return any(part.startswith(".") and part != ".." for part in relative.split("/"))
 
 
-def _reason(verb: str, path: str, error: Exception) -> str:
+def failure_reason(verb: str, path: str, error: Exception) -> str:
+    """Why a file could not be read, written or listed, as a sentence."""
     match error:
         case FileNotFoundError():
             return f"{path} does not exist."

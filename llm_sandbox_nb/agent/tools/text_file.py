@@ -147,6 +147,15 @@ def replace_once(file: TextFile, old: str, new: str) -> tuple[TextFile | None, l
     return file.with_text(text), places
 
 
+def replace_all(file: TextFile, old: str, new: str) -> tuple[TextFile, int]:
+    """Replace every occurrence of `old`, and count them. Line ends as in `replace_once`."""
+    if file.crlf:
+        old, new = to_crlf(old), to_crlf(new)
+    if old not in file.text and (changed := to_crlf(old)) in file.text:
+        old, new = changed, to_crlf(new)
+    return file.with_text(file.text.replace(old, new)), file.text.count(old)
+
+
 def insert_after(file: TextFile, line: int, new: str) -> TextFile:
     """Put `new` in as whole lines after line number `line` (0: at the top), in the file's kind of line ends.
 

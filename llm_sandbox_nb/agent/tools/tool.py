@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from llm_sandbox_nb.agent.tools.arguments import check_required, known_arguments
@@ -19,6 +19,8 @@ class Outcome:
     error: str | None = None
     """Short name of what was wrong with the call."""
     result: CommandResult | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The result for a caller that is a program."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,21 @@ class ServerKeeper:
         """Publishes a run at this server."""
         return RunPublisher(self._address, self._kernel_id)
 
+    @property
+    def url(self) -> str:
+        """The base URL of the server, ending in a slash, as processes on this machine reach it."""
+        return self._address.url
+
+    async def mint_token(self, sandbox: Sandbox, *, keep: bool) -> str | None:
+        """A token for outside agents to use a sandbox of this server; None when one stays that they have."""
+        _, answer = await self._ask(f"sandboxes/{server_id(sandbox)}/mcp-token", "POST", {"keep": keep})
+        token: str | None = answer["token"]
+        return token
+
+    async def revoke_token(self, sandbox: Sandbox) -> None:
+        """Revoke the token of a sandbox."""
+        await self._ask(f"sandboxes/{server_id(sandbox)}/mcp-token", "DELETE")
+
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
         """See `SandboxKeeper.acquire`."""
         if fresh:
@@ -159,6 +174,12 @@ class ServerKeeper:
     ) -> tuple[int, dict[str, Any]]:
         """See `ask_server`."""
         return await ask_server(self._address, path, method, body, timeout=timeout)
+
+
+def server_id(sandbox: Sandbox) -> str:
+    """The name that the server has for one of its sandboxes."""
+    assert isinstance(sandbox, ServerSandbox)
+    return sandbox.server_id
 
 
 def _request(options: SandboxOptions) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import json
 import logging
 import secrets
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from llm_sandbox_nb.notebook.display import PageCell
     from llm_sandbox_nb.notebook.server_client.address import ServerAddress
+    from llm_sandbox_nb.runs.outside_calls import OutsideCalls
     from llm_sandbox_nb.runs.run import Run
 
 logger = logging.getLogger(__name__)
@@ -68,10 +70,15 @@ class RunPublisher:
         self._seen_at = time.monotonic()
         self._refused = False
         self._connected = False
+        self._known = asyncio.Event()
+        """Set when the server has known the run once."""
         self.shared = False
         """Whether all who have the notebook open share one document, and so each change of an output."""
         self._ticket: str | None = None
         """What the server gave for the case that another takes its place."""
+        self._outside: tuple[OutsideCalls, str] | None = None
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        """Calls of an outside agent that are executed, by the server's numbers."""
 
     @property
     def run_id(self) -> str | None:
@@ -84,6 +91,10 @@ class RunPublisher:
         here = self._connected or time.monotonic() - self._seen_at < _HOPE
         return here and not self._refused and self._run is not None
 
+    def take_calls(self, calls: OutsideCalls, sandbox_id: str) -> None:
+        """Execute the calls of outside agents to a sandbox of the server with this run. To be called before `start`."""
+        self._outside = calls, sandbox_id
+
     def start(self, run: Run, cell: PageCell | None = None) -> None:
         """Begin to publish; `cell` is where the run is shown."""
         self._cell = cell
@@ -95,6 +106,11 @@ class RunPublisher:
         """An event of the run, as its listener."""
         self._tail.follow(event)
         self._news.set()
+
+    async def until_known(self, patience: float = _HOPE) -> None:
+        """Wait until the server knows the run, but not for long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._known.wait(), patience)
 
     async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:
         """The run is over: wait a moment until the server has all of it; if it has not, keep trying for a while."""
@@ -127,10 +143,11 @@ class RunPublisher:
         try:
             start = await self._greet(connection, run.folder)
             self._connected, self._seen_at = True, time.monotonic()
+            self._known.set()
             sender = asyncio.ensure_future(self._send_all(run, connection, start))
             reader = asyncio.ensure_future(self._read_all(run, connection))
             await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (sender, reader):
+            for task in (sender, reader, *self._calls.values()):
                 task.cancel()
             results = await asyncio.gather(sender, reader, return_exceptions=True)
             for result in results:
@@ -161,7 +178,13 @@ class RunPublisher:
         hello = {"type": "hello", "kernel_id": self._kernel_id, "owner": _OWNER, "goes_on": self._goes_on}
         await _write(
             connection,
-            {**hello, "folder": str(folder.absolute()), "ticket": self._ticket, "cell": self._cell},
+            {
+                **hello,
+                "folder": str(folder.absolute()),
+                "ticket": self._ticket,
+                "cell": self._cell,
+                "outside": self._outside[1] if self._outside else None,
+            },
         )
         try:
             message = await asyncio.wait_for(connection.read_message(), _ANSWER_TIMEOUT)
@@ -197,10 +220,33 @@ class RunPublisher:
             if asked.get("type") == "control":
                 problem = await _decide(run, asked)
                 await _write(connection, {"type": "answer", "id": asked["id"], "error": problem})
+            elif asked.get("type") == "tool" and self._outside is not None:
+                number = int(asked["id"])
+                self._calls[number] = task = asyncio.ensure_future(_call(self._outside[0], connection, asked))
+                task.add_done_callback(functools.partial(self._forget, number))
+            elif asked.get("type") == "tool.cancel" and asked.get("id") in self._calls:
+                self._calls[asked["id"]].cancel()
             elif asked.get("type") == "file":
                 found = await asyncio.to_thread(_file, run, str(asked["path"]), int(asked["most"]))
                 await _write(connection, {"type": "answer", "id": asked["id"], **found})
         raise _AwayError("the connection broke")
+
+    def _forget(self, number: int, task: asyncio.Task[None]) -> None:
+        self._calls.pop(number, None)
+
+
+async def _call(calls: OutsideCalls, connection: WebSocketClientConnection, asked: dict[str, Any]) -> None:
+    """Execute a call of an outside agent, and answer with its result."""
+    answer: dict[str, Any] = {"type": "answer", "id": asked["id"], "error": None}
+    try:
+        answer["result"] = await calls.call(
+            str(asked["tool"]), dict(asked["arguments"]), str(asked["client"]), str(asked.get("agreed") or "")
+        )
+    except Exception:
+        logger.exception("a call of an outside agent failed")
+        answer["error"] = "The call failed in the notebook's kernel, whose log says why."
+    with suppress(_AwayError):
+        await _write(connection, answer)
 
 
 async def _decide(run: Run, asked: dict[str, Any]) -> str | None:

@@ -26,11 +26,12 @@ from llm_sandbox_nb.server.card_handlers import card_routes
 from llm_sandbox_nb.server.handlers import API, ID, rest_routes
 from llm_sandbox_nb.server.history_handlers import CHECKPOINT, history_routes
 from llm_sandbox_nb.server.manager import SandboxManager
+from llm_sandbox_nb.server.mcp_handlers import mcp_token_routes
 from llm_sandbox_nb.server.processes import UsageMeter
 from llm_sandbox_nb.server.run_handlers import RUN_ID, run_routes
 from llm_sandbox_nb.server.sockets import socket_routes
 
-ROUTES = [*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes]
+ROUTES = [*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes, *mcp_token_routes]
 VERBS = ("get", "post", "put", "patch", "delete")
 SPEC = yaml.safe_load(Path(llm_sandbox_nb.server.__file__).with_name("rest-api.yml").read_text())
 

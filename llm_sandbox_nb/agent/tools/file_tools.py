@@ -1,0 +1,225 @@
+"""Tools for files as outside agents know them: `read_file`, `write_file`, `edit_file`, `list_files`, and a label."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from llm_sandbox_nb.agent.tools.str_replace_editor import Editor, EditorError, failure_reason, not_once
+from llm_sandbox_nb.agent.tools.text_file import TextFile, count_lines, replace_all, replace_once
+from llm_sandbox_nb.agent.tools.tool import CallView, Outcome, Tool, ToolContext
+from llm_sandbox_nb.formatting import format_size, plural
+from llm_sandbox_nb.trajectory.events import clean_text
+
+CHARACTERS = 20_000
+"""Characters of a file, or of a list of files, in one result."""
+
+
+class _FileTool(Tool):
+    """What those have in common: a failure is an observation, and nothing was done."""
+
+    only_edits = True
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
+        """See `Tool.execute`."""
+        editor = Editor(context.box)
+        try:
+            if "path" in arguments and not arguments["path"]:
+                raise EditorError("`path` has to name a file or directory.")
+            return await self.work(editor, arguments)
+        except EditorError as error:
+            return Outcome(f"Error: {error}", error="editor", data={"error": str(error)})
+
+    async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
+        """Execute a call. Raises EditorError."""
+        raise NotImplementedError
+
+
+class ReadFile(_FileTool):
+    """Some lines of a text file."""
+
+    name = "read_file"
+    description = "Read lines of a text file."
+    required = ("path",)
+    view = CallView(headline=("path",))
+
+    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+        """See `Tool.properties`."""
+        return {
+            "path": {"type": "string", "description": "The file."},
+            "offset": {"type": "integer", "description": "The first line, from 1."},
+            "limit": {"type": "integer", "description": "How many lines."},
+        }
+
+    async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
+        """See `_FileTool.work`."""
+        path = arguments["path"]
+        try:
+            file = await editor.read(path)
+        except IsADirectoryError:
+            raise EditorError(f"{path} is a directory: list_files shows what is in it.") from None
+        total, first = count_lines(file.text), max(1, arguments.get("offset", 1))
+        if first > max(1, total):
+            raise EditorError(f"{path} has {plural(total, 'line')}, so there is no line {first}.")
+        lines = _lines(file.text)
+        chosen, room, shown = lines[first - 1 : first - 1 + arguments.get("limit", 2000)], CHARACTERS, []
+        for line in chosen:
+            if len(line) > room:
+                break
+            shown.append(line)
+            room -= len(line)
+        if chosen and not shown:
+            shown = [chosen[0][:CHARACTERS]]
+        last = first + len(shown) - 1
+        content = str(clean_text("".join(shown)))
+        cut = bool(chosen) and not "".join(shown).endswith(chosen[len(shown) - 1])
+        data = {
+            "path": path,
+            "content": content,
+            "first_line": first,
+            "last_line": last,
+            "total_lines": total,
+            "truncated": last < total or cut,
+        }
+        more = (
+            f"\n[lines {last + 1} to {total} are not shown: read on with offset {last + 1}]"
+            if last < total
+            else ""
+        )
+        if cut:
+            more = f"\n[line {last} is cut: it has {len(chosen[len(shown) - 1])} characters]{more}"
+        return Outcome((content or f"{path} is empty.") + more, data=data)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with their ends; only LF ends one."""
+    return [f"{line}\n" for line in text.split("\n")[:-1]] + [last for last in text.split("\n")[-1:] if last]
+
+
+class WriteFile(_FileTool):
+    """A whole file."""
+
+    name = "write_file"
+    description = "Write a whole file; an existing one is replaced."
+    required = ("path", "content")
+    view = CallView(headline=("path",), in_diff=("content",))
+
+    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+        """See `Tool.properties`."""
+        return {
+            "path": {"type": "string", "description": "The file."},
+            "content": {"type": "string", "description": "All of its text."},
+        }
+
+    async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
+        """See `_FileTool.work`."""
+        path, content = arguments["path"], arguments["content"]
+        await editor.write(path, TextFile(content))
+        size = len(content.encode())
+        text = f"{path} was written: {plural(count_lines(content), 'line')}, {plural(size, 'byte')}."
+        return Outcome(text, data={"path": path, "bytes": size})
+
+
+class EditFile(_FileTool):
+    """One replacement in a file, or all of them."""
+
+    name = "edit_file"
+    description = "Replace text in a file."
+    required = ("path", "old_string", "new_string")
+    view = CallView(headline=("path",), in_diff=("old_string", "new_string"))
+
+    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+        """See `Tool.properties`."""
+        return {
+            "path": {"type": "string", "description": "The file."},
+            "old_string": {"type": "string", "description": "The text to replace."},
+            "new_string": {"type": "string", "description": "What replaces it."},
+            "replace_all": {"type": "boolean", "description": "Replace every occurrence."},
+        }
+
+    async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
+        """See `_FileTool.work`."""
+        path, old, new = arguments["path"], arguments["old_string"], arguments["new_string"]
+        if not old:
+            raise EditorError("old_string is empty: give the text that is to be replaced, or use write_file.")
+        if old == new:
+            raise EditorError("old_string and new_string are the same: there is nothing to change.")
+        file = await editor.read_for_edit(path)
+        if arguments.get("replace_all"):
+            edited, count = replace_all(file, old, new)
+            if not count:
+                raise EditorError(not_once(path, file.text, old, [], "old_string"))
+        else:
+            once, places = replace_once(file, old, new)
+            if once is None:
+                raise EditorError(not_once(path, file.text, old, places, "old_string"))
+            edited, count = once, 1
+        await editor.write(path, edited)
+        return Outcome(
+            f"{path} was changed: {plural(count, 'replacement')}.", data={"path": path, "replacements": count}
+        )
+
+
+class ListFiles(_FileTool):
+    """A folder."""
+
+    name = "list_files"
+    description = "List a folder, with sizes."
+    view = CallView(headline=("path",))
+
+    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+        """See `Tool.properties`."""
+        return {
+            "path": {"type": "string", "description": "The folder."},
+            "depth": {"type": "integer", "description": "How many levels."},
+            "max_entries": {"type": "integer", "description": "The most entries."},
+        }
+
+    async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
+        """See `_FileTool.work`."""
+        path, most = arguments.get("path", "."), max(1, arguments.get("max_entries", 200))
+        try:
+            found = await editor.box.list_files(path, depth=max(1, arguments.get("depth", 2)))
+        except (OSError, ValueError) as error:
+            raise EditorError(failure_reason("list", path, error)) from error
+        folder = posixpath.normpath(posixpath.join(editor.box.directories.root, path))
+        rows, entries, room = list[str](), list[dict[str, Any]](), CHARACTERS
+        for entry in found[:most]:
+            name = str(clean_text(posixpath.relpath(entry.path, folder)))
+            size = format_size(entry.size) if entry.kind == "file" else entry.kind
+            rows.append(f"{size:>10}  {name}")
+            room -= len(rows[-1])
+            if room < 0:
+                rows.pop()
+                break
+            one = asdict(entry)
+            entries.append({"path": name, "kind": one["kind"], "size": one["size"]})
+        left = len(found) - len(entries)
+        more = f"\n[{left} more are not shown: list a folder below]" if left else ""
+        data = {"path": folder, "entries": entries, "truncated": left > 0}
+        return Outcome(("\n".join(rows) or f"{path} is empty.") + more, data=data)
+
+
+class LabelCheckpoint(_FileTool):
+    """A step that changes nothing and has a name."""
+
+    name = "create_checkpoint"
+    description = "Give the files as they are now a label."
+    required = ("label",)
+    view = CallView(headline=("label",))
+
+    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+        """See `Tool.properties`."""
+        return {"label": {"type": "string", "description": "A short name."}}
+
+    async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
+        """See `_FileTool.work`."""
+        label = arguments["label"].strip()
+        if not label or len(label) > 200 or label.isdecimal() or label in ("now", "undo"):
+            raise EditorError("A label is a short name, and neither a number nor `now` nor `undo`.")
+        return Outcome(f"The files as they are now have the label {label}.", data={"label": label})
+
+
+FILE_TOOLS = (ReadFile(), WriteFile(), EditFile(), ListFiles(), LabelCheckpoint())

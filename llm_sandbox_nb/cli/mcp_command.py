@@ -1,0 +1,116 @@
+"""`llm-sandbox-nb mcp`: MCP over stdin and stdout, for an open notebook's sandbox or one of its own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.cli import ENDED_WELL, INTERRUPTED, SANDBOX_ERROR
+from llm_sandbox_nb.cli.mcp_bridge import Bridge, OpenNotebook, open_notebooks
+from llm_sandbox_nb.mcp_server.sessions import ClientFacts
+from llm_sandbox_nb.mcp_server.stdio import StdioServer, line_writer, read_lines
+from llm_sandbox_nb.options.table import QUERY, UsageError
+from llm_sandbox_nb.options.values import resolve
+
+_OWN = ("isolation", "profile", "image", "network")
+
+
+class LocalHost:
+    """Executes calls in a sandbox of this process."""
+
+    principal = "stdio"
+
+    def __init__(self, calls: Any) -> None:
+        self._calls = calls
+
+    async def call(
+        self, tool: str, arguments: dict[str, Any], client: ClientFacts, agreed: str
+    ) -> dict[str, Any]:
+        """See `ToolHost.call`."""
+        found: dict[str, Any] = await self._calls.call(
+            tool, arguments, f"{client.name} {client.version}".strip(), agreed
+        )
+        return found
+
+
+def mcp_command(arguments: argparse.Namespace) -> int:
+    """Serve until stdin ends.
+
+    Raises:
+        UsageError: the notebook is not open, or an option is wrong; nothing was started.
+    """
+    flags = vars(arguments)
+    notebook = flags.pop("notebook", None)
+    flags[QUERY.name] = "-"
+    values = resolve(flags, os.environ)
+    own = any(flags.get(name) is not None for name in _OWN)
+    if notebook and own:
+        raise UsageError("--notebook uses the notebook's own sandbox: leave out --isolation and the like.")
+    # Only messages may go to stdout, whatever a library prints.
+    messages, sys.stdout = sys.stdout.buffer, sys.stderr
+    try:
+        return asyncio.run(_serve(values, notebook, own, messages))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return INTERRUPTED
+
+
+async def _serve(values: dict[str, Any], notebook: str | None, own: bool, messages: Any) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    if not own:
+        opened = await open_notebooks(Path(notebook) if notebook else None)
+        if len(opened) == 1:
+            await _bridge(opened[0], messages)
+            return ENDED_WELL
+        if notebook:
+            raise UsageError(
+                f"{notebook} does not offer its sandbox: execute %sandbox mcp in it, then start this again."
+            )
+        if opened:
+            names = ", ".join(one.notebook for one in opened)
+            raise UsageError(f"Several notebooks offer their sandboxes: name one with --notebook: {names}.")
+    return await _serve_own(values, messages)
+
+
+async def _bridge(opened: OpenNotebook, messages: Any) -> None:
+    print(f"Calls go to the sandbox of {opened.notebook}.", file=sys.stderr, flush=True)
+    bridge = Bridge(opened, line_writer(messages))
+    await bridge.serve(read_lines(sys.stdin.buffer))
+
+
+async def _serve_own(values: dict[str, Any], messages: Any) -> int:
+    from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+    from llm_sandbox_nb.cli.run_command import sandbox_options
+    from llm_sandbox_nb.runs.outside_agent import start_agent
+    from llm_sandbox_nb.runs.outside_calls import OutsideCalls
+    from llm_sandbox_nb.sandbox.errors import SandboxError
+    from llm_sandbox_nb.sandbox.open import open_sandbox
+
+    named = {name: values[name] for name in _OWN if values[name] is not None}
+    try:
+        box = await open_sandbox(**named, **sandbox_options(values))
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        raise UsageError(f"{str(error).rstrip('.')}.") from error
+    except SandboxError as error:
+        print(error, file=sys.stderr)
+        return SANDBOX_ERROR
+    try:
+        agent = await start_agent(
+            box, output_dir=values["output_dir"], name=None, rules=PauseRules(), owned=False
+        )
+        calls = OutsideCalls(agent)
+        print(f"Recorded in {agent.run.folder}", file=sys.stderr, flush=True)
+        try:
+            await StdioServer(LocalHost(calls), line_writer(messages)).serve(read_lines(sys.stdin.buffer))
+        finally:
+            await asyncio.shield(calls.close())
+    finally:
+        await asyncio.shield(box.close())
+    return ENDED_WELL

@@ -1,0 +1,260 @@
+"""The answers to requests of MCP clients, of both eras, whatever carries the messages.
+
+Clients up to 2025-11-25 begin with `initialize`. Since 2026-07-28 each request says its version, its client and what
+that can do in its `_meta`, and the server remembers nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from llm_sandbox_nb.mcp_server.messages import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    META_CAPABILITIES,
+    META_CLIENT,
+    META_SERVER,
+    META_VERSION,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    Json,
+    McpError,
+    Message,
+)
+from llm_sandbox_nb.mcp_server.request_state import RequestStateError, StateSigner
+from llm_sandbox_nb.mcp_server.sessions import ClientFacts
+from llm_sandbox_nb.mcp_server.tools import (
+    INSTRUCTIONS,
+    TOOLS,
+    ToolInputError,
+    checked_arguments,
+    listed_tools,
+)
+from llm_sandbox_nb.version import __version__
+
+MODERN: Final = "2026-07-28"
+LEGACY: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
+PROGRESS_INTERVAL = 5.0
+_FOREVER = 3_600_000
+"""Milliseconds that a list of tools may be kept: it never changes while this version runs."""
+_QUESTION = "undo_others"
+_SERVER: Final = {"name": "llm-sandbox-nb", "title": "Notebook sandbox", "version": __version__}
+_ANSWER_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "undo": {
+            "type": "boolean",
+            "title": "Undo these changes too",
+            "description": "They can be brought back: rewind to `undo`.",
+        }
+    },
+    "required": ["undo"],
+}
+DECLINED = "The person did not agree, so nothing was changed. Work with the files as they are, or fork an earlier step."
+
+
+class ToolHost(Protocol):
+    """Executes the calls of one caller."""
+
+    @property
+    def principal(self) -> str:
+        """Who calls: a token's name, never the token."""
+        ...
+
+    async def call(self, tool: str, arguments: Json, client: ClientFacts, agreed: str) -> Json:
+        """The result of a call, with checked arguments.
+
+        `agreed` is the `about` of a question that a person has answered with yes. When this is cancelled, the call is
+        ended.
+
+        Returns:
+            `text`, `data` and `error`; or `ask`, a question for a person, and `about`, which is given back as `agreed`.
+        """
+        ...
+
+
+class ClientLink(Protocol):
+    """The way back to the client while one of its requests is answered."""
+
+    def progress(self, token: str | int, seconds: float, message: str) -> None:
+        """Tell the client that its call continues."""
+        ...
+
+    async def elicit(self, params: Json) -> Json | None:
+        """Ask the client's person; None when it cannot be asked."""
+        ...
+
+
+class McpEndpoint:
+    """Answers requests. One serves all callers of a server; it keeps only the states that were used."""
+
+    def __init__(self, signer: StateSigner | None = None) -> None:
+        self._signer = signer or StateSigner()
+
+    async def answer(
+        self, message: Message, client: ClientFacts | None, host: ToolHost, link: ClientLink
+    ) -> Json:
+        """The result of a request. `client` is what an earlier handshake said; a modern request says it itself.
+
+        Raises:
+            McpError: there is no result.
+        """
+        if message.modern:
+            return await self._modern(message, host, link)
+        match message.method:
+            case "ping":
+                return {}
+            case "tools/list":
+                return {"tools": listed_tools()}
+            case "tools/call":
+                return await self._call(message, client or ClientFacts(), host, link)
+        raise _no_method(message.method)
+
+    async def _modern(self, message: Message, host: ToolHost, link: ClientLink) -> Json:
+        client = modern_client(message)
+        kept = {"ttlMs": _FOREVER, "cacheScope": "public"}
+        match message.method:
+            case "server/discover":
+                result: Json = {
+                    "supportedVersions": [MODERN, *LEGACY],
+                    "capabilities": {"tools": {}},
+                    "instructions": INSTRUCTIONS,
+                    **kept,
+                }
+            case "tools/list":
+                result = {"tools": listed_tools(), **kept}
+            case "tools/call":
+                result = await self._call(message, client, host, link)
+            case _:
+                raise _no_method(message.method)
+        return {"resultType": "complete", **result, "_meta": {META_SERVER: _SERVER}}
+
+    async def _call(self, message: Message, client: ClientFacts, host: ToolHost, link: ClientLink) -> Json:
+        name = message.params.get("name")
+        if not isinstance(name, str) or name not in TOOLS:
+            raise McpError(INVALID_PARAMS, f"There is no such tool: the tools are {', '.join(TOOLS)}.")
+        try:
+            arguments = checked_arguments(name, message.params.get("arguments"))
+        except ToolInputError as error:
+            return tool_error(str(error))
+        request = {"tool": name, "arguments": arguments}
+        agreed = ""
+        if (state := message.params.get("requestState")) is not None:
+            try:
+                agreed = self._signer.check(state, host.principal, request)
+            except RequestStateError:
+                raise McpError(
+                    INVALID_PARAMS,
+                    "This requestState is not of this request, or was used, or is too old: call the tool anew.",
+                ) from None
+            answers = message.params.get("inputResponses")
+            if not _agrees(answers.get(_QUESTION) if isinstance(answers, dict) else None):
+                return tool_error(DECLINED)
+        while True:
+            reply = await self._with_progress(message, host.call(name, arguments, client, agreed), link)
+            if "ask" not in reply:
+                return _tool_result(reply)
+            question = {"mode": "form", "message": reply["ask"], "requestedSchema": _ANSWER_SCHEMA}
+            if not client.elicits:
+                return tool_error(
+                    f"{reply['ask']} Nothing was changed. Your client cannot ask its person: ask the person, who can "
+                    "rewind in the notebook; or fork an earlier step instead."
+                )
+            if message.modern:
+                return {
+                    "resultType": "input_required",
+                    "inputRequests": {_QUESTION: {"method": "elicitation/create", "params": question}},
+                    "requestState": self._signer.sign(host.principal, request, reply["about"]),
+                }
+            if not _agrees(await link.elicit({key: question[key] for key in ("message", "requestedSchema")})):
+                return tool_error(DECLINED)
+            agreed = reply["about"]
+
+    async def _with_progress(self, message: Message, calling: Any, link: ClientLink) -> Json:
+        token = message.progress_token
+        if token is None:
+            found: Json = await calling
+            return found
+        started = time.monotonic()
+
+        async def tell() -> None:
+            while True:
+                await asyncio.sleep(PROGRESS_INTERVAL)
+                seconds = round(time.monotonic() - started, 1)
+                link.progress(token, seconds, f"Running for {seconds:.0f} s")
+
+        telling = asyncio.ensure_future(tell())
+        try:
+            reply: Json = await calling
+            return reply
+        finally:
+            telling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await telling
+
+
+def initialized(message: Message) -> tuple[ClientFacts, str, Json]:
+    """What a client says in its handshake, the version that is spoken with it, and the result.
+
+    Raises:
+        McpError: it is no handshake.
+    """
+    asked = message.params.get("protocolVersion")
+    if not isinstance(asked, str):
+        raise McpError(INVALID_PARAMS, "initialize needs a protocolVersion.")
+    client = ClientFacts.read(message.params.get("clientInfo"), message.params.get("capabilities"))
+    version = asked if asked in LEGACY else LEGACY[0]
+    result = {
+        "protocolVersion": version,
+        "capabilities": {"tools": {}},
+        "serverInfo": _SERVER,
+        "instructions": INSTRUCTIONS,
+    }
+    return client, version, result
+
+
+def modern_client(message: Message) -> ClientFacts:
+    """What a modern request says of its client. Raises McpError when it says too little, or another version."""
+    version, capabilities = message.meta.get(META_VERSION), message.meta.get(META_CAPABILITIES)
+    if version != MODERN:
+        asked = version if isinstance(version, str) and len(version) < 40 else ""
+        raise McpError(
+            UNSUPPORTED_VERSION,
+            f"This server speaks {MODERN}, and with a handshake {', '.join(LEGACY)}.",
+            data={"supported": [MODERN, *LEGACY], "requested": asked},
+        )
+    if not isinstance(capabilities, dict):
+        raise McpError(INVALID_PARAMS, f"The _meta of a request needs {META_CAPABILITIES}.")
+    return ClientFacts.read(message.meta.get(META_CLIENT), capabilities)
+
+
+def tool_error(text: str) -> Json:
+    """The result of a call for which nothing was executed."""
+    return _tool_result({"text": text, "data": {"error": text}, "error": True})
+
+
+def _tool_result(reply: Mapping[str, Any]) -> Json:
+    return {
+        "content": [{"type": "text", "text": reply["text"]}],
+        "structuredContent": reply["data"],
+        "isError": reply["error"],
+    }
+
+
+def _agrees(answer: object) -> bool:
+    if not isinstance(answer, dict) or answer.get("action") != "accept":
+        return False
+    content = answer.get("content")
+    return isinstance(content, dict) and content.get("undo") is True
+
+
+def _no_method(method: str) -> McpError:
+    if method == "initialize":
+        return McpError(
+            INVALID_REQUEST, "initialize has no place here: this client has its handshake already."
+        )
+    return McpError(METHOD_NOT_FOUND, "This server has no such method.", status=404)

@@ -1,0 +1,215 @@
+"""`%sandbox mcp`: let an agent outside of the notebook use its sandbox, and show what it does."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.agent.run_spec import checked_pause_rules
+from llm_sandbox_nb.notebook.display import Output
+from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
+from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
+from llm_sandbox_nb.notebook.magic_options import split_words
+from llm_sandbox_nb.notebook.outside_card import OutsideCard
+from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, OpenSandbox
+from llm_sandbox_nb.notebook.saved_runs import notebook_name
+from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper, server_id
+from llm_sandbox_nb.notebook.settings import SandboxSettings
+from llm_sandbox_nb.runs.outside_agent import OutsideAgent, start_agent
+from llm_sandbox_nb.runs.outside_calls import OutsideCalls
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.options import SandboxOptions
+
+USAGE = "mcp [--approve auto|edits|ask] [--out FILE] [--new-token] | --stop | --revoke"
+_NO_SERVER = (
+    "Outside agents reach a sandbox through the Jupyter server, and this kernel has none with the extension: use "
+    "llm-sandbox-nb mcp in the agent's configuration instead, which has a sandbox of its own."
+)
+_NO_PLACE = (
+    "Here the token would be saved in the notebook, for all who get it: name a file for it, as in %sandbox mcp "
+    "--out ~/mcp.txt."
+)
+KEPT = (
+    "The token that you have stays valid: nothing is to be set up again. %sandbox mcp --new-token makes another and "
+    "revokes it."
+)
+OPEN = (
+    "Outside agents can use this sandbox now; each of their calls is a step of the card below. %sandbox mcp --stop "
+    "ends that."
+)
+
+
+class McpCommand:
+    """Executes the command for one notebook."""
+
+    def __init__(
+        self,
+        background: BackgroundLoop,
+        sandboxes: NotebookSandboxes,
+        options: Callable[[], SandboxOptions],
+        settings: SandboxSettings,
+        shell: Any,
+        opened: OpenSandbox,
+        on_run: Callable[[Run, Output], None],
+    ) -> None:
+        """`opened` is what this kernel has opened; `on_run` gets a run and where its card is."""
+        self._background = background
+        self._sandboxes = sandboxes
+        self._options = options
+        self._settings = settings
+        self._shell = shell
+        self._opened = opened
+        self._on_run = on_run
+
+    def __call__(self, rest: str) -> None:
+        """Execute it; `rest` is what follows `%sandbox mcp`.
+
+        Raises:
+            SandboxUsageError, SandboxInputError, InputError, SandboxError: nothing was opened.
+        """
+        words = split_words(USAGE, rest, 0, 5)
+        keeper = self._background.run(self._sandboxes.keeper())
+        if not isinstance(keeper, ServerKeeper):
+            raise SandboxInputError(_NO_SERVER)
+        if words in (["--stop"], ["--revoke"]):
+            self._end(keeper, revoke=words == ["--revoke"])
+            return
+        approve, out, new_token = _parsed(words)
+        rules = checked_pause_rules(approve=approve)
+        place = Place(out, self._shell)
+        sandbox = self._background.run(self._sandboxes.acquire(self._options()))
+        token = self._background.run(keeper.mint_token(sandbox, keep=not new_token))
+        place.show(connection_text(keeper.url, token) if token else KEPT, secret=token is not None)
+        if self._opened.live(sandbox):
+            print("The sandbox is open to outside agents already: its card shows their calls.")
+            return
+        print(OPEN)
+        card = OutsideCard(self._shell, self._settings, keeper.publisher())
+        self._background.run(self._open(keeper, sandbox, rules, card))
+
+    async def _open(self, keeper: ServerKeeper, sandbox: Sandbox, rules: Any, card: OutsideCard) -> None:
+        await self._opened.close()
+
+        def follow_fork(run: Run) -> Any:
+            publisher = keeper.publisher()
+            publisher.start(run)
+            return (publisher.listen,), publisher.finish
+
+        def started(agent: OutsideAgent) -> None:
+            calls = OutsideCalls(agent, follow_fork)
+            self._opened.keep(sandbox, calls)
+            card.publisher.take_calls(calls, server_id(sandbox))
+            self._on_run(agent.run, card.output)
+            card.start(agent.run)
+
+        await start_agent(
+            sandbox,
+            output_dir=self._settings.output_dir,
+            name=notebook_name(self._shell.user_ns),
+            rules=rules,
+            listeners=[card.listen],
+            on_start=started,
+            at_end=card.finish,
+        )
+        await card.publisher.until_known()
+
+    def _end(self, keeper: ServerKeeper, *, revoke: bool) -> None:
+        was_open = self._background.run(self._opened.close())
+        sandbox = self._background.run(self._sandboxes.current())
+        if revoke and sandbox is not None:
+            self._background.run(keeper.revoke_token(sandbox))
+        said = (
+            "Outside agents cannot use the sandbox any more."
+            if was_open
+            else "No outside agent could use it."
+        )
+        print(f"{said} The token is revoked." if revoke else said)
+
+
+class Place:
+    """Where a token is shown, so that it does not get into the saved notebook."""
+
+    def __init__(self, file: str | None, shell: Any) -> None:
+        """Raises SandboxInputError when there is no such place."""
+        from llm_sandbox_nb.notebook.panel import page_shows_widgets
+
+        self._file = Path(file).expanduser() if file else None
+        self._widget = getattr(shell, "kernel", None) is not None
+        if self._file is None and self._widget and not page_shows_widgets(shell.user_ns):
+            raise SandboxInputError(_NO_PLACE)
+
+    def show(self, text: str, *, secret: bool) -> None:
+        """Show `text` once. Raises SandboxInputError when the file cannot be written."""
+        if not secret:
+            print(text)
+        elif self._file is not None:
+            try:
+                with os.fdopen(
+                    os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
+                ) as file:
+                    os.fchmod(file.fileno(), 0o600)
+                    file.write(f"{text}\n")
+            except OSError as error:
+                raise SandboxInputError(f"{self._file} cannot be written ({error.strerror}).") from error
+            print(f"How to connect is in {self._file}, with the token, which only you can read there.")
+        elif self._widget:
+            from IPython import display
+            from ipywidgets import Layout, Textarea
+
+            note = "How to connect, shown once: the token below is not saved in the notebook.\n\n"
+            layout = Layout(width="100%", height="22em")
+            show: Any = display.display
+            show(Textarea(value=note + text, disabled=True, layout=layout))
+        else:
+            print(text)
+
+
+def connection_text(url: str, token: str) -> str:
+    """A ready line for each client."""
+    address, bearer, name = f"{url}llm-sandbox/mcp", f"Bearer {token}", "notebook-sandbox"
+    headers = {"Authorization": bearer}
+    cursor = {"mcpServers": {name: {"url": address, "headers": headers}}}
+    code = {"servers": {name: {"type": "http", "url": address, "headers": headers}}}
+    jupyter_ai = {
+        "mcp_servers": [
+            {
+                "type": "http",
+                "name": name,
+                "url": address,
+                "headers": [{"name": "Authorization", "value": bearer}],
+            }
+        ]
+    }
+    return "\n".join(
+        [
+            "Claude Code, in a terminal:",
+            f'  claude mcp add --transport http {name} {address} --header "Authorization: {bearer}"',
+            "Cursor, .cursor/mcp.json:",
+            f"  {json.dumps(cursor)}",
+            "VS Code, .vscode/mcp.json:",
+            f"  {json.dumps(code)}",
+            "jupyter-ai, .jupyter/mcp_settings.json:",
+            f"  {json.dumps(jupyter_ai)}",
+        ]
+    )
+
+
+def _parsed(words: list[str]) -> tuple[str, str | None, bool]:
+    """Approvals, the file, and whether the token is to be new. Raises SandboxUsageError."""
+    approve, out, new_token = "auto", None, False
+    rest = list(words)
+    while rest:
+        match rest.pop(0):
+            case "--new-token":
+                new_token = True
+            case "--approve" if rest:
+                approve = rest.pop(0)
+            case "--out" if rest:
+                out = rest.pop(0)
+            case _:
+                raise SandboxUsageError(f"The command is %sandbox {USAGE}.")
+    return approve, out, new_token

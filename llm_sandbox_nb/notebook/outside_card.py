@@ -1,0 +1,65 @@
+"""The card of a run that an outside agent drives: in the cell of `%sandbox mcp`, for as long as the run lasts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.notebook.display import LiveDisplay, Output, page_cell
+from llm_sandbox_nb.notebook.settings import SandboxSettings
+from llm_sandbox_nb.notebook.watchers import Watchers
+from llm_sandbox_nb.trajectory.events import Event
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
+    from llm_sandbox_nb.runs.run import Run
+
+_LATER = 1.0
+"""Seconds after the newest events at which the card is updated once more; then it rests until the next call."""
+
+
+class OutsideCard:
+    """Shows one run. To be made in the cell's thread; the rest is for the loop of the run."""
+
+    def __init__(self, shell: Any, settings: SandboxSettings, publisher: RunPublisher) -> None:
+        self._card = Card(settings.caps())
+        self._watchers = Watchers("wait", page_cell(shell))
+        self._watchers.publisher = self.publisher = publisher
+        self._display = LiveDisplay(self._card, shell, settings.update_interval, self._watchers)
+        self._news = asyncio.Event()
+        self._updating: asyncio.Task[None] | None = None
+
+    @property
+    def output(self) -> Output:
+        """Where the card is."""
+        return self._display.output
+
+    def start(self, run: Run) -> None:
+        """The run has its folder."""
+        self._card.folder = run.folder
+        self._watchers.start(run)
+        self._updating = asyncio.ensure_future(self._update())
+
+    def listen(self, event: Event) -> None:
+        """An event of the run."""
+        self._watchers.listen(event)
+        self._card.add(event)
+        self._display.add(event)
+        self._news.set()
+
+    async def finish(self) -> None:
+        """The run is over: show the whole card, which stays."""
+        if self._updating is not None:
+            self._updating.cancel()
+        await self._watchers.finish()
+        if self._card.trajectory.start:
+            self._display.finish()
+
+    async def _update(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            self._display.update_if_due()
+            await asyncio.sleep(_LATER)
+            self._display.update_if_due()

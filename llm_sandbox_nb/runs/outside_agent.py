@@ -1,0 +1,448 @@
+"""An outside agent as the driver of a run: its calls are the steps of a session like any other.
+
+It takes the model's place: a reply of `OutsideModel` is the next call that came from outside. So the journal, the
+checkpoints, the card, and what a person decides, a pause, an approval, a rewind, are those of every run. Between two
+calls the sandbox is free for other runs and for the person; what they change is recorded as theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
+from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.loop import Workspace
+from llm_sandbox_nb.agent.prompts import PromptConfig
+from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
+from llm_sandbox_nb.agent.run_record import (
+    IN_USE,
+    claim_files,
+    in_use_by_another,
+    owns_files,
+    release_sandbox,
+    reserve_sandbox,
+)
+from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening
+from llm_sandbox_nb.agent.session import Session
+from llm_sandbox_nb.agent.tools.outside_tools import KeepingTool, outside_toolbox
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.runs.rewind import runs_since
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.run_folder import HISTORY
+from llm_sandbox_nb.trajectory.trajectory import Call
+
+logger = logging.getLogger(__name__)
+Json = dict[str, Any]
+MODEL = "outside agent (MCP)"
+TASK = "Calls of an outside agent over MCP"
+PROMPT = PromptConfig("An outside agent works in this sandbox: each of its calls is a step.")
+_NO_LIMITS = RunLimits(steps=1_000_000, tokens=None)
+_KEPT_CALLS = 200
+"""Ended calls whose results can still be asked for."""
+_QUEUED = 32
+"""Calls that may wait for their turn."""
+_SO_FAR = 2000
+_LISTED = 100
+_FIRST = 2
+"""Messages with which the conversation begins."""
+_STEPS_LEFT = re.compile(r"\[Steps remaining: \d+\]")
+_TOOL_NAMES = {"run_command": "execute_bash"}
+STOPPED = (
+    "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
+    "again."
+)
+REWOUND = (
+    "A person has rewound the sandbox during this call: look at the files again, then decide what to do."
+)
+WITHDRAWN = "The call was withdrawn before it was executed; nothing was done."
+
+
+class OutsideError(Exception):
+    """A call cannot be executed. The message is one sentence for the agent; nothing was done."""
+
+
+@dataclass(eq=False)
+class OutsideCall:
+    """One call from outside, which is a step when its turn comes."""
+
+    tool: str
+    arguments: Json
+    client: str
+    id: str = field(default_factory=lambda: f"cmd-{secrets.token_hex(12)}")
+    done: asyncio.Future[Json] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    step: int | None = None
+
+    def finish(self, text: str, data: Mapping[str, Any], *, error: bool) -> None:
+        """Its result; only the first counts."""
+        if not self.done.done():
+            self.done.set_result({"text": text, "data": dict(data), "error": error})
+
+    def refuse(self, text: str) -> None:
+        """It is not executed."""
+        self.finish(text, {"error": text}, error=True)
+
+
+class OutsideModel:
+    """Stands in for a model: each of its replies is a call that came from outside."""
+
+    scripted = False
+
+    def __init__(self, next_call: Callable[[str], Awaitable[OutsideCall]], name: str = MODEL) -> None:
+        """`next_call` gets what a person has said since the last call."""
+        self.name = name
+        self._next_call = next_call
+
+    async def reply(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        settings: ModelSettings,
+        on_delta: DeltaCallback | None = None,
+    ) -> Reply:
+        """See `Model.reply`: waits as long as no call comes."""
+        said = messages[-1] if len(messages) > _FIRST and messages[-1]["role"] == "user" else {}
+        call = await self._next_call(_STEPS_LEFT.sub("", str(said.get("content", ""))).strip())
+        name = _TOOL_NAMES.get(call.tool, call.tool)
+        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        made = {"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        return Reply(
+            message={"role": "assistant", "content": None, "tool_calls": [made]},
+            calls=(ToolCall(call.id, name, arguments),),
+            finish_reason="tool_calls",
+            response_model=call.client,
+        )
+
+
+class _OutsideSession(Session):
+    """A session that leaves the sandbox to others between its steps."""
+
+    agent: OutsideAgent
+
+    async def _set_up(self) -> Workspace:
+        workspace = await super()._set_up()
+        self.agent.ready.set()
+        return workspace
+
+    async def rewind(self, move: Move[T]) -> T:
+        """See `RunControl.rewind`. Raises InputError when another run uses the sandbox."""
+        if not await self.agent.take_sandbox():
+            raise InputError(IN_USE)
+        return await super().rewind(move)
+
+
+class OutsideAgent:
+    """One run that is driven from outside. Lives in the event loop of the run."""
+
+    def __init__(self, run: Run, name: str, *, shared: bool) -> None:
+        """`shared` says whether others use the sandbox too; a fork is this run's own."""
+        self.run = run
+        self.name = name
+        """The sandbox's name for the agent."""
+        self.shared = shared
+        self.ready = asyncio.Event()
+        """Set when the sandbox is set up."""
+        self.ended = False
+        self.current: OutsideCall | None = None
+        self.calls: dict[str, OutsideCall] = {}
+        self._queue: deque[OutsideCall] = deque()
+        self._news = asyncio.Event()
+        self._finished: ev.CallFinished | None = None
+        self._said = ""
+        """What a person has said and the agent has not read."""
+        self._changed = asyncio.Event()
+        """Set at each event of the run, for who waits for one."""
+        self.task: asyncio.Task[object] | None = None
+
+    @property
+    def box(self) -> Sandbox:
+        """Its sandbox. Raises OutsideError when it has none."""
+        box = self.run.context.living()
+        if box is None or self.ended:
+            raise OutsideError(STOPPED)
+        return box
+
+    def listen(self, event: ev.Event) -> None:
+        """An event of the run."""
+        self._changed.set()
+        match event:
+            case ev.CallFinished() if self.current is not None and event.call_id == self.current.id:
+                self._finished = event
+            case ev.Rewound() if self.current is not None:
+                self.current.finish(REWOUND, {"error": REWOUND, "status": "rewound"}, error=True)
+                self.current = self._finished = None
+            case ev.RunFinished():
+                self.end()
+
+    def end(self) -> None:
+        """The run is over: nothing that waits is executed."""
+        self.ended = True
+        for call in (*filter(None, [self.current]), *self._queue):
+            call.refuse(STOPPED)
+        self._queue.clear()
+        self._news.set()
+
+    # --- calls ---
+
+    def submit(self, tool: str, arguments: Json, client: str) -> OutsideCall:
+        """Take a call, which is executed when its turn comes. Raises OutsideError."""
+        if self.ended:
+            raise OutsideError(STOPPED)
+        if len(self._queue) >= _QUEUED:
+            raise OutsideError(
+                "Too many calls wait for their turn: wait for the results of earlier ones first."
+            )
+        call = OutsideCall(tool, arguments, client)
+        self.calls[call.id] = call
+        for old in [one for one in self.calls.values() if one.done.done()][: len(self.calls) - _KEPT_CALLS]:
+            del self.calls[old.id]
+        self._queue.append(call)
+        self._news.set()
+        return call
+
+    async def result(self, call: OutsideCall, wait: float) -> Json:
+        """The result of a call, or, after `wait` seconds, how it stands."""
+        await asyncio.wait({call.done}, timeout=wait)
+        if call.done.done():
+            return call.done.result()
+        held = self.run.held
+        waits = held is not None and held.call_id == call.id
+        so_far = self._output_of(call)
+        data = {"status": "waiting" if waits else "running", "command_id": call.id, "output_so_far": so_far}
+        if waits:
+            text = (
+                "The call waits: a person at the notebook looks at it first, and approves, changes or refuses it. "
+                f"Do not repeat it: call wait_command with command_id {call.id}."
+            )
+        else:
+            text = f"It has not ended yet: call wait_command or stop_command with command_id {call.id}."
+            text += f"\n[output so far, its end]\n{so_far}" if so_far else ""
+        return {"text": text, "data": data, "error": False}
+
+    async def withdraw(self, call: OutsideCall) -> None:
+        """End a call: remove it where it waits, interrupt it where it runs."""
+        if call.done.done():
+            return
+        if call in self._queue:
+            self._queue.remove(call)
+            call.refuse(WITHDRAWN)
+            return
+        held = self.run.held
+        if held is not None and held.call_id == call.id:
+            try:
+                self.run.control.deny("The agent has withdrawn this call.", call_id=call.id, source="mcp")
+            except ControlError:
+                logger.debug("the call %s was decided meanwhile", call.id)
+            return
+        if call is self.current:
+            await self.box.interrupt()
+
+    def _output_of(self, call: OutsideCall) -> str:
+        recorded = self._recorded(call)
+        return recorded.live_output[-_SO_FAR:] if recorded else ""
+
+    def _recorded(self, call: OutsideCall) -> Call | None:
+        steps = self.run.trajectory.steps[-3:]
+        return next((one for step in steps for one in step.calls if one.id == call.id), None)
+
+    # --- for the model ---
+
+    async def next_call(self, said: str) -> OutsideCall:
+        """Answer the call that was executed, leave the sandbox to others, and wait for the next one.
+
+        `said` is what a person has said meanwhile: the agent reads it with the answer.
+        """
+        self._said = "\n\n".join(filter(None, (self._said, said)))
+        self._answer_current()
+        await self.ready.wait()
+        await self._leave_sandbox()
+        while True:
+            while not self._queue:
+                self._news.clear()
+                await self._news.wait()
+            if await self.take_sandbox():
+                call = self._queue.popleft()
+                self.current, self._finished = call, None
+                return call
+            self._queue.popleft().refuse(
+                "A run of the notebook uses this sandbox now: try again when it has ended, or fork to work beside it."
+            )
+
+    def _answer_current(self) -> None:
+        call, event, self.current = self.current, self._finished, None
+        if call is None:
+            return
+        recorded = self._recorded(call)
+        if event is None or recorded is None or recorded.result is None:
+            call.refuse("The call was not executed.")
+            return
+        call.step = event.step
+        decisions = {one.action: one for one in recorded.decisions}
+        result = recorded.result
+        shown = result.observation.removesuffix(result.after).removeprefix(result.before)
+        facts: Json = {"status": "finished", "checkpoint": str(call.step)}
+        if event.error == "skipped":
+            text = f"A person at the notebook did not allow this call, and it was not executed: {shown}"
+            call.finish(text, {"error": text, "status": "refused"}, error=True)
+            return
+        notes = []
+        if self._said:
+            facts["person_says"] = self._said
+            notes.append(f"[The person at the notebook says: {self._said}]")
+            self._said = ""
+        tool = self.run.context.spec.toolbox.get(recorded.tool) if self.run.context.spec else None
+        outcome = tool.newest(self.box) if isinstance(tool, KeepingTool) else None
+        executed = outcome is not None and event.error in (None, "interrupted", "editor")
+        if "edit" in decisions:
+            facts["changed_by_person"] = recorded.arguments
+            arguments = json.dumps(recorded.arguments, ensure_ascii=False)
+            notes.append(f"[A person at the notebook changed this call; executed was: {arguments}]")
+        if "observe" in decisions:
+            facts |= {"output": shown, "output_by_person": True}
+            notes.append("[A person at the notebook wrote this result.]")
+            call.finish("\n".join([*notes, shown]), facts, error=False)
+            return
+        if outcome is not None and executed:
+            facts = {**outcome.data, **facts}
+        changes = [{"path": one.path, "kind": one.kind} for one in result.changes]
+        if recorded.tool == "execute_bash" or changes:
+            facts["changes"] = changes[:_LISTED]
+            facts["changes_incomplete"] = result.changes_incomplete or len(changes) > _LISTED
+            names = ", ".join(f"{one['kind']} {one['path']}" for one in changes[:_LISTED])
+            more = f" and {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
+            changed = f"[changed files: {names}{more}]" if changes else "[no file changed]"
+            shown = f"{shown}\n{changed}"
+        text = "\n".join([*notes, f"{shown}\n[checkpoint {call.step}]"])
+        call.finish(text, facts, error=event.error is not None and event.error != "interrupted")
+
+    # --- the sandbox, which others use too ---
+
+    async def _leave_sandbox(self) -> None:
+        """Let others use the sandbox, as soon as all of the last step is kept."""
+        session, box = self.run.context.session, self.run.context.living()
+        if not self.shared or session is None or box is None:
+            return
+        await session.complete_checkpoint()
+        release_sandbox(box, self.run.folder)
+
+    async def take_sandbox(self) -> bool:
+        """Reserve the sandbox, and record what others have changed; False when another run uses it."""
+        box = self.box
+        if in_use_by_another(box, self.run.folder):
+            return False
+        reserve_sandbox(box, self.run.folder)
+        if self.current is None and (not owns_files(box, self.run.folder) or (await box.changes()).files):
+            await self.record_others()
+        return True
+
+    async def record_others(self) -> None:
+        """Record what was changed without a step, so that a rewind asks before it undoes that."""
+        session, box, folder = self.run.context.session, self.box, self.run.folder
+        if session is None or self.current is not None:
+            return
+        await session.complete_checkpoint()
+        others = runs_since(self.run, box)
+        if not owns_files(box, folder):
+            await box.keep_history(folder / HISTORY)
+        now, trajectory = await box.checkpoint(), self.run.trajectory
+        await box.changes()
+        claim_files(box, folder)
+        if trajectory.files in (None, now) or trajectory.uncovered is not None:
+            return
+        last = trajectory.steps_done or None
+        session.recorder.emit(ev.Checkpointed(step=last, checkpoint=now, by_others=True, other_runs=others))
+
+    async def settled(self) -> None:
+        """Wait until the files of the last step are kept."""
+        if self.current is None and self.run.context.session is not None:
+            await self.run.context.session.complete_checkpoint()
+
+    def leave_unless_busy(self) -> None:
+        """Let others use the sandbox again, unless a call is executed now."""
+        box = self.run.context.living()
+        if self.shared and self.current is None and box is not None:
+            release_sandbox(box, self.run.folder)
+
+    async def resume_after_rewind(self) -> None:
+        """Go on at once: a rewind by a person pauses the run, and this one is the agent's own."""
+        self.run.control.resume(source="mcp")
+        await asyncio.sleep(0)
+
+    async def next_event(self, wait: float) -> None:
+        """Wait for an event of the run."""
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), wait)
+        except TimeoutError:
+            return
+
+
+async def start_agent(
+    sandbox: Sandbox,
+    *,
+    output_dir: str | Path,
+    name: str | None,
+    rules: PauseRules,
+    listeners: Iterable[Listener] = (),
+    on_start: Callable[[OutsideAgent], None] = lambda agent: None,
+    at_end: Callable[[], Awaitable[object]] | None = None,
+    owned: bool = False,
+    task: str = TASK,
+) -> OutsideAgent:
+    """Begin a run that is driven from outside, in an open sandbox. `agent.task` ends with the run.
+
+    Raises:
+        InputError: the folder of the run cannot be made.
+        SandboxError: another run uses the sandbox.
+    """
+    if in_use_by_another(sandbox, Path()):
+        raise SandboxError(IN_USE)
+    control = RunControl()
+    recorder = Recorder(new_run_folder(Path(output_dir), name), listeners)
+    run = Run(recorder.folder, recorder.trajectory, control)
+    agent = OutsideAgent(run, "main", shared=not owned)
+    recorder.listen(agent.listen)
+    spec = RunSpec(
+        task=task,
+        model=OutsideModel(agent.next_call),
+        prompts=PROMPT,
+        limits=_NO_LIMITS,
+        toolbox=outside_toolbox(),
+        pause_rules=rules,
+        same_failures=0,
+        context="full",
+        isolation=sandbox.protection.isolation,
+    )
+    opening = SandboxOpening(sandbox, owned=owned, root=sandbox.directories.root)
+    session = _OutsideSession(spec, recorder, run, opening, control)
+    session.agent = agent
+    on_start(agent)
+    agent.task = asyncio.ensure_future(run_to_end(agent, session.run(), at_end))
+    return agent
+
+
+async def run_to_end(
+    agent: OutsideAgent, running: Awaitable[object], at_end: Callable[[], Awaitable[object]] | None = None
+) -> None:
+    """Await the end of a run, then `at_end`. What failed is in its record."""
+    try:
+        await running
+    except Exception as error:  # noqa: BLE001 - recorded, and shown on the card
+        logger.debug("the run of an outside agent failed: %s", error)
+    finally:
+        agent.end()
+        if at_end is not None:
+            await at_end()

@@ -1,0 +1,411 @@
+"""The calls of an outside agent: which tool does what with its sandbox, its forks and its run.
+
+A call that works in the sandbox is a step of the run, see `outside_agent.py`. Looking back, rewinding and forking are
+not steps: they are what a person does with a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.agent.recorder import Listener
+from llm_sandbox_nb.agent.tools.text_file import file_diffs
+from llm_sandbox_nb.formatting import plural
+from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles, files_after
+from llm_sandbox_nb.runs.fork import fork
+from llm_sandbox_nb.runs.outside_agent import (
+    MODEL,
+    OutsideAgent,
+    OutsideCall,
+    OutsideError,
+    OutsideModel,
+    run_to_end,
+)
+from llm_sandbox_nb.runs.resume import ResumeOptions, resume
+from llm_sandbox_nb.runs.rewind import Destination, find_destination, last_rewind, rewind, undone_changes
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.sandbox.contract import Changes
+from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
+from llm_sandbox_nb.trajectory.events import clean_text
+
+Json = dict[str, Any]
+Listeners = Callable[[Run], tuple[Sequence[Listener], Callable[[], Awaitable[object]]]]
+"""Called with a fork: who follows its events, and what to await at its end."""
+_STEPS = {
+    "run_command": ("command", "timeout"),
+    "read_file": ("path", "offset", "limit"),
+    "write_file": ("path", "content"),
+    "edit_file": ("path", "old_string", "new_string", "replace_all"),
+    "list_files": ("path", "depth", "max_entries"),
+    "create_checkpoint": ("label",),
+}
+"""The tools whose calls are steps, with their arguments in the record."""
+_CHARACTERS = 20_000
+_NAMED = 12
+_FORKS = 4
+_WAIT = 45.0
+_AT_ONCE = 5.0
+"""Seconds that a stopped call has for its result."""
+
+
+class OutsideCalls:
+    """Answers the calls of an outside agent to one sandbox. Lives in the event loop of the run."""
+
+    def __init__(self, agent: OutsideAgent, follow_fork: Listeners | None = None) -> None:
+        self.agents = {agent.name: agent}
+        """The main sandbox and its forks, by their names."""
+        self._main = agent
+        self._follow_fork = follow_fork
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def call(self, tool: str, arguments: Json, client: str, agreed: str = "") -> Json:
+        """The result of one call: `text`, `data`, `error`; or `ask` and `about`, a question for a person.
+
+        When this is cancelled, a command that it has begun is ended.
+        """
+        try:
+            agent = self._agent(arguments.get("sandbox"))
+            if tool in _STEPS:
+                return await self._step(agent, tool, arguments, client)
+            work = getattr(self, f"_{tool}", None)
+            if work is None:
+                raise OutsideError(f"There is no tool {tool}.")
+            found: Json = await work(agent, arguments, agreed)
+            return found
+        except (OutsideError, InputError, ControlError, SandboxError, OSError) as error:
+            text = str(clean_text(str(error))) or type(error).__name__
+            if isinstance(error, SandboxLostError):
+                text = f"The sandbox is lost: ask the person to execute %sandbox mcp in the notebook again. ({text})"
+            return {"text": text, "data": {"error": text}, "error": True}
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run of the main sandbox is over."""
+        return self._main.ended
+
+    async def close(self) -> None:
+        """End all runs; forks are closed with their sandboxes."""
+        for agent in self.agents.values():
+            if not agent.ended and agent.task is not None:
+                agent.run.control.stop(source="mcp")
+        tasks = [agent.task for agent in self.agents.values() if agent.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for agent in self.agents.values():
+            if agent is not self._main:
+                await agent.run.context.close()
+
+    def _agent(self, name: object) -> OutsideAgent:
+        if name in (None, ""):
+            return self._main
+        found = self.agents.get(str(name))
+        if found is None:
+            raise OutsideError(f"There is no such sandbox for you: there is {', '.join(self.agents)}.")
+        return found
+
+    # --- steps ---
+
+    async def _step(self, agent: OutsideAgent, tool: str, arguments: Json, client: str) -> Json:
+        known = {name: arguments[name] for name in _STEPS[tool] if name in arguments}
+        call = agent.submit(tool, known, client)
+        try:
+            return await agent.result(call, arguments.get("wait", _WAIT))
+        except asyncio.CancelledError:
+            task = asyncio.ensure_future(agent.withdraw(call))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            raise
+
+    async def _wait_command(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+        agent, call = self._known_call(arguments["command_id"])
+        return await agent.result(call, arguments.get("wait", _WAIT))
+
+    async def _stop_command(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+        agent, call = self._known_call(arguments["command_id"])
+        await agent.withdraw(call)
+        return await agent.result(call, _AT_ONCE)
+
+    def _known_call(self, id: str) -> tuple[OutsideAgent, OutsideCall]:
+        for agent in self.agents.values():
+            if (call := agent.calls.get(id)) is not None:
+                return agent, call
+        raise OutsideError(
+            "There is no such command_id here: results of ended commands are kept for a while only."
+        )
+
+    # --- looking ---
+
+    async def _list_sandboxes(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+        found: list[Json] = []
+        for one in self.agents.values():
+            box = one.run.context.living()
+            found.append(
+                {
+                    "sandbox": one.name,
+                    "state": "ended" if one.ended or box is None else "ready",
+                    "steps": one.run.trajectory.steps_done,
+                    "working_directory": box.directories.root if box else None,
+                    "isolation": box.protection.isolation if box else None,
+                    "network": box.protection.network if box else None,
+                }
+            )
+        rows = [
+            f"{one['sandbox']}: {one['state']}, {plural(one['steps'], 'step')}, works in {one['working_directory']}, "
+            f"isolation {one['isolation']}, network {one['network']}"
+            for one in found
+        ]
+        return _result("\n".join(rows), {"sandboxes": found})
+
+    async def _list_checkpoints(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+        trajectory, before = agent.run.trajectory, arguments.get("before") or None
+        found: list[Json] = []
+        for step in reversed(trajectory.steps):
+            if not step.calls or (before and step.number >= before):
+                continue
+            call = step.calls[0]
+            if call.result is None:
+                continue
+            label = (call.arguments or {}).get("label") if call.tool == "create_checkpoint" else None
+            found.append(
+                {
+                    "step": step.number,
+                    "label": label,
+                    "tool": call.tool,
+                    "what": _shown(call.arguments),
+                    "exit_code": call.result.exit_code,
+                    "changed": [change.path for change in call.result.changes][:_NAMED],
+                    "time": step.checkpoint.time if step.checkpoint else None,
+                }
+            )
+        most = max(1, arguments.get("limit", 20))
+        rows = [f"{one['step']}: {one['tool']} {one['what']}".rstrip() for one in found[:most]]
+        left = len(found) - most
+        more = f"\n[{left} more: call it with before={found[most - 1]['step']}]" if left > 0 else ""
+        text = ("\n".join(rows) or "No step yet.") + more + "\n0: the beginning"
+        return _result(text, {"checkpoints": found[:most], "truncated": len(found) > most})
+
+    async def _show_changes(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+        box, run = agent.box, agent.run
+        if not await agent.take_sandbox():
+            raise OutsideError("A run of the notebook uses this sandbox now: try again when it has ended.")
+        await agent.settled()
+        try:
+            first = self._checkpoint(run, arguments["from"])
+            later = arguments.get("to", "now")
+            second = None if later == "now" else self._checkpoint(run, later)
+            found = await box.changes(first, second)
+        finally:
+            agent.leave_unless_busy()
+        inside = str(arguments.get("path") or "").rstrip("/")
+        if inside and not inside.startswith("/"):
+            inside = f"{box.directories.root}/{inside.removeprefix('./')}"
+        files = tuple(
+            one
+            for one in found.files
+            if not inside or one.path == inside or one.path.startswith(f"{inside}/")
+        )
+        diffs, left_out = await file_diffs(Changes(files, found.incomplete))
+        rows, room, listed = list[str](), _CHARACTERS, list[Json]()
+        for one in diffs:
+            head = f"{one.kind} {one.path}{f' ({one.note})' if one.note else ''}"
+            body = one.diff or ""
+            cut = len(body) > max(0, room)
+            shown = "" if cut else body
+            note = "\n[diff left out: name this path to see it]" if cut else ""
+            rows.append(f"{head}{note}\n{shown}".rstrip("\n"))
+            room -= len(rows[-1])
+            listed.append(
+                {"path": one.path, "kind": one.kind, "diff": shown or None, "note": one.note or None}
+            )
+            if room < 0:
+                break
+        left = len(files) - len(listed)
+        more = [f"[{left} more files: name a path to see them]"] if left else []
+        text = "\n".join([*rows, *more, *([left_out] if left_out else [])]) or "No file differs."
+        return _result(text, {"files": listed, "truncated": left > 0, "incomplete": left_out})
+
+    async def _get_run(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+        asked = arguments.get("run_id")
+        if asked:
+            agent = next(
+                (one for one in self.agents.values() if asked in (one.run.folder.name, one.name)), self._main
+            )
+            if asked not in (agent.run.folder.name, agent.name):
+                raise OutsideError("There is no such run for you: leave run_id out for your own calls.")
+        trajectory, since = agent.run.trajectory, arguments.get("since", 0)
+        if arguments.get("wait") and not agent.ended and trajectory.steps_done <= since:
+            await agent.next_event(arguments["wait"])
+        state = trajectory.state(live=not agent.ended)
+        steps: list[Json] = [
+            {
+                "step": step.number,
+                "calls": [
+                    {
+                        "tool": call.tool,
+                        "what": _shown(call.arguments),
+                        "exit_code": call.result.exit_code if call.result else None,
+                        "error": call.result.error if call.result else None,
+                        "finished": call.result is not None,
+                    }
+                    for call in step.calls
+                ],
+            }
+            for step in trajectory.steps
+            if step.number > since and step.calls
+        ][-100:]
+        rows = [f"{one['step']}: {call['tool']} {call['what']}" for one in steps for call in one["calls"]]
+        head = f"Run {agent.run.folder.name}: {state.words}"
+        data = {"run_id": agent.run.folder.name, "state": state.words, "steps": steps}
+        return _result("\n".join([head, *rows]), data)
+
+    # --- rewind and fork ---
+
+    async def _rewind(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+        run, box = agent.run, agent.box
+        if not await agent.take_sandbox():
+            raise OutsideError("A run of the notebook uses this sandbox now: try again when it has ended.")
+        try:
+            await agent.record_others()
+            destination = self._destination(run, arguments["to"])
+            if destination.target is None:
+                raise OutsideError(
+                    f"The files of {arguments['to']} are not kept: list_checkpoints shows others."
+                )
+            others = await undone_changes(run, box, destination.target)
+            about = hashlib.sha256(json.dumps([destination.to, others.paths]).encode()).hexdigest()
+            if others.paths and agreed != about:
+                names = ", ".join(others.paths[:_NAMED])
+                more = f" and {len(others.paths) - _NAMED} more" if len(others.paths) > _NAMED else ""
+                question = f"This rewind would also undo what was changed since {others.by}: {names}{more}."
+                return {"ask": str(clean_text(question)), "about": about}
+            went = await rewind(run, replace(destination, others=True))
+            await agent.resume_after_rewind()
+        finally:
+            agent.leave_unless_busy()
+        place = f"after step {went.step}" if went.step else "of the beginning"
+        files = plural(went.files, "path was", "paths were")
+        text = (
+            f"The files and the shell are those {place} again: {files} put back. The steps after it are kept as an "
+            "earlier attempt. To undo this, call rewind with to=undo."
+        )
+        if went.others:
+            text += f" This undid what was changed {others.by}: {', '.join(went.others[:_NAMED])}."
+        text = "\n".join([text, *went.problems])
+        data = {
+            "step": went.step,
+            "files": went.files,
+            "problems": list(went.problems),
+            "undid_of_others": list(went.others),
+            "undo": "undo",
+        }
+        return _result(text, data)
+
+    async def _fork(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+        open_forks = [one for one in self.agents.values() if one is not self._main and not one.ended]
+        if len(open_forks) >= _FORKS:
+            raise OutsideError(
+                f"There are {_FORKS} forks already: use one of them, or ask the person to end one."
+            )
+        run = agent.run
+        name = _fork_name(arguments.get("label"), self.agents)
+        if not await agent.take_sandbox():
+            raise OutsideError("A run of the notebook uses this sandbox now: try again when it has ended.")
+        try:
+            await agent.record_others()
+            await agent.settled()
+            destination = self._destination(run, arguments.get("from", "now"))
+            if destination.target is None:
+                raise OutsideError("The files of this step are not kept: list_checkpoints shows others.")
+            other = await fork(run, destination)
+        finally:
+            agent.leave_unless_busy()
+        forked = OutsideAgent(other, name, shared=False)
+        forked.ready.set()
+        listeners, finish = self._follow_fork(other) if self._follow_fork else ((), _nothing)
+        options = ResumeOptions(
+            model=OutsideModel(forked.next_call, f"{MODEL}, {name}"),
+            listeners=(*listeners, forked.listen),
+            control=RunControl(),
+        )
+        forked.task = asyncio.ensure_future(run_to_end(forked, resume(other, options), finish))
+        self.agents[name] = forked
+        root = forked.box.directories.root
+        place = f"after step {destination.step}" if destination.step else "of the beginning"
+        text = (
+            f"The fork {name} has the files and the shell {place}, and works in {root}. "
+            f'Give "sandbox": "{name}" in later calls to work there.'
+        )
+        data = {
+            "sandbox": name,
+            "step": destination.step,
+            "run_id": other.folder.name,
+            "working_directory": root,
+        }
+        return _result(text, data)
+
+    def _destination(self, run: Run, to: str) -> Destination:
+        """Where a step, a label, `now` or `undo` leads. Raises InputError, OutsideError."""
+        to = to.strip()
+        if to == "undo":
+            return last_rewind(run.trajectory)
+        if to == "now":
+            last = find_destination(run, run.trajectory.steps_done)
+            return replace(last, target=run.trajectory.files or last.target)
+        number = to.removeprefix("step").removeprefix("checkpoint").strip()
+        if number.isdecimal() and len(number) < 10:
+            return find_destination(run, int(number))
+        for attempt in (run, *(run.at(one) for one in reversed(run.attempts))):
+            for step in reversed(attempt.steps):
+                labels = [
+                    (call.arguments or {}).get("label", "").strip()
+                    for call in step.calls
+                    if call.tool == "create_checkpoint" and call.result is not None and not call.result.error
+                ]
+                if to in labels:
+                    return find_destination(attempt, step.number)
+        raise OutsideError(
+            "There is no such checkpoint: give the number of a step, a label, or `undo`; list_checkpoints shows them."
+        )
+
+    def _checkpoint(self, run: Run, point: str) -> str:
+        destination = self._destination(run, point)
+        target = destination.target or files_after(run.trajectory, destination.step)
+        if target is None or not CheckpointFiles(run).has(target):
+            raise OutsideError("The files of this step are not kept: list_checkpoints shows others.")
+        return target
+
+
+async def _nothing() -> None:
+    """Nobody follows."""
+
+
+def _result(text: str, data: Json) -> Json:
+    return {"text": text, "data": data, "error": False}
+
+
+def _shown(arguments: Any) -> str:
+    """The arguments of a call on one line."""
+    if not isinstance(arguments, dict):
+        return ""
+    first = next((str(arguments[name]) for name in ("command", "path", "label") if name in arguments), "")
+    line = " ".join("".join(one if one.isprintable() else " " for one in first).split())
+    return line if len(line) <= 120 else f"{line[:117]}..."
+
+
+def _fork_name(label: object, taken: Sequence[str] | dict[str, Any]) -> str:
+    """A name for a fork that no other sandbox has."""
+    text = "".join(
+        one if one.isascii() and (one.isalnum() or one in "-_") else "-" for one in str(label or "")
+    )
+    base = text.strip("-")[:40] or "fork"
+    number, name = 1, base if label and base != "main" else f"{base}-1"
+    while name in taken:
+        number += 1
+        name = f"{base}-{number}"
+    return name

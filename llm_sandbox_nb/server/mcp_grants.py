@@ -1,0 +1,112 @@
+"""Who may use a notebook's sandbox over MCP: one token for each, which can be revoked, and is kept as its hash only."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+PREFIX = "lsnb_"
+_UNUSED = 90 * 24 * 3600.0
+"""Seconds after which a token that nobody uses is revoked."""
+_LONGEST = 200
+
+
+@dataclass(frozen=True)
+class Grant:
+    """One token, of which only the hash is known."""
+
+    name: str
+    """How it is called in sessions and records."""
+    digest: str
+    sandbox_id: str
+    notebook: str | None
+    """With this a new sandbox of the same notebook takes the place of the old one."""
+    created: float
+    used: float
+
+
+class McpGrants:
+    """The tokens of one server, kept in a file that only its user can read."""
+
+    def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
+        self._file = file
+        self._clock = clock
+        self._grants = {one.name: one for one in self._read()}
+        self.on_revoked: Callable[[str], None] = lambda name: None
+        """Called with the name of a grant that is revoked."""
+
+    def mint(self, sandbox_id: str, notebook: str | None) -> str:
+        """A new token for a sandbox; the one that it had is revoked. Nobody can read it again."""
+        self.revoke(sandbox_id, notebook)
+        token, now = PREFIX + secrets.token_urlsafe(32), self._clock()
+        grant = Grant(secrets.token_hex(8), _digest(token), sandbox_id, notebook, now, now)
+        self._grants[grant.name] = grant
+        self._write()
+        return token
+
+    def keep(self, sandbox_id: str, notebook: str | None) -> Grant | None:
+        """The grant of a sandbox, or of the one that its notebook had before, which is of this one from now on."""
+        grant = self._of(sandbox_id, notebook)
+        if grant is not None and grant.sandbox_id != sandbox_id:
+            self._grants[grant.name] = grant = replace(grant, sandbox_id=sandbox_id)
+            self._write()
+        return grant
+
+    def find(self, token: str) -> Grant | None:
+        """The grant of a token; None when there is none."""
+        if not token.startswith(PREFIX) or len(token) > _LONGEST:
+            return None
+        digest, found = _digest(token), None
+        for grant in self._grants.values():
+            if hmac.compare_digest(grant.digest, digest):
+                found = grant
+        if found is not None and self._clock() - found.used > 3600:
+            self._grants[found.name] = found = replace(found, used=self._clock())
+            self._write()
+        return found
+
+    def revoke(self, sandbox_id: str, notebook: str | None = None) -> bool:
+        """Revoke the token of a sandbox; says whether it had one."""
+        grant = self._of(sandbox_id, notebook)
+        if grant is None:
+            return False
+        del self._grants[grant.name]
+        self._write()
+        self.on_revoked(grant.name)
+        return True
+
+    def _of(self, sandbox_id: str, notebook: str | None) -> Grant | None:
+        grants = self._grants.values()
+        same = (one for one in grants if one.sandbox_id == sandbox_id)
+        before = (one for one in grants if notebook is not None and one.notebook == notebook)
+        return next(same, None) or next(before, None)
+
+    def _read(self) -> list[Grant]:
+        try:
+            found = [Grant(**one) for one in json.loads(self._file.read_bytes())]
+            valid = [one for one in found if all(isinstance(text, str) for text in (one.name, one.digest))]
+            return [one for one in valid if self._clock() - one.used < _UNUSED]
+        except (OSError, ValueError, TypeError):
+            return []
+
+    def _write(self) -> None:
+        """A file that cannot be written means that tokens end with this server."""
+        partial = self._file.with_suffix(".partial")
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            partial.unlink(missing_ok=True)
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                json.dump([asdict(one) for one in self._grants.values()], file)
+            partial.replace(self._file)
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()

@@ -1,0 +1,434 @@
+"""The MCP endpoint, `/llm-sandbox/mcp`: HTTP in and out, who may call, and the way to the kernel that drives the run.
+
+It is no part of the Jupyter API: a token of its own opens it, in the header `Authorization` only. A cookie, which a
+page of another site could use, means nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hmac
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from jupyter_server.auth.decorator import allow_unauthenticated, authorized
+from jupyter_server.base.handlers import JupyterHandler
+from tornado import web
+from tornado.iostream import StreamClosedError
+
+from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN, McpEndpoint, initialized, modern_client
+from llm_sandbox_nb.mcp_server.messages import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    META_VERSION,
+    Json,
+    McpError,
+    Message,
+    notification,
+    read_message,
+    response,
+)
+from llm_sandbox_nb.mcp_server.sessions import ClientFacts, McpSession, Sessions
+from llm_sandbox_nb.server.handlers import API, ID, SandboxAPIHandler, report_errors
+from llm_sandbox_nb.server.manager import SandboxManager
+from llm_sandbox_nb.server.mcp_grants import McpGrants
+from llm_sandbox_nb.server.runs import PublishedRun, RunControlError, RunRegistry
+
+MCP = "/llm-sandbox/mcp"
+_AT_ONCE = 0.5
+"""Seconds after which an answer that is not there yet is streamed."""
+_KEEP_ALIVE = 15.0
+"""Seconds between two signs of life on a stream."""
+_ANSWER = 300.0
+"""Seconds that a client's person has for an answer."""
+NOT_OPEN = (
+    "The notebook does not offer its sandbox now: ask the person to execute %sandbox mcp in the notebook, then call "
+    "again."
+)
+ENDED = (
+    "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
+    "again."
+)
+WHICH = "Several notebooks offer their sandboxes: name one as `sandbox`; list_sandboxes lists them."
+_WELCOME = "This is an MCP endpoint: send the token that %sandbox mcp in a notebook shows, in the header Authorization."
+
+
+class McpServices:
+    """What the endpoint remembers between requests."""
+
+    def __init__(self, grants: McpGrants) -> None:
+        self.grants = grants
+        self.sessions = Sessions()
+        self.endpoint = McpEndpoint()
+        grants.on_revoked = self.sessions.end_all_of
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls: with the token of a sandbox, or with that of the Jupyter server, which opens all."""
+
+    principal: str
+    sandbox_id: str | None
+
+
+class KernelHost:
+    """Executes calls in the kernels that have offered their sandboxes."""
+
+    def __init__(self, caller: Caller, manager: SandboxManager, runs: RunRegistry) -> None:
+        self._caller = caller
+        self._manager = manager
+        self._runs = runs
+
+    @property
+    def principal(self) -> str:
+        """See `ToolHost.principal`."""
+        return self._caller.principal
+
+    async def call(self, tool: str, arguments: Json, client: ClientFacts, agreed: str) -> Json:
+        """See `ToolHost.call`."""
+        if self._caller.sandbox_id is None and tool == "list_sandboxes":
+            return await self._list(client)
+        try:
+            run, inside = self._run(arguments)
+            name = f"{client.name} {client.version}".strip()
+            found = await run.call_tool(tool, {**arguments, "sandbox": inside}, name, agreed)
+        except (RunControlError, _NotOpenError) as error:
+            return {"text": str(error), "data": {"error": str(error)}, "error": True}
+        return found
+
+    def _run(self, arguments: Json) -> tuple[PublishedRun, str]:
+        """The run that a call belongs to, and the name of the sandbox that the kernel knows."""
+        named = str(arguments.get("sandbox") or "")
+        sandbox_id, inside = self._caller.sandbox_id, named
+        if sandbox_id is None:
+            if named:
+                sandbox_id, _, inside = named.partition("/")
+            else:
+                open_ones = [run.outside for run in self._runs.all() if run.outside and run.state == "live"]
+                if len(set(open_ones)) > 1:
+                    raise _NotOpenError(WHICH)
+                sandbox_id = open_ones[0] if open_ones else ""
+        run = self._runs.outside_run(sandbox_id or "")
+        if run is None:
+            raise _NotOpenError(NOT_OPEN)
+        if run.finished:
+            raise _NotOpenError(ENDED)
+        self._runs.note_activity()
+        return run, inside
+
+    async def _list(self, client: ClientFacts) -> Json:
+        found, rows = [], []
+        for run in self._runs.all():
+            if run.outside is None or run.state != "live" or self._runs.outside_run(run.outside) is not run:
+                continue
+            reply = await run.call_tool("list_sandboxes", {}, client.name, "")
+            for one in reply["data"].get("sandboxes", ()):
+                tail = "" if one["sandbox"] == "main" else f"/{one['sandbox']}"
+                notebook = (await self._runs.describe(run))["notebook"]
+                found.append({**one, "sandbox": f"{run.outside}{tail}", "notebook": notebook})
+                rows.append(f"{found[-1]['sandbox']}: of {notebook}, {one['state']}")
+        text = "\n".join(rows) or NOT_OPEN
+        return {"text": text, "data": {"sandboxes": found}, "error": False}
+
+
+class _NotOpenError(Exception):
+    """There is no run that the call could be a step of."""
+
+
+class McpHandler(JupyterHandler):
+    """One request of an MCP client."""
+
+    _answering: asyncio.Task[Json] | None = None
+    _streaming = False
+    _session: McpSession | None = None
+    _token: object = None
+
+    async def prepare(self) -> None:  # type: ignore[override]  # as JupyterHandler's, without cookies and login pages
+        """Refuse foreign names of this server and foreign pages, before anything is read."""
+        self.current_user = None
+        if not self.check_host():
+            raise web.HTTPError(421, "This server is not called so: see ServerApp.allow_remote_access.")
+        origin = self.request.headers.get("Origin")
+        if origin is not None and not self._is_own(origin):
+            raise web.HTTPError(403, "Pages of other sites may not call this.")
+
+    def _is_own(self, origin: str) -> bool:
+        if self.allow_origin == "*":
+            return True
+        with contextlib.suppress(ValueError):
+            if urlsplit(origin.lower()).netloc == self.request.host.lower():
+                return True
+        if self.allow_origin:
+            return bool(self.allow_origin == origin)
+        pattern = self.allow_origin_pat
+        return pattern is not None and re.fullmatch(pattern, origin) is not None
+
+    def check_xsrf_cookie(self) -> None:
+        """No cookie counts here, so none can be misused."""
+
+    @property
+    def services(self) -> McpServices:
+        """What the endpoint remembers."""
+        services: McpServices = self.settings["llm_sandbox_mcp"]
+        return services
+
+    @allow_unauthenticated
+    def get(self, sandbox: str | None = None) -> None:
+        """Refuse: the server begins no messages of its own."""
+        self._caller(sandbox)
+        self.set_status(405)
+        self.set_header("Allow", "POST, DELETE")
+        self.finish({"message": _WELCOME})
+
+    @allow_unauthenticated
+    def delete(self, sandbox: str | None = None) -> None:
+        """End a session."""
+        caller = self._caller(sandbox)
+        session = self._known_session(caller)
+        if session is not None:
+            self.services.sessions.end(session)
+        self.set_status(204)
+        self.finish()
+
+    @allow_unauthenticated
+    async def post(self, sandbox: str | None = None) -> None:
+        """Answer one message."""
+        caller = self._caller(sandbox)
+        id = None
+        try:
+            message = read_message(self.request.body)
+            id = message.id if message.method else None
+            await self._take(message, caller)
+        except McpError as error:
+            self._fail(error, id)
+        except asyncio.CancelledError:
+            return  # the client has gone
+        except StreamClosedError:
+            return
+        except web.HTTPError:
+            raise
+        except Exception:
+            self.log.exception("an MCP request failed")
+            self._fail(McpError(INTERNAL_ERROR, "The server failed; its log says why.", status=500), id)
+
+    async def _take(self, message: Message, caller: Caller) -> None:
+        header = self.request.headers.get("MCP-Protocol-Version")
+        modern = message.modern or header == MODERN or (header is not None and header not in LEGACY)
+        if message.method == "initialize" and not message.modern:
+            client, version, result = initialized(message)
+            if message.id is None:
+                raise McpError(INVALID_REQUEST, "initialize is a request, so it needs an id.")
+            session = self.services.sessions.begin(caller.principal, client, version)
+            self.set_header("Mcp-Session-Id", session.id)
+            self._send(response(message.id, result))
+            return
+        if modern:
+            self._check_headers(message, header)
+        else:
+            self._session = self._known_session(caller)
+        if message.method and message.id is not None:
+            await self._answer(message, caller)
+            return
+        if not message.method and (self._session is None or not self._session.take(message)):
+            raise McpError(INVALID_REQUEST, "Nothing was asked that this could answer.")
+        self.set_status(202)
+        self.finish()
+
+    def _check_headers(self, message: Message, header: str | None) -> None:
+        """The headers of a modern request have to say what its body says. Raises McpError."""
+        if not message.method:
+            raise McpError(INVALID_REQUEST, "A response has no place here.")
+        if header is not None and header != MODERN:
+            said = {**message.params, "_meta": {**message.meta, META_VERSION: header}}
+            modern_client(Message(message.method, message.id, said))
+        if message.id is not None:
+            modern_client(message)
+        names: dict[str, tuple[str | None, str]] = {"MCP-Protocol-Version": (header, MODERN)}
+        if message.id is not None:
+            names["Mcp-Method"] = (self.request.headers.get("Mcp-Method"), message.method)
+        if message.method == "tools/call":
+            name = message.params.get("name")
+            names["Mcp-Name"] = (
+                _decoded(self.request.headers.get("Mcp-Name")),
+                name if isinstance(name, str) else "",
+            )
+        for which, (sent, meant) in names.items():
+            if sent != meant:
+                raise McpError(HEADER_MISMATCH, f"The header {which} does not say what the body says.")
+
+    def _known_session(self, caller: Caller) -> McpSession | None:
+        """The session that the request names; None when it names none. Raises HTTPError for an unknown one."""
+        id = self.request.headers.get("Mcp-Session-Id")
+        if id is None:
+            return None
+        session = self.services.sessions.find(id, caller.principal)
+        if session is None:
+            raise web.HTTPError(404, "There is no such session (any more): begin with initialize.")
+        return session
+
+    async def _answer(self, message: Message, caller: Caller) -> None:
+        assert message.id is not None
+        host = KernelHost(caller, self.settings["llm_sandbox_manager"], self.settings["llm_sandbox_runs"])
+        client = self._session.client if self._session else None
+        self._answering = asyncio.ensure_future(self.services.endpoint.answer(message, client, host, self))
+        streams = "text/event-stream" in self.request.headers.get("Accept", "")
+        try:
+            await asyncio.wait({self._answering}, timeout=_AT_ONCE if streams else None)
+            while not self._answering.done():
+                self._write_event(None)
+                await asyncio.wait({self._answering}, timeout=_KEEP_ALIVE)
+            result = self._answering.result()
+        finally:
+            self._answering.cancel()
+        self._send(response(message.id, result))
+
+    def on_connection_close(self) -> None:
+        """The client has gone: what it has begun ends."""
+        super().on_connection_close()
+        if self._answering is not None:
+            self._answering.cancel()
+
+    # --- the way back: see `ClientLink` ---
+
+    def progress(self, token: str | int, seconds: float, message: str) -> None:
+        """See `ClientLink.progress`."""
+        params = {"progressToken": token, "progress": seconds, "message": message}
+        if self._streaming:
+            self._write_event(notification("notifications/progress", params))
+
+    async def elicit(self, params: Json) -> Json | None:
+        """See `ClientLink.elicit`."""
+        if self._session is None or "text/event-stream" not in self.request.headers.get("Accept", ""):
+            return None
+        id, answer = self._session.ask()
+        self._write_event({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": params})
+        try:
+            return await asyncio.wait_for(answer, _ANSWER)
+        except TimeoutError:
+            return None
+        finally:
+            self._session.forget(id)
+
+    def _write_event(self, message: Json | None) -> None:
+        """Write a message to the stream, which begins with the first; None is a sign of life."""
+        if not self._streaming:
+            self._streaming = True
+            self.set_header("Content-Type", "text/event-stream")
+            self.set_header("Cache-Control", "no-store")
+            self.set_header("X-Accel-Buffering", "no")
+        self.write(":\n\n" if message is None else f"event: message\ndata: {json.dumps(message)}\n\n")
+        flushed = asyncio.ensure_future(self.flush())
+        flushed.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _send(self, message: Json) -> None:
+        if self._streaming:
+            self._write_event(message)
+            self.finish()
+            return
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Cache-Control", "no-store")
+        self.finish(json.dumps(message))
+
+    def _fail(self, error: McpError, id: str | int | None) -> None:
+        if not self._streaming:
+            self.set_status(error.status)
+        self._send(error.to_json(id))
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Errors are one sentence, not a page."""
+        error = kwargs.get("exc_info", (None, None))[1]
+        said = error.log_message if isinstance(error, web.HTTPError) else None
+        self.set_header("Content-Type", "application/json")
+        if status_code == 401:
+            self.set_header("WWW-Authenticate", "Bearer")
+        self.finish(json.dumps({"message": said or "The request failed."}))
+
+    # --- who calls ---
+
+    def _caller(self, sandbox: str | None) -> Caller:
+        """Who calls, by the header. Raises HTTPError."""
+        if not self.settings["llm_sandbox_manager"].policy.allow_mcp:
+            raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
+        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
+        token = token.strip()
+        if scheme.casefold() not in ("bearer", "token") or not token:
+            raise web.HTTPError(401, _WELCOME)
+        grant = self.services.grants.find(token)
+        if grant is not None:
+            if sandbox not in (None, grant.sandbox_id):
+                raise web.HTTPError(404, "There is no such sandbox for this token.")
+            return Caller(grant.name, grant.sandbox_id)
+        own = self.identity_provider.token
+        if own and hmac.compare_digest(own.encode(), token.encode("utf-8", "replace")):
+            return Caller("jupyter", sandbox)
+        raise web.HTTPError(401, _WELCOME)
+
+
+class McpTokenHandler(SandboxAPIHandler):
+    """The token with which outside agents use a sandbox."""
+
+    @web.authenticated
+    @authorized
+    @report_errors
+    async def get(self, sandbox_id: str) -> None:
+        """Whether it has one. The token itself is known to nobody here."""
+        managed = self.manager.get(sandbox_id)
+        grant = self._grants.keep(managed.id, managed.notebook)
+        run = self.runs.outside_run(sandbox_id)
+        live = run is not None and run.state in ("live", "away")
+        self.finish({"exists": grant is not None, "run": run.id if run is not None and live else None})
+
+    @web.authenticated
+    @authorized
+    @report_errors
+    async def post(self, sandbox_id: str) -> None:
+        """Make one; the one before is revoked. With `keep` true, an existing one stays, and `token` is null."""
+        if not self.manager.policy.allow_mcp:
+            raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
+        managed = self.manager.get(sandbox_id)
+        kept = self._grants.keep(managed.id, managed.notebook) if self.body().get("keep") is True else None
+        token = None if kept else self._grants.mint(managed.id, managed.notebook)
+        self.set_status(200 if kept else 201)
+        self.finish({"token": token, "path": f"{self.base_url.rstrip('/')}{MCP}"})
+
+    @web.authenticated
+    @authorized
+    @report_errors
+    async def delete(self, sandbox_id: str) -> None:
+        """Revoke it."""
+        managed = self.manager.get(sandbox_id)
+        self._grants.revoke(managed.id, managed.notebook)
+        self.set_status(204)
+        self.finish()
+
+    @property
+    def _grants(self) -> McpGrants:
+        services: McpServices = self.settings["llm_sandbox_mcp"]
+        return services.grants
+
+
+def _decoded(value: str | None) -> str | None:
+    """The value of a header that may be in base64."""
+    if value is None or not (value.startswith("=?base64?") and value.endswith("?=")):
+        return value
+    try:
+        return base64.b64decode(value[9:-2], validate=True).decode()
+    except ValueError:
+        return None
+
+
+mcp_routes: list[tuple[str, type[Any]]] = [
+    (MCP, McpHandler),
+    (rf"{MCP}/(?P<sandbox>[0-9a-f]{{32}})", McpHandler),
+]
+"""The endpoint, below the server's base URL."""
+mcp_token_routes: list[tuple[str, type[SandboxAPIHandler]]] = [
+    (rf"{API}/sandboxes/{ID}/mcp-token", McpTokenHandler)
+]
+"""The route of its tokens."""
