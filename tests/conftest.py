@@ -58,6 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 BROWSER = "tests/browser"
+TOGETHER = (f"{BROWSER}/", "tests/unit/model/")
+"""Folders that one worker runs: with one server and one browser; or with LiteLLM, whose import takes seconds."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -74,7 +76,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     class Scheduler(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return BROWSER if file.startswith(f"{BROWSER}/") else file
+            return next((one.rstrip("/") for one in TOGETHER if file.startswith(one)), file)
 
         def _assign_work_unit(self, node: Any) -> None:
             if BROWSER not in self.workqueue:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import pytest
 from answering_server import SUBMITS, Answer, AnsweringServer, Asked, refused, replied, tool_call
-from small_context_server import SmallContextServer
 from support import require, until
 
 from llm_sandbox_nb.cli import ENDED_WELL, LIMIT_REACHED, MODEL_ERROR, NO_ANSWER, main
@@ -411,23 +410,6 @@ def test_a_server_that_is_started_again_during_a_run(
     assert [one.roles.count("assistant") for one in posts] == [0, 1, 2]
     [written] = tmp_path.glob("runs/*/files/log")
     assert written.read_text() == "1\n2\n"
-
-
-def test_a_server_that_leaves_out_the_beginning_silently(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """As Ollama does: the count of the prompt falls while the conversation grows."""
-    Path("given").mkdir()
-    Path("given/first.txt").write_text("first=48151\n")
-    Path("given/late.txt").write_text("late=62342\n")
-    with SmallContextServer(8192, "ollama") as server:
-        words = ["run", "Run the sixty commands.", "-m", "small", "--api_base", server.url, "-i", "given"]
-        code = main([*words, "--isolation", "process", "-o", "runs"])
-    told = "".join(capfd.readouterr())
-    assert code == ENDED_WELL, told
-    assert "Raise num_ctx" in told
-    assert [one.source for one in of(events_of(tmp_path), ev.ContextKnown)] == ["cut"]
-    assert "48151 and 62342" in told
 
 
 @pytest.mark.parametrize("isolation", ["docker"])
