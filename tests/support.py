@@ -141,13 +141,22 @@ KEPT_PIDS: set[int] = set()
 
 
 def child_pids() -> set[int]:
-    """Living children of this process."""
-    me, found = os.getpid(), set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        state, parent = _state_and_parent(int(entry.name))
-        if parent == me and state not in "ZX":
-            found.add(int(entry.name))
-    return found
+    """Living children of this process, as its threads list them: a look at all processes takes 10 ms, twice in each test."""
+    lists = [*Path("/proc/self/task").glob("*/children")]
+    if lists:
+        pids = [pid for one in lists for pid in _text(one).split()]
+    else:  # a kernel without these lists
+        pids = [entry.name for entry in Path("/proc").glob("[0-9]*")]
+    found = {int(pid): _state_and_parent(int(pid)) for pid in pids}
+    return {pid for pid, (state, parent) in found.items() if parent == os.getpid() and state not in "ZX"}
+
+
+def _text(path: Path) -> str:
+    """The text of a file of /proc, whose process or thread may be gone."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def descendants(pid: int) -> set[int]:
@@ -168,11 +177,8 @@ def descendants(pid: int) -> set[int]:
 
 
 def _state_and_parent(pid: int) -> tuple[str, int]:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "X", 0
-    return fields[0], int(fields[1])
+    fields = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return (fields[0], int(fields[1])) if fields else ("X", 0)
 
 
 def command_line(pid: int) -> str:
