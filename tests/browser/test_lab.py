@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page, expect
 from servers import FrontEnd, bundles, command, open_as_run, open_notebook, run_all
 

@@ -100,7 +100,8 @@ PRESSED: dict[str, tuple[Callable[[Page], None], ...]] = {
 """The notebooks whose buttons a student presses, and how."""
 
 
-@pytest.mark.campaign  # a minute each; test_lab.py, test_debugger.py, test_artifacts.py and test_hostile.py press these too
+# A minute each; test_lab.py, test_debugger.py, test_artifacts.py and test_hostile.py press these buttons too.
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", [name for name in PRESSED if name in course.NAMES])
 def test_a_student_takes_it(name: str, server: FrontEnd, page: Page) -> None:
     shutil.copytree(course.FOLDER / "data", server.root / "data", dirs_exist_ok=True)

@@ -110,7 +110,8 @@ WAITS = {"test_exec_timeout_kills_process", "test_exec_timeout_kills_child_proce
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.campaign if name in WAITS else ()) for name in sorted(CHECKS)]
+    "name",
+    [pytest.param(name, marks=pytest.mark.campaign if name in WAITS else ()) for name in sorted(CHECKS)],
 )
 def test_inspect_check(host: Host, name: str, request: pytest.FixtureRequest) -> None:
     if name in host.known_failures:

@@ -1,4 +1,4 @@
-"""What servers of models want, give and refuse: what `llm-sandbox-nb run` does then, what a person reads, and what is kept.
+"""What servers of models want, give and refuse: what `llm-sandbox-nb run` does then, what a person reads, what is kept.
 
 Each row is a server that says it, the options of a person, the exit code, what they read, and what the journal has.
 What is read in the words of each server is in tests/integration/model/test_server_faults.py.

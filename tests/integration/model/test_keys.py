@@ -238,7 +238,11 @@ def test_the_search_finds_a_key_that_a_person_puts_into_the_sandbox(
 
 
 def test_what_is_no_key_is_refused_and_not_repeated(notebook: Notebook) -> None:
-    refused = {"": "No key was typed", "two words": "A key has no spaces", "sk-\N{EN DASH}x": "plain characters"}
+    refused = {
+        "": "No key was typed",
+        "two words": "A key has no spaces",
+        "sk-\N{EN DASH}x": "plain characters",
+    }
     for typed, said in refused.items():
         told = notebook.run("%sandbox key anthropic", typed=typed)
         assert said in told
@@ -318,7 +322,15 @@ def test_where_nobody_can_type_it_is_one_sentence(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- keys that are given otherwise
 
 
-def test_a_key_of_the_environment_is_in_that_environment_alone(strong_isolation: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "isolation",
+    [
+        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+        pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.campaign]),
+    ],
+    indirect=True,
+)
+def test_a_key_of_the_environment_is_in_that_environment_alone(isolation: str, tmp_path: Path) -> None:
     """The kernel's environment has it, and so has whatever the kernel was started by; no sandbox and no file."""
     key = new_key()
     with (
@@ -326,10 +338,10 @@ def test_a_key_of_the_environment_is_in_that_environment_alone(strong_isolation:
         live_kernel(tmp_path, keep=False, OPENAI_API_KEY=key) as kernel,
     ):
         made = Notebook(None, kernel, tmp_path / "n.ipynb")  # type: ignore[arg-type]
-        run_with_it(made, model, CELL.format(url=model.url, isolation=strong_isolation), in_processes(key))
+        run_with_it(made, model, CELL.format(url=model.url, isolation=isolation), in_processes(key))
         holders = {pid for kind, pid in in_processes(key) if kind == "environ"}
         assert holders <= {kernel.manager.provisioner.pid}
-        content = inside(made, strong_isolation)
+        content = inside(made, isolation)
         assert b"three" in content
         made.run("result")
     assert not holds(content, key)
@@ -337,7 +349,7 @@ def test_a_key_of_the_environment_is_in_that_environment_alone(strong_isolation:
     assert in_folder(tmp_path, key) == []
 
 
-@pytest.mark.parametrize("way", ["--api_key", "OPENAI_API_KEY"])
+@pytest.mark.parametrize("way", ["--api_key", pytest.param("OPENAI_API_KEY", marks=pytest.mark.campaign)])
 def test_a_key_of_a_command_line_is_on_it_while_it_runs_and_nowhere_else(way: str, tmp_path: Path) -> None:
     """`--api_key` shows it to everybody who may list processes; a variable shows it to you and to root alone."""
     key = new_key()

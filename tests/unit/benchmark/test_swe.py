@@ -119,8 +119,7 @@ COLLECTS = "addopts = --collect-only\n"
 METADATA = "Metadata-Version: 2.1\nName: evil\nVersion: 1\n"
 PYTEST_CHANGES: dict[str, Files] = {
     "settings in each place": {
-        **{f"{folder}{name}": f"[pytest]\n{COLLECTS}" for folder in ("", "tests/") for name in ("pytest.ini", "tox.ini")},
-        ".pytest.ini": f"[pytest]\n{COLLECTS}",
+        **dict.fromkeys(["pytest.ini", "tests/pytest.ini", ".pytest.ini", "tox.ini"], f"[pytest]\n{COLLECTS}"),
         "setup.cfg": f"[tool:pytest]\n{COLLECTS}",
         "pyproject.toml": '[project]\nname = "total"\n[tool.pytest.ini_options]\naddopts = "--collect-only"\n',
         "tests/pyproject.toml": '[tool.pytest.ini_options]\naddopts = "--collect-only"\n',
