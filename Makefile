@@ -58,7 +58,7 @@ lab: $(VENV)/.lab
 labextension: $(VENV)/.labextension
 
 quick: $(VENV)/.test
-	$(call pytest,not engine and not campaign)
+	$(call pytest,not engine and not campaign) $(if $(PYTEST),,tests/unit)
 
 test: $(VENV)/.test
 	$(call labextension_if_node,tests in a browser cannot pass)

@@ -58,15 +58,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 BROWSER = "tests/browser"
+TOGETHER = (
+    f"{BROWSER}/",
+    "tests/unit/model/",
+    *(f"tests/integration/{one}/" for one in ("cli", "model", "server")),
+)
+"""Folders that one worker runs, with one server and one browser; or with LiteLLM, whose import takes seconds."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """A worker takes a file at a time. The first one takes all of tests/browser, and nothing else.
-
-    It has one server and one browser for them, and Playwright keeps an event loop in its thread, which no other
-    test meets.
-    """
+    """A worker takes a file or one of the folders TOGETHER at a time. The first begins with tests/browser."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -74,7 +76,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     class Scheduler(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return BROWSER if file.startswith(f"{BROWSER}/") else file
+            return next((one.rstrip("/") for one in TOGETHER if file.startswith(one)), file)
 
         def _assign_work_unit(self, node: Any) -> None:
             if BROWSER not in self.workqueue:
@@ -82,8 +84,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
             elif node is self.nodes[0]:
                 self.workqueue.move_to_end(BROWSER, last=False)
                 super()._assign_work_unit(node)
-                if len(self.nodes) > 1:
-                    node.shutdown()
             elif len(self.workqueue) > 1:
                 self.workqueue.move_to_end(BROWSER)
                 super()._assign_work_unit(node)

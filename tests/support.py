@@ -16,7 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-import psutil
 import pytest
 
 from llm_sandbox_nb.card.bundle import unpacked
@@ -30,6 +29,8 @@ BUSY = 4
 """How many times as long things may take where others work too."""
 PATIENCE = 150.0
 """Seconds to wait for what takes one or two on a machine that does nothing else."""
+POLL = 0.05
+"""Seconds between two looks at what is waited for: looks take time from what is waited for."""
 WHOLE = os.environ.get("LLM_SANDBOX_TESTS") == "whole"
 """Whether tests that take samples (random instants, sequences, pairs of versions) take as many as is promised."""
 CAMPAIGN = WHOLE or os.environ.get("LLM_SANDBOX_TESTS") == "campaign"
@@ -96,7 +97,7 @@ def until(condition: Callable[[], object], what: str = "it did not become so in 
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+        time.sleep(POLL)
 
 
 async def eventually(condition: Callable[[], object], what: str = "it did not become so in time") -> None:
@@ -104,7 +105,7 @@ async def eventually(condition: Callable[[], object], what: str = "it did not be
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(POLL)
 
 
 def own_mark() -> str:
@@ -117,7 +118,11 @@ def own_mark() -> str:
 
 def processes_with(word: str) -> list[int]:
     """The processes of this machine that have this word, an `own_mark()`, among their arguments."""
-    return [one.pid for one in psutil.process_iter(["cmdline"]) if word in (one.info["cmdline"] or [])]
+    return [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if word in _text(path).split("\0")
+    ]
 
 
 @functools.cache
@@ -141,13 +146,22 @@ KEPT_PIDS: set[int] = set()
 
 
 def child_pids() -> set[int]:
-    """Living children of this process."""
-    me, found = os.getpid(), set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        state, parent = _state_and_parent(int(entry.name))
-        if parent == me and state not in "ZX":
-            found.add(int(entry.name))
-    return found
+    """Living children of this process, as its threads list them: a look at all processes takes 10 ms."""
+    lists = [*Path("/proc/self/task").glob("*/children")]
+    if lists:
+        pids = [pid for one in lists for pid in _text(one).split()]
+    else:  # a kernel without these lists
+        pids = [entry.name for entry in Path("/proc").glob("[0-9]*")]
+    found = {int(pid): _state_and_parent(int(pid)) for pid in pids}
+    return {pid for pid, (state, parent) in found.items() if parent == os.getpid() and state not in "ZX"}
+
+
+def _text(path: Path) -> str:
+    """The text of a file of /proc, whose process or thread may be gone."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def descendants(pid: int) -> set[int]:
@@ -168,11 +182,8 @@ def descendants(pid: int) -> set[int]:
 
 
 def _state_and_parent(pid: int) -> tuple[str, int]:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "X", 0
-    return fields[0], int(fields[1])
+    fields = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return (fields[0], int(fields[1])) if fields else ("X", 0)
 
 
 def command_line(pid: int) -> str:

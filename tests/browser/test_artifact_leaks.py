@@ -220,6 +220,7 @@ def test_a_page_that_nobody_runs_reaches_no_host(
     assert sockets["bare"].named(log) >= set(WAYS) - {"turn"}
 
 
+@pytest.mark.campaign
 def test_what_leaves_a_page_that_runs_is_the_remainder(
     playwright: Playwright, sockets: dict[str, Sockets], pages: dict[str, Path], tmp_path: Path
 ) -> None:

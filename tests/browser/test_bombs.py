@@ -143,6 +143,7 @@ def check(browser: Browser, assets: tuple[str, str], names: list[str]) -> None:
     assert {name: size for name, size in grown.items() if size > GROWTH // 2**20} == {}
 
 
+@pytest.mark.campaign
 def test_a_file_that_unfolds_to_gigabytes_waits_for_a_click(
     browser: Browser, assets: tuple[str, str], unbounded: tuple[str, str]
 ) -> None:

@@ -24,6 +24,7 @@ def no_folder_left() -> Iterator[None]:
     shutil.rmtree(FAILED, ignore_errors=True)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("traced", [pytest.param(False, marks=pytest.mark.campaign), True])
 def test_a_failed_test_keeps_its_pages_and_says_where(traced: bool) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PLANTED)]

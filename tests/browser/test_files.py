@@ -97,25 +97,21 @@ def test_a_trajectory_of_the_paper_opens_as_the_run(server: FrontEnd, page: Page
     assert_shows_steps(page)
 
 
-@pytest.mark.parametrize("name", ["journal.jsonl", "trajectory.json"])
-def test_files_of_these_names_open_as_they_did_before(server: FrontEnd, page: Page, name: str) -> None:
+def test_files_of_these_names_open_as_they_did_before(server: FrontEnd, page: Page) -> None:
     """They may be other projects'. The editor or Lab's view of JSON shows them."""
-    page.goto(server.address(f"run/{name}"))
-    expect(page.locator(".cm-content, .jp-RenderedJSON").first).to_be_visible()
-    expect(page.locator(".lsn-host")).to_have_count(0)
+    for name in ("journal.jsonl", "trajectory.json"):
+        page.goto(server.address(f"run/{name}"))
+        expect(page.locator(".cm-content, .jp-RenderedJSON").first).to_be_visible()
+        expect(page.locator(".lsn-host")).to_have_count(0)
 
 
-@pytest.mark.parametrize("answers", [True, False])
-def test_another_trajectory_json_is_shown_as_the_text_it_is(
-    server: FrontEnd, page: Page, answers: bool
-) -> None:
-    if not answers:
+def test_another_trajectory_json_is_shown_as_the_text_it_is(server: FrontEnd, page: Page) -> None:
+    for why in ("This file is no trajectory.", "other trajectories need the server part"):
+        open_as_run(page, server, "other/trajectory.json")
+        expect(page.locator(".lsn-notes")).to_contain_text(why)
+        expect(page.locator(".lsn-other")).to_contain_text("<script>window.hit=1</script>")
+        assert page.evaluate("() => window.hit") is None
         page.route("**/foreign-record*", lambda route: route.abort())
-    open_as_run(page, server, "other/trajectory.json")
-    why = "This file is no trajectory." if answers else "other trajectories need the server part"
-    expect(page.locator(".lsn-notes")).to_contain_text(why)
-    expect(page.locator(".lsn-other")).to_contain_text("<script>window.hit=1</script>")
-    assert page.evaluate("() => window.hit") is None
 
 
 def test_an_exported_file_shows_everything_and_asks_for_nothing(

@@ -230,7 +230,7 @@ def wait_for_frames(page: Page, count: int) -> None:
     assert eventually(page, are_there), f"{len(inner)} of {count} frames are there"
 
 
-@pytest.mark.parametrize("trusted", ["yes", "no"])
+@pytest.mark.parametrize("trusted", ["yes", pytest.param("no", marks=pytest.mark.campaign)])
 def test_no_payload_reaches_the_page_or_the_server(
     canary: Canary, context: BrowserContext, trusted: str
 ) -> None:

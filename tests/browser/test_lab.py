@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page, expect
-from servers import APPS, FrontEnd, bundles, command, open_as_run, open_notebook, run_all
+from servers import FrontEnd, bundles, command, open_as_run, open_notebook, run_all
 
 
 def calls_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -76,7 +75,6 @@ def assert_shows_files(page: Page) -> None:
     )
 
 
-@pytest.mark.parametrize("server", APPS, indirect=True)
 def test_a_run_is_shown_and_saved(server: FrontEnd, page: Page) -> None:
     path = server.first_notebook()
     open_notebook(page, server, path)

@@ -34,6 +34,7 @@ def test_stop_ends_a_command(server: FrontEnd, page: Page) -> None:
     seconds_to_stop(server, page, "endless", "python3")
 
 
+@pytest.mark.campaign
 def test_pause_and_say(server: FrontEnd, page: Page) -> None:
     pause_and_say(server, page)
 

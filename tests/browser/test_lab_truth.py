@@ -117,6 +117,7 @@ def test_two_browsers_see_and_steer_one_run(server: FrontEnd, page: Page, other:
         assert_shows(one, run)
 
 
+@pytest.mark.campaign
 def test_while_the_server_is_away_the_card_says_so_and_then_catches_up(server: FrontEnd, page: Page) -> None:
     line = Line(page)
     begin(server, page, "run", WAITS.replace("GO", str(server.root / "go")))
@@ -136,7 +137,8 @@ def test_while_the_server_is_away_the_card_says_so_and_then_catches_up(server: F
     expect(page.locator(".lsn-step")).to_have_count(3)
 
 
-@pytest.mark.parametrize("how", [pytest.param("restarted", marks=pytest.mark.campaign), "killed"])
+@pytest.mark.campaign
+@pytest.mark.parametrize("how", ["restarted", "killed"])
 def test_a_kernel_that_goes_in_a_run(server: FrontEnd, page: Page, how: str) -> None:
     begin(server, page, how, ENDLESS)
     expect(page.locator(".lsn-output", has_text="begun")).to_be_visible()

@@ -64,6 +64,7 @@ def assert_reads(page: Page, events: list[dict[str, Any]]) -> None:
         assert squeezed(words.replace("*", "").replace("`", "")) in text
 
 
+@pytest.mark.campaign
 def test_the_static_page_tells_each_step_and_the_answer(server: FrontEnd, page: Page) -> None:
     path = server.first_notebook()
     open_notebook(page, server, path)

@@ -83,6 +83,7 @@ def test_a_run_is_seen_live_and_kept_as_a_card(server: FrontEnd, page: Page) -> 
 SUBSHELLS = "@jupyterlab/apputils-extension/kernels-settings"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "version", [None, *(pytest.param(one, marks=pytest.mark.campaign) for one in IPYKERNELS if one > "7")]
 )

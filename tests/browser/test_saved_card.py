@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from live_cells import BADGE, wait_for_idle
 from playwright.sync_api import Page, expect
 from servers import FrontEnd, command, open_notebook
@@ -52,6 +53,7 @@ def expect_commands(page: Page, *words: str) -> None:
     )
 
 
+@pytest.mark.campaign
 def test_a_saved_card_offers_a_newer_attempt_and_does_not_turn_into_it(server: FrontEnd, page: Page) -> None:
     page.set_viewport_size({"width": 1200, "height": 1600})
     corrected(server, page, "corrected")

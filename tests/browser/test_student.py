@@ -98,14 +98,11 @@ PRESSED: dict[str, tuple[Callable[[Page], None], ...]] = {
     "07-what-can-go-wrong": (run_the_hostile_page,),
 }
 """The notebooks whose buttons a student presses, and how."""
-CAMPAIGN = {name: pytest.mark.campaign for name in PRESSED if name != "01-first-task"}
-"""Each takes a minute; their buttons are also those of test_debugger.py, test_artifacts.py and test_hostile.py."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=CAMPAIGN.get(name, ())) for name in PRESSED if name in course.NAMES],
-)
+# A minute each; test_lab.py, test_debugger.py, test_artifacts.py and test_hostile.py press these buttons too.
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", [name for name in PRESSED if name in course.NAMES])
 def test_a_student_takes_it(name: str, server: FrontEnd, page: Page) -> None:
     shutil.copytree(course.FOLDER / "data", server.root / "data", dirs_exist_ok=True)
     shutil.copy(course.FOLDER / f"{name}.ipynb", server.root)

@@ -21,8 +21,7 @@ SCREENS: dict[str, dict[str, Any]] = {
     "narrow": {"viewport": {"width": 800, "height": 800}, "color_scheme": "light"},
     "zoomed": {"viewport": {"width": 640, "height": 400}, "device_scale_factor": 2, "color_scheme": "dark"},
 }
-CAMPAIGN = {"dark": pytest.mark.campaign, "narrow": pytest.mark.campaign}
-"""As wide as the light one, or as dark as the zoomed one."""
+CAMPAIGN = {screen: pytest.mark.campaign for screen in SCREENS if screen != "light"}
 EVIL = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>\u202e"
 """The canary: it sets `hit` wherever it is parsed as HTML."""
 HIT = "() => window.hit === 1"

@@ -105,7 +105,14 @@ def test_the_suite_is_the_one_that_was_counted() -> None:
     assert set(CHECKS) > ROOT_READS_AND_WRITES_ALL
 
 
-@pytest.mark.parametrize("name", sorted(CHECKS))
+WAITS = {"test_exec_timeout_kills_process", "test_exec_timeout_kills_child_processes"}
+"""They wait for seconds; tests/contract/test_ending.py promises the same."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.campaign if name in WAITS else ()) for name in sorted(CHECKS)],
+)
 def test_inspect_check(host: Host, name: str, request: pytest.FixtureRequest) -> None:
     if name in host.known_failures:
         request.applymarker(pytest.mark.xfail(strict=True, reason="see where it is named"))

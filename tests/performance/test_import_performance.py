@@ -15,16 +15,20 @@ print(time.perf_counter() - start)
 """
 LOAD_EXT = """
 import time
+start = time.process_time()
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 shell.run_cell("1 + 1")
-start = time.perf_counter()
+bare = time.process_time() - start
+start = time.process_time()
 shell.run_line_magic("load_ext", "llm_sandbox_nb")
-print(time.perf_counter() - start)
+print((time.process_time() - start) / bare)
 """
 
 
-def median_seconds(program: str, times: int = 7) -> float:
+def median_of(program: str, times: int = 7) -> float:
+    """The median of what a program prints last, in interpreters of their own."""
+
     def once() -> float:
         done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
         return float(done.stdout.split()[-1])
@@ -34,12 +38,14 @@ def median_seconds(program: str, times: int = 7) -> float:
 
 
 def test_import_takes_at_most_100_ms(measured: Callable[..., None]) -> None:
-    seconds = median_seconds(IMPORT)
+    seconds = median_of(IMPORT)
     measured("import llm_sandbox_nb", seconds * 1000, "ms", bar="at most 100 ms", note="median of 7")
     assert seconds <= 0.1
 
 
-def test_load_ext_takes_at_most_300_ms(measured: Callable[..., None]) -> None:
-    seconds = median_seconds(LOAD_EXT)
-    measured("%load_ext llm_sandbox_nb", seconds * 1000, "ms", bar="at most 300 ms", note="median of 7")
-    assert seconds <= 0.3
+def test_load_ext_takes_at_most_4_5_times_as_long_as_ipython_itself(measured: Callable[..., None]) -> None:
+    """In processor time of one process, so that the speed of the machine and its other work do not count."""
+    ratio = median_of(LOAD_EXT)
+    note = "processor time; median of 7"
+    measured("%load_ext llm_sandbox_nb", ratio, "x the start of bare IPython", bar="at most 4.5", note=note)
+    assert ratio <= 4.5

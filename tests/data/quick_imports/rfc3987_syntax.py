@@ -3,4 +3,4 @@
 Without it jsonschema does not check IRIs; nothing here has any.
 """
 
-raise ImportError("left out, so that Jupyter servers and the processes of Ray start quickly")
+raise ImportError("left out, so that tests, Jupyter servers and the processes of Ray start quickly")

@@ -127,7 +127,7 @@ def test_killed_at_half_and_started_again_it_has_every_item_once(
 
 
 @pytest.mark.parametrize("halting", ISOLATIONS[:1], indirect=True)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.campaign), signal.SIGTERM])
 def test_a_signal_ends_it_in_good_order(number: signal.Signals, halting: Halting) -> None:
     started = halting.start_to_half()
     started.send_signal(number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answering_server import AnsweringServer, refused
 from cli_process import CommandLine
 from support import own_mark
 
@@ -32,13 +31,6 @@ def test_a_model_that_cannot_be_asked(
 ) -> None:
     done = command_line("run", *QUERY, *words)
     done.is_one_sentence(code, said)
-
-
-def test_a_model_the_server_does_not_have(command_line: CommandLine) -> None:
-    refusal = refused(404, "The model does not exist.", code="model_not_found")
-    with AnsweringServer(lambda _: refusal) as server:
-        done = command_line("run", *QUERY, "--llm_name", "your-modle", "--llm_base_url", server.url)
-    done.is_one_sentence(3, "your-modle")
 
 
 @pytest.mark.parametrize("host", [f"tcp://{CLOSED}", "unix:///nowhere/docker.sock", "nonsense://x"])

@@ -1,13 +1,13 @@
-"""What model servers want, give and refuse, row by row: `llm-sandbox-nb run` with each in its own words.
+"""What servers of models want, give and refuse: what `llm-sandbox-nb run` does then, what a person reads, what is kept.
 
 Each row is a server that says it, the options of a person, the exit code, what they read, and what the journal has.
+What is read in the words of each server is in tests/integration/model/test_server_faults.py.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import pytest
 from answering_server import SUBMITS, Answer, AnsweringServer, Asked, refused, replied, tool_call
-from small_context_server import SmallContextServer
 from support import require, until
 
 from llm_sandbox_nb.cli import ENDED_WELL, LIMIT_REACHED, MODEL_ERROR, NO_ANSWER, main
@@ -54,6 +53,7 @@ class Row:
     options: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     model: str = "m"
+    models: tuple[str, ...] = ("m", "gpt-4")
     address: str = "{url}"
     code: int = ENDED_WELL
     said: tuple[str, ...] = ()
@@ -94,18 +94,6 @@ def text_mode(events: Events) -> bool:
     return switched == ["text"] and of(events, ev.ModelReplied)[-1].calls_from == "text"
 
 
-def lacks_signature(asked: Asked) -> bool:
-    calls = [call for one in asked.messages for call in one.get("tool_calls") or ()]
-    return any(call.get("extra_content") != SIGNATURE for call in calls)
-
-
-SIGNATURE = {"google": {"thought_signature": "c2lnbg=="}}
-SIGNED = replied(tool_call("execute_bash", {"command": SAVE}, "call_g", extra_content=SIGNATURE))
-STATE = replied(WRITE, provider_state={"a": [1]})
-NO_SIGNATURE = refused(
-    400,
-    "Function call is missing a thought_signature in functionCall parts. This is required for tools to work.",
-)
 ALTERNATE = refused(
     500, "Jinja Exception: Conversation roles must alternate user/assistant/user/assistant/..."
 )
@@ -113,12 +101,7 @@ TOOLS_AND_ROLES = [
     Row("Ollama: no tools", without_tools(refused(
         400, "registry.ollama.ai/library/gemma3:latest does not support tools")),
         said=("takes no tools", "writes its calls as text"), journal=text_mode),
-    Row("vLLM: no tools", without_tools(Answer(400, {
-        "object": "error", "type": "BadRequestError", "code": 400, "message": '"auto" tool choice requires '
-        "--enable-auto-tool-choice and --tool-call-parser to be set"})), said=("takes no tools",), journal=text_mode),
     Row("llama.cpp: no tools, as 500", without_tools(refused(500, "tools param requires --jinja flag")),
-        said=("takes no tools",), journal=text_mode),
-    Row("OpenRouter: no tools, as 404", without_tools(refused(404, "No endpoints found that support tool use.")),
         said=("takes no tools",), journal=text_mode),
     Row("no tools, and native calls asked for", without_tools(refused(400, "m does not support tools")),
         options=("--tool-calls", "native"), code=MODEL_ERROR, said=("m does not support tools",),
@@ -129,16 +112,6 @@ TOOLS_AND_ROLES = [
     Row("llama.cpp: roles alternate, system and tool among them", without_results(ALTERNATE, system=False),
         said=("takes no system message", "takes no tools"), journal=text_mode,
         sent=lambda server: set(server.posts[-1].roles) == {"user", "assistant"}),
-    Row("Gemini: thought signatures go back",
-        lambda asked: (NO_SIGNATURE if lacks_signature(asked) else None) if "tool" in asked.roles else SIGNED),
-    Row("unknown fields of messages go back", lambda asked: None if "tool" in asked.roles else STATE,
-        sent=lambda server: server.posts[-1].messages[-2]["provider_state"] == {"a": [1]}),
-    Row("DeepSeek: reasoning goes back when it is missed", lambda asked: refused(
-        400, "Missing `reasoning_content` field in the assistant message at message index 2.") if any(
-        "reasoning_content" not in one for one in asked.messages if one["role"] == "assistant") else (
-        None if "tool" in asked.roles else replied(WRITE, reasoning_content="I write.")),
-        said=("wants the field reasoning_content back",), journal=lambda events: errors(events) == ["setting"],
-        sent=lambda server: server.posts[-1].messages[-2]["reasoning_content"] == "I write."),
 ]  # fmt: skip
 
 # --- limits that are told, and contexts that are full ---
@@ -155,18 +128,11 @@ def most_asked_for(limit: int) -> Callable[[AnsweringServer], bool]:
 
 
 TOLD = ("can take in 8,192 tokens",)
-LM_LOADED = {"models": [{"key": "m", "max_context_length": 262_144, "loaded_instances": [
-    {"id": "m", "config": {"context_length": 8192}}]}]}  # fmt: skip
 ASKED = [
     Row("vLLM tells its limit", more={"/v1/models": {"data": [{"id": "m", "max_model_len": 8192}]}}),
-    Row("llama.cpp tells its limit", more={"/props": {"default_generation_settings": {"n_ctx": 8192}}}),
-    Row("Ollama tells its limit, when the model is loaded", more={
-        "/api/ps": {"models": [{"name": "m:latest", "context_length": 8192}]}}),
     Row("Ollama tells its limit, when it loads the model later", more={
         "/api/ps": {"models": []}, "/api/show": {"parameters": "num_ctx  8192", "model_info": {"x.context_length": 9}}},
     ),
-    Row("LM Studio tells its limit", more={"/api/v1/models": LM_LOADED}),
-    Row("TGI tells its limit", more={"/info": {"model_id": "m", "max_input_tokens": 8000, "max_total_tokens": 8192}}),
 ]  # fmt: skip
 LOOKS = replied(tool_call("execute_bash", {"command": "seq -s ' ' 1 4000 | fold -w 200"}, "call_look_1"))
 
@@ -194,18 +160,8 @@ def shortened(events: Events) -> bool:
 
 
 FULL: dict[str, Callable[[int], Answer]] = {
-    "LM Studio": lambda tokens: Answer(400, {"error": "Context size has been exceeded."}),
     "LM Studio, in a stream with status 200": lambda tokens: streamed({
         "message": "Context size has been exceeded.", "type": "invalid_request_error", "code": 400}),
-    "LM Studio, the beginning does not fit": lambda tokens: Answer(400, {
-        "error": f"Trying to keep the first {tokens} tokens when context the overflows. However, the model is loaded "
-        "with context length of only 8192 tokens, which is not enough."}),
-    "llama.cpp": lambda tokens: Answer(400, {"error": {
-        "code": 400, "message": f"request ({tokens} tokens) exceeds the available context size (8192 tokens), try "
-        "increasing it", "type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": 8192}}),
-    "vLLM": lambda tokens: Answer(400, {"object": "error", "type": "BadRequestError", "code": 400, "message": "This "
-        f"model's maximum context length is 8192 tokens. However, you requested {tokens + 256} tokens ({tokens} in the "
-        "messages, 256 in the completion). Please reduce the length of the messages or completion."}),
     "TGI": lambda tokens: Answer(422, {"error": "Input validation error: `inputs` must have less than 8191 tokens. "
         f"Given: {tokens}", "error_type": "validation"}),
     "words that nobody knows": lambda tokens: refused(
@@ -223,11 +179,6 @@ BROKEN = {
     "a time-out of -1": '{"command": "echo one", "timeout": -1}',
 }
 VIEW = {"command": "view", "path": "output/answer.txt", "view_range": "[1, 5]"}
-
-
-def first_says(*answers: Answer) -> Callable[[Asked], Answer | None]:
-    """These replies one after the other, then the two turns."""
-    return lambda asked: answers[asked.number] if asked.number < len(answers) else None
 
 
 def turns_after(first: Answer) -> Callable[[Asked], Answer | None]:
@@ -254,16 +205,6 @@ def cut(asked: Asked) -> Answer:
     return answer
 
 
-def slowly() -> Iterator[bytes]:
-    call = {"index": 0, **WRITE}
-    deltas = [*({"content": f"{n} "} for n in range(10)), {"tool_calls": [call]}]
-    for delta in deltas:
-        yield b"data: %s\n\n" % json.dumps({"id": "r", "choices": [{"index": 0, "delta": delta}]}).encode()
-        time.sleep(0.6)  # on purpose: a slow server
-    end = {"id": "r", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
-    yield b"data: %s\n\ndata: [DONE]\n\n" % json.dumps(end).encode()
-
-
 UTF_16 = tool_call(
     "execute_bash", {"command": r"printf '\377\376t\0h\0r\0e\0e\0' > output/answer.txt"}, "call_utf_1"
 )
@@ -281,9 +222,6 @@ WRITTEN = [
         lambda asked: turns_after(cut(asked))(asked), options=("--max_tokens_per_call", "100"),
         said=("limit of tokens for one reply cut this call off",),
         journal=observed("The limit of tokens for one reply cut this call off")),
-    Row("a steady slow stream is longer than the time-out", lambda asked: None if "tool" in asked.roles else Answer(
-        200, slowly(), "text/event-stream"), options=("--model-timeout", "5"),
-        sent=lambda server: len(server.posts) == 2),
     Row("an answer in UTF-16", lambda asked: None if "tool" in asked.roles else replied(UTF_16)),
     Row("an answer with a byte order mark", lambda asked: None if "tool" in asked.roles else replied(BOM)),
     Row("content filter", lambda asked: replied(text="I cannot help with that.", finish="content_filter"),
@@ -294,25 +232,27 @@ WRITTEN = [
 
 # --- addresses, errors, the environment ---
 
+NO_MODEL = refused(404, "There is no such model.")
 OTHERS = [
     Row("an error that is a list", lambda asked: Answer(400, [
         {"error": {"code": 400, "message": "It rains.", "status": "INVALID_ARGUMENT"}}]), code=MODEL_ERROR,
         said=("It rains",), journal=lambda events: errors(events) == ["bad_request"]),
-    Row("a server that repeats the key", lambda asked: refused(401, f"Incorrect API key provided: {KEY}."),
-        variables={"OPENAI_API_KEY": KEY}, code=MODEL_ERROR, said=("(key)",),
-        journal=lambda events: errors(events) == ["authentication"]),
-    Row("a SOCKS proxy of a kind that is not supported", variables={"ALL_PROXY": "socks4://192.0.2.1:1080"},
-        address="https://models.example/v1", code=MODEL_ERROR, said=("variable ALL_PROXY names a proxy",),
-        journal=lambda events: errors(events) == ["setup"]),
     Row("certificates that are missing", variables={"SSL_CERT_FILE": "/nowhere/ca.pem"},
         address="https://models.example/v1", code=MODEL_ERROR,
         said=("variable SSL_CERT_FILE names /nowhere/ca.pem, which does not exist",),
         journal=lambda events: errors(events) == ["setup"]),
     Row("a model that is in LiteLLM's list", model="openai/gpt-4", sent=most_asked_for(8192),
         journal=lambda events: not of(events, ev.ContextKnown)),
-    Row("TGI loads its model", first_says(*[Answer(503, {
-        "error": "Model bigcode/starcoder is currently loading", "estimated_time": 20.0})] * 2),
+    Row("a server that loads its model", lambda asked: Answer(503, {
+        "error": "Model bigcode/starcoder is currently loading", "estimated_time": 20.0}) if asked.number < 2 else None,
         said=("it is waited for",), journal=lambda events: errors(events) == ["loading"] * 2),
+    Row("a name whose first part is cut off", lambda asked: None if asked.body["model"] == "openai/m" else NO_MODEL,
+        model="openai/m", models=("openai/m",), said=("the model is called openai/m there",),
+        journal=lambda events: errors(events) == ["setting"]),
+    Row("a model that is not there", lambda asked: NO_MODEL, model="openai/nope", models=("a/b", "c"), code=MODEL_ERROR,
+        said=("nope was sent, and the server has a/b, c",), journal=lambda events: errors(events) == ["not_found"]),
+    Row("an address without /v1", address="{root}", said=("the address is",),
+        journal=lambda events: errors(events) == ["setting"]),
 ]  # fmt: skip
 ROWS = [
     *TOOLS_AND_ROLES,
@@ -344,8 +284,15 @@ def test_a_run_with_this_server(
     def answer(asked: Asked) -> Answer | None:
         return row.answer(asked) or (None if "tool" in asked.roles else replied(WRITE))
 
-    with AnsweringServer(answer, models=("m", "gpt-4"), more=row.more) as server:
-        words = ["run", "How many?", "-m", row.model, "--api_base", row.address.format(url=server.url)]
+    with AnsweringServer(answer, models=row.models, more=row.more) as server:
+        words = [
+            "run",
+            "How many?",
+            "-m",
+            row.model,
+            "--api_base",
+            row.address.format(url=server.url, root=server.root),
+        ]
         code = main([*words, "--isolation", "process", "-o", "runs", *row.options])
     told = "".join(capfd.readouterr())
     assert code == row.code, told
@@ -413,23 +360,6 @@ def test_a_server_that_is_started_again_during_a_run(
     assert written.read_text() == "1\n2\n"
 
 
-def test_a_server_that_leaves_out_the_beginning_silently(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """As Ollama does: the count of the prompt falls while the conversation grows."""
-    Path("given").mkdir()
-    Path("given/first.txt").write_text("first=48151\n")
-    Path("given/late.txt").write_text("late=62342\n")
-    with SmallContextServer(8192, "ollama") as server:
-        words = ["run", "Run the sixty commands.", "-m", "small", "--api_base", server.url, "-i", "given"]
-        code = main([*words, "--isolation", "process", "-o", "runs"])
-    told = "".join(capfd.readouterr())
-    assert code == ENDED_WELL, told
-    assert "Raise num_ctx" in told
-    assert [one.source for one in of(events_of(tmp_path), ev.ContextKnown)] == ["cut"]
-    assert "48151 and 62342" in told
-
-
 @pytest.mark.parametrize("isolation", ["docker"])
 def test_a_command_that_takes_too_much_memory_says_so(
     isolation: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -479,6 +409,31 @@ def test_what_a_server_has_taught_is_known_when_the_run_resumes(
     last = [one for one in server.posts[-1].messages if one["role"] == "assistant"]
     assert [one["reasoning_content"] for one in last] == ["I write, 0.", "I write, 1.", "Hm."]
     assert "Answer\nthree" in "".join(capfd.readouterr())
+
+
+def test_what_was_written_and_what_was_executed_are_both_in_the_journal(tmp_path: Path) -> None:
+    written = BROKEN["single quotes, and a number as text"]
+    with AnsweringServer(turns_after(replied(tool_call("execute_bash", written)))) as server:
+        where = ["--api_base", server.url, "--isolation", "process", "-o", "runs"]
+        assert main(["run", "Go.", "-m", "m", *where]) == ENDED_WELL
+    events = events_of(tmp_path)
+    assert of(events, ev.CallProposed)[0].raw_arguments == written
+    assert of(events, ev.CallStarted)[0].arguments == {"command": "echo one", "timeout": 30}
+
+
+def test_a_key_that_the_sandbox_or_the_model_prints_is_in_no_file_and_on_no_screen(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    printed = tool_call("execute_bash", {"command": f"echo {KEY}; seq 1 20000; echo {KEY}"})
+    with AnsweringServer(
+        lambda asked: None if "tool" in asked.roles else replied(printed, text=f"The key is {KEY}.")
+    ) as server:
+        words = ["run", "Go.", "-m", "m", "--api_base", server.url, "--isolation", "process", "-o", "runs"]
+        assert main([*words, "--api_key", KEY]) == 0
+    told = "".join(capfd.readouterr())
+    assert "The key is (key)." in told
+    assert KEY not in told
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
 
 def test_a_record_that_anybody_made_teaches_only_what_a_server_can_teach() -> None:

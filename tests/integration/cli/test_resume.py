@@ -92,29 +92,6 @@ def test_what_cannot_resume_is_one_sentence(command_line: CommandLine, tmp_path:
     command_line("resume", first.folder, *PROCESS).is_one_sentence(2, "as in --steps 21.")
 
 
-def test_text_mode_is_asked_for_and_remembered(command_line: CommandLine, tmp_path: Path) -> None:
-    script = {
-        "turns": [{"text": "```bash\necho 42 > output/answer.txt\n```"}, {"text": "```bash\nsubmit\n```"}]
-    }
-    with ScriptedServer(yaml.safe_dump(script)) as server:
-        words = ("-m", "a-model", "--api_base", server.url, "--api_key", "k", *PROCESS)
-        first = command_line("run", "-q", "Work", "--tool-calls", "text", "--max_steps", "1", *words)
-        assert first.code == 5, first.out + first.err
-        again = command_line(*named(first), "--api_key", "k")
-        assert again.code == 0, again.out + again.err
-        assert not any("tools" in request.body for request in server.requests)
-    assert Run.load(first.folder).answer == "42"
-
-
-def test_a_model_that_says_nothing_has_its_own_exit_code(command_line: CommandLine) -> None:
-    with ScriptedServer(yaml.safe_dump({"turns": [{"text": ""}] * 3})) as server:
-        done = command_line(
-            "run", "-q", "Work", "-m", "a-model", "--api_base", server.url, "--api_key", "k", *PROCESS
-        )
-    done.is_one_sentence(6, "The model gave no answer: 3 empty replies; the last ended with stop.")
-    assert "No answer · 3 steps" in done.out
-
-
 def test_options_of_a_run_that_a_resume_changes_hold_and_are_recorded(
     command_line: CommandLine, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from live_kernel import LiveKernel, Message, live_kernel
 from scripted_server import ScriptedServer
 from secret_search import holds, in_folder, in_processes
 from support import KEPT_PIDS, PATIENCE, until
-from warm_kernels import kernel_environment
+from warm_kernels import kernel_environment, renew
 
 from llm_sandbox_nb.benchmark.results import read_results
 from notebooks import execute, notebook_of, outputs
@@ -101,15 +101,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]
         yield running
 
 
-@pytest.fixture
-def notebook(server: JupyterProcess) -> Iterator[Notebook]:
-    """A notebook in a kernel of its own."""
-    session = server.start_session(f"n{secrets.token_hex(4)}.ipynb")
+@pytest.fixture(scope="module")
+def kernel(server: JupyterProcess) -> Iterator[tuple[LiveKernel, Path]]:
+    """A kernel, and where its notebook is saved."""
+    session = server.start_session("n.ipynb")
     with server.client(session["kernel"]["id"]) as client:
-        made = Notebook(server, LiveKernel(None, client), server.root / session["path"])  # type: ignore[arg-type]
-        made.run("%load_ext llm_sandbox_nb")
-        yield made
+        yield LiveKernel(None, client), server.root / session["path"]  # type: ignore[arg-type]
     server.ask(f"api/sessions/{session['id']}", "DELETE")
+
+
+@pytest.fixture
+def notebook(server: JupyterProcess, kernel: tuple[LiveKernel, Path]) -> Notebook:
+    """A notebook in a kernel as new, where no key was typed."""
+    renew(kernel[0].client)
+    made = Notebook(server, *kernel)
+    made.run("%load_ext llm_sandbox_nb")
+    made.run("%sandbox key --forget")
+    return made
 
 
 def make_task(folder: Path) -> None:
@@ -139,6 +147,7 @@ def inside(notebook: Notebook, isolation: str) -> bytes:
     return b"\n".join(base64.b64decode(part) for part in parts)
 
 
+@pytest.mark.alike
 @pytest.mark.timeout(600)
 def test_a_typed_key_is_nowhere_but_in_the_memory_of_the_kernel(
     isolation: str, server: JupyterProcess, notebook: Notebook
@@ -229,18 +238,17 @@ def test_the_search_finds_a_key_that_a_person_puts_into_the_sandbox(
 # ------------------------------------------------------------------------------------- the words of the command
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [("", "No key was typed"), ("two words", "A key has no spaces"), ("sk-\N{EN DASH}x", "plain characters")],
-)
-def test_what_is_no_key_is_refused(typed: str, said: str, notebook: Notebook) -> None:
-    told = notebook.run("%sandbox key anthropic", typed=typed)
-    assert said in told
-    assert not typed or typed not in told
-    assert notebook.run("%sandbox key --forget") == "There was no typed key to forget.\n"
-
-
-def test_a_key_in_the_line_is_refused_and_not_repeated(notebook: Notebook) -> None:
+def test_what_is_no_key_is_refused_and_not_repeated(notebook: Notebook) -> None:
+    refused = {
+        "": "No key was typed",
+        "two words": "A key has no spaces",
+        "sk-\N{EN DASH}x": "plain characters",
+    }
+    for typed, said in refused.items():
+        told = notebook.run("%sandbox key anthropic", typed=typed)
+        assert said in told
+        assert not typed or typed not in told
+        assert notebook.run("%sandbox key --forget") == "There was no typed key to forget.\n"
     for line in (
         f"%sandbox key {new_key()}",
         f"%sandbox key openai {new_key()}",
@@ -270,25 +278,19 @@ def test_a_key_can_be_replaced_and_forgotten(notebook: Notebook) -> None:
         assert "The API key was refused" in notebook.run(cell)
 
 
-@pytest.mark.parametrize(
-    ("model", "provider"),
-    [
-        ("", "openai"),
-        ("scripted/strawberry", "openai"),
-        ("anthropic/claude-sonnet-4-5", "anthropic"),
-        ("gpt-5", "openai"),
-    ],
-)
-def test_without_a_name_it_is_for_the_model_that_cells_use(
-    model: str, provider: str, notebook: Notebook
-) -> None:
-    notebook.run(f"%config SandboxMagics.model = {model!r}")
-    cell = str(notebook.kernel.client.execute("%sandbox key", allow_stdin=True))
-    assert (
-        notebook.kernel.client.get_stdin_msg(timeout=PATIENCE)["content"]["prompt"] == f"Key for {provider}: "
-    )
-    notebook.kernel.client.input("k")
-    notebook.kernel.messages(cell)
+def test_without_a_name_it_is_for_the_model_that_cells_use(notebook: Notebook) -> None:
+    client = notebook.kernel.client
+    for model, provider in {
+        "": "openai",
+        "scripted/strawberry": "openai",
+        "anthropic/claude-sonnet-4-5": "anthropic",
+        "gpt-5": "openai",
+    }.items():
+        notebook.run(f"%config SandboxMagics.model = {model!r}")
+        cell = str(client.execute("%sandbox key", allow_stdin=True))
+        assert client.get_stdin_msg(timeout=PATIENCE)["content"]["prompt"] == f"Key for {provider}: "
+        client.input("k")
+        notebook.kernel.messages(cell)
 
 
 def test_a_key_goes_to_its_own_provider_only(notebook: Notebook) -> None:
@@ -321,7 +323,15 @@ def test_where_nobody_can_type_it_is_one_sentence(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- keys that are given otherwise
 
 
-def test_a_key_of_the_environment_is_in_that_environment_alone(strong_isolation: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "isolation",
+    [
+        pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
+        pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.campaign]),
+    ],
+    indirect=True,
+)
+def test_a_key_of_the_environment_is_in_that_environment_alone(isolation: str, tmp_path: Path) -> None:
     """The kernel's environment has it, and so has whatever the kernel was started by; no sandbox and no file."""
     key = new_key()
     with (
@@ -329,10 +339,10 @@ def test_a_key_of_the_environment_is_in_that_environment_alone(strong_isolation:
         live_kernel(tmp_path, keep=False, OPENAI_API_KEY=key) as kernel,
     ):
         made = Notebook(None, kernel, tmp_path / "n.ipynb")  # type: ignore[arg-type]
-        run_with_it(made, model, CELL.format(url=model.url, isolation=strong_isolation), in_processes(key))
+        run_with_it(made, model, CELL.format(url=model.url, isolation=isolation), in_processes(key))
         holders = {pid for kind, pid in in_processes(key) if kind == "environ"}
         assert holders <= {kernel.manager.provisioner.pid}
-        content = inside(made, strong_isolation)
+        content = inside(made, isolation)
         assert b"three" in content
         made.run("result")
     assert not holds(content, key)
@@ -340,7 +350,7 @@ def test_a_key_of_the_environment_is_in_that_environment_alone(strong_isolation:
     assert in_folder(tmp_path, key) == []
 
 
-@pytest.mark.parametrize("way", ["--api_key", "OPENAI_API_KEY"])
+@pytest.mark.parametrize("way", ["--api_key", pytest.param("OPENAI_API_KEY", marks=pytest.mark.campaign)])
 def test_a_key_of_a_command_line_is_on_it_while_it_runs_and_nowhere_else(way: str, tmp_path: Path) -> None:
     """`--api_key` shows it to everybody who may list processes; a variable shows it to you and to root alone."""
     key = new_key()

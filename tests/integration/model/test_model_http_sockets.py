@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from scripted_server import ScriptedServer
 
 _WATCH = """
@@ -57,17 +56,29 @@ NAMES = [
 ]
 
 
+IN_A_NOTEBOOK = "sys.ps1 = '> '\n"
+"""Where somebody types, dotenv looks for its file in the working folder."""
+
+
+def with_dotenv_file(folder: Path) -> Path:
+    (folder / ".env").write_text("LLM_SANDBOX_CANARY=fired\n")
+    return folder
+
+
 def test_a_scripted_model_opens_no_socket() -> None:
     assert watched(_ASK, SCRIPTED)["seen"] == []
 
 
-def test_only_the_models_server_is_reached() -> None:
+def test_only_the_models_server_is_reached_and_no_dotenv_file_is_read(tmp_path: Path) -> None:
+    """Such a file could send a key to another address."""
     with contextlib.ExitStack() as servers:
         asked = []
         for name in NAMES:
             server = servers.enter_context(ScriptedServer("strawberry", usage="llama" not in name.lower()))
             asked.append((name, server.root if name.startswith("anthropic") else server.url, "key"))
-        seen = watched(_ASK, json.dumps(asked))["seen"]
+        found = watched(IN_A_NOTEBOOK + _ASK, json.dumps(asked), folder=with_dotenv_file(tmp_path))
+    assert found["canary"] is None
+    seen = found["seen"]
     ports = [base.split(":")[2].removesuffix("/v1") for _, base, _ in asked]
     expected = {f"('127.0.0.1', {port})" for port in ports}
     assert isinstance(seen, list)
@@ -109,15 +120,10 @@ def test_litellm_is_imported_while_the_sandbox_starts(tmp_path: Path) -> None:
     assert any(server.root.rpartition(":")[2] in peer for peer in seen), "the model was asked"
 
 
-@pytest.mark.parametrize("mode", ["", "DEV"], ids=["ours", "canary"])
-def test_a_dotenv_file_that_lies_about_is_not_read(tmp_path: Path, mode: str) -> None:
-    """It could send a key to another address. With LITELLM_MODE=DEV, which a person may set, it is read."""
-    (tmp_path / ".env").write_text("LLM_SANDBOX_CANARY=fired\n")
-    code = (
-        "sys.ps1 = '> '\n" + _ASK
-    )  # dotenv looks in the working folder when somebody types, as in a notebook
-    environment = {"LITELLM_MODE": mode} if mode else {}
+def test_the_canary_sees_a_dotenv_file_that_is_read(tmp_path: Path) -> None:
+    """With LITELLM_MODE=DEV, which a person may set, it is read."""
     with ScriptedServer("strawberry") as server:
         asked = json.dumps([("my-model", server.url, "key")])
-        found = watched(code, asked, folder=tmp_path, **environment)
-    assert found["canary"] == ("fired" if mode else None)
+        folder = with_dotenv_file(tmp_path)
+        found = watched(IN_A_NOTEBOOK + _ASK, asked, folder=folder, LITELLM_MODE="DEV")
+    assert found["canary"] == "fired"

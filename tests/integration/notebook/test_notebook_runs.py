@@ -54,6 +54,7 @@ def check_bundle(bundle: dict[str, Any], isolation: str) -> None:
     assert ANSWER in bundle["text/plain"]
 
 
+@pytest.mark.campaign  # tests/browser/test_lab.py runs it too
 def test_the_first_notebook(some_isolation: str, tmp_path: Path) -> None:
     notebook, folder = first_notebook(tmp_path)
     environment = kernel_environment(tmp_path, LLM_SANDBOX_ISOLATION=some_isolation)

@@ -28,11 +28,9 @@ from notebooks import records
 LONGEST = 60.0
 """Seconds of one Run All on a machine that does nothing else."""
 OFFLINE = [sys.executable, str(ROOT / "tests" / "no_route.py")]
-PLACES = [
-    pytest.param("bubblewrap", marks=pytest.mark.bubblewrap),
-    pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.campaign]),
-    pytest.param("process", marks=pytest.mark.campaign),
-]
+PLACES = {"bubblewrap": pytest.mark.bubblewrap, "docker": pytest.mark.docker, "process": pytest.mark.campaign}
+USUAL = {("bubblewrap", "04-beyond-text"), ("bubblewrap", "05-why-agents-fail")}
+"""The others are a campaign."""
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -113,8 +111,14 @@ def test_it_keeps_the_conventions(name: str) -> None:
     assert course.problems_as_written(course.shipped(name)) == []
 
 
-@pytest.mark.parametrize("name", course.EXECUTED)
-@pytest.mark.parametrize("isolation", PLACES)
+@pytest.mark.parametrize(
+    ("isolation", "name"),
+    [
+        pytest.param(place, name, marks=[mark] if (place, name) in USUAL else [mark, pytest.mark.campaign])
+        for place, mark in PLACES.items()
+        for name in course.EXECUTED
+    ],
+)
 def test_it_runs_twice_and_its_solutions_are_right(
     name: str, isolation: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -40,6 +40,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.campaign
 def test_the_scores_of_both_modes_are_computed_in_the_sandboxes(some_isolation: str, tmp_path: Path) -> None:
     notebook = executed("06-measure", some_isolation, tmp_path, MEASURED)
     found = json.loads(printed(notebook.cells[-1]))
@@ -74,6 +75,7 @@ UNPROTECTED = PROTECTED | {
 }
 
 
+@pytest.mark.campaign
 def test_each_isolation_stops_what_the_notebook_says(some_isolation: str, tmp_path: Path) -> None:
     """`process` is the canary: there the letter, the processes and the search for the token succeed."""
     notebook = executed("07-what-can-go-wrong", some_isolation, tmp_path)

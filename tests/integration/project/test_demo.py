@@ -21,6 +21,7 @@ def demo(folder: Path, *words: str, **environment: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.campaign
 def test_the_demo_tells_answer_files_isolation_and_where_the_notebook_is(
     some_isolation: str, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def test_an_example_in_docker(
     assert played(name, "docker", tmp_path, capsys).stop_reason == "submitted"
 
 
+@pytest.mark.campaign
 @pytest.mark.bubblewrap
 def test_the_notebook_of_all_examples_runs_twice(bubblewrap_engine: None, tmp_path: Path) -> None:
     notebook = nbformat.from_dict(examples_notebook())

@@ -126,6 +126,7 @@ async def work() -> None:
         assert box.protection.memory_bytes == 2 * 1024**3
 
 
+@pytest.mark.campaign
 def test_tls(secure: Engine) -> None:
     run(work())
     assert connect().api.containers(all=True) == []

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import descendants
+from support import CAMPAIGN, descendants
 from token_policy import END, SUBMIT, PlainTokenizer, PlayedPolicy, bash, mixed
 
 from llm_sandbox_nb.benchmark.rows import Row
@@ -39,6 +39,7 @@ CONFIG = RolloutConfig(
     time=120.0,
 )
 TOKENIZER = PlainTokenizer()
+COUNT = 100 if CAMPAIGN else 40
 
 
 def rows(count: int) -> list[Row]:
@@ -66,8 +67,8 @@ def sampled(rollout: Rollout) -> list[int]:
 def test_trained_part_is_exactly_what_was_sampled(tmp_path: Path) -> None:
     policy = PlayedPolicy(mixed)
     config = replace(CONFIG, completion_tokens=3500, time=10.0)
-    done = asyncio.run(rollouts_of(policy, rows(100), tmp_path, setting(config), at_once=16))
-    assert len(done) == 100
+    done = asyncio.run(rollouts_of(policy, rows(COUNT), tmp_path, setting(config), at_once=16))
+    assert len(done) == COUNT
     for place, rollout in enumerate(done):
         conversation = rollout.conversation
         assert sampled(rollout) == [one for reply in policy.given[place] for one in reply]

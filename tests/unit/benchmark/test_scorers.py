@@ -137,12 +137,11 @@ def test_a_rejected_option_is_never_the_choice() -> None:
      "<answer>", "<answer>C</answer>", "C is correct. ", "I choose C. ", "Therefore, C. ", "if the answer is C ",
      "答案", "it is ", "C\n", "wait "],
 )  # fmt: skip
-@pytest.mark.parametrize("before", ["", "C. ", "answer is ", "Answer: C"])
-def test_the_time_for_a_hostile_answer_grows_with_its_length_only(before: str, part: str) -> None:
-    text = before + part * (100_000 // len(part)) + "x"
-    started = time.process_time()
-    find_letter(text)
-    assert time.process_time() - started < 5
+def test_the_time_for_a_hostile_answer_grows_with_its_length_only(part: str) -> None:
+    for before in ("", "C. ", "answer is ", "Answer: C"):
+        started = time.process_time()
+        find_letter(before + part * (100_000 // len(part)) + "x")
+        assert time.process_time() - started < 5, before
 
 
 @given(st.text(max_size=80))

@@ -117,34 +117,36 @@ def attacked(tmp_path: Path, changed: Files, test: str, command: str, **more: An
 ENDS = "import os\nos._exit(0)\n"
 COLLECTS = "addopts = --collect-only\n"
 METADATA = "Metadata-Version: 2.1\nName: evil\nVersion: 1\n"
+PYTEST_CHANGES: dict[str, Files] = {
+    "settings in each place": {
+        **dict.fromkeys(["pytest.ini", "tests/pytest.ini", ".pytest.ini", "tox.ini"], f"[pytest]\n{COLLECTS}"),
+        "setup.cfg": f"[tool:pytest]\n{COLLECTS}",
+        "pyproject.toml": '[project]\nname = "total"\n[tool.pytest.ini_options]\naddopts = "--collect-only"\n',
+        "tests/pyproject.toml": '[tool.pytest.ini_options]\naddopts = "--collect-only"\n',
+    },
+    "code in each place": {
+        "conftest.py": ENDS, "tests/conftest.py": ENDS, "pluggy.py": ENDS, "_pytest/__init__.py": ENDS,
+        "pytest/__init__.py": "", "pytest/__main__.py": ENDS, "tests/test_total.py": "def test_total(): pass\n",
+        "evil-1.dist-info/METADATA": METADATA, "evil-1.dist-info/entry_points.txt": "[pytest11]\nevil = evil\n",
+        "evil.py": ENDS,
+    },
+    "the runner as one file": {"pytest.py": ENDS},
+    "no tests": {"tests/test_total.py": None, "tests/conftest.py": None, "tests": "x"},
+}  # fmt: skip
+"""What is left of such a change would end the run, or leave the test out."""
+UNITTEST_CHANGES: dict[str, Files] = {
+    "files": {"unittest.py": ENDS, "test_case.py": FREE},
+    "packages": {"unittest/__init__.py": "", "unittest/__main__.py": ENDS, "test_case/__init__.py": FREE},
+}
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"pytest.ini": f"[pytest]\n{COLLECTS}"}, {".pytest.ini": f"[pytest]\n{COLLECTS}"},
-     {"tests/pytest.ini": f"[pytest]\n{COLLECTS}"}, {"tox.ini": f"[pytest]\n{COLLECTS}"},
-     {"setup.cfg": f"[tool:pytest]\n{COLLECTS}"},
-     {"pyproject.toml": '[project]\nname = "total"\n[tool.pytest.ini_options]\naddopts = "--collect-only"\n'},
-     {"tests/pyproject.toml": '[tool.pytest.ini_options]\naddopts = "--collect-only"\n'},
-     {"conftest.py": ENDS}, {"tests/conftest.py": ENDS}, {"pytest.py": ENDS},
-     {"pytest/__init__.py": "", "pytest/__main__.py": ENDS}, {"pluggy.py": ENDS}, {"_pytest/__init__.py": ENDS},
-     {"tests/test_total.py": "def test_total(): pass\n"},
-     {"tests/test_total.py": None, "tests/conftest.py": None, "tests": "x"},
-     {"evil-1.dist-info/METADATA": METADATA, "evil-1.dist-info/entry_points.txt": "[pytest11]\nevil = evil\n",
-      "evil.py": ENDS}],
-    ids=lambda changed: "+".join(changed),
-)  # fmt: skip
+@pytest.mark.parametrize("changed", PYTEST_CHANGES.values(), ids=PYTEST_CHANGES)
 def test_a_patch_cannot_change_how_pytest_decides(changed: Files, tmp_path: Path) -> None:
     score = attacked(tmp_path, changed, "tests/test_total.py::test_total", PYTEST)
     assert (score.value, score.detail) == (0.0, "1 of 1 tests fail: tests/test_total.py::test_total")
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"unittest.py": ENDS}, {"unittest/__init__.py": "", "unittest/__main__.py": ENDS}, {"test_case.py": FREE},
-     {"test_case/__init__.py": FREE}],
-    ids=lambda changed: "+".join(changed),
-)  # fmt: skip
+@pytest.mark.parametrize("changed", UNITTEST_CHANGES.values(), ids=UNITTEST_CHANGES)
 def test_a_patch_cannot_change_how_unittest_decides(changed: Files, tmp_path: Path) -> None:
     score = attacked(tmp_path, changed, "test_case.Total.test_total", UNITTEST)
     assert score.value == 0, score
@@ -279,18 +281,15 @@ IDS = ['t.py::a["x"]', "t.py::a[$HOME-y]", "t.py::a[`id -u`]", "t.py::a[$(id -u)
        "t.py::a[b\\c]", "t.py::a[!x;&|*?]", "t.py::a[é]"]  # fmt: skip
 
 
-def commands() -> dict[str, str]:
-    found = {}
-    for name in task_names():
-        task = load_task(name)
-        found[f"task {name}"] = task.test_command
-        for row in load_rows(task, SAMPLE):
-            if own := row.extra.get("test_command"):
-                found[f"row {name} {row.id}"] = str(own)
-    return found
+def commands() -> set[str]:
+    tasks = [load_task(name) for name in task_names()]
+    rows = [row for task in tasks for row in load_rows(task, SAMPLE)]
+    return {task.test_command for task in tasks} | {
+        str(row.extra["test_command"]) for row in rows if row.extra.get("test_command")
+    }
 
 
-@pytest.mark.parametrize("command", commands().values(), ids=commands().keys())
+@pytest.mark.parametrize("command", sorted(commands()))
 def test_names_of_tests_reach_the_test_runner_unchanged(command: str, tmp_path: Path) -> None:
     out = tmp_path / "names"
     said = f"() {{ printf '%s\\n' \"$@\" >> {out}; }}"

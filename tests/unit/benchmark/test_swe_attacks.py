@@ -56,6 +56,7 @@ ATTACKS: dict[str, dict[str, str]] = yaml.safe_load(
     (Path(__file__).parents[2] / "data" / "hostile_patches.yaml").read_text()
 )
 PYTEST = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {PYTEST}"
+PARTS = 9
 TESTS = {PYTEST: "tests/test_total.py::test_total", UNITTEST: "test_case.Total.test_total"}
 
 
@@ -98,11 +99,11 @@ def patches_of(folder: Path, changes: dict[str, dict[str, str]]) -> dict[str, tu
 
 
 @pytest.mark.parametrize(
-    "part", [0, *(pytest.param(part, marks=pytest.mark.campaign) for part in range(1, 6))]
+    "part", [0, *(pytest.param(part, marks=pytest.mark.campaign) for part in range(1, PARTS))]
 )
 def test_no_hostile_patch_scores(part: int, tmp_path: Path) -> None:
     assert len(ATTACKS) >= 40
-    found = scores(tmp_path, patches_of(tmp_path, dict(list(ATTACKS.items())[part::6])))
+    found = scores(tmp_path, patches_of(tmp_path, dict(list(ATTACKS.items())[part::PARTS])))
     for name, score in found.items():
         print(name, score)
     assert {name: score for name, score in found.items() if score.value != 0} == {}

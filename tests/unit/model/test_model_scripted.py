@@ -156,28 +156,13 @@ PLAYED = """
 import asyncio, sys
 from llm_sandbox_nb.model.contract import ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
-model = make_model({model!r}, api_base="http://127.0.0.1:1/v1", api_key="k")
-try:
-    asyncio.run(model.reply([{{"role": "user", "content": "hi"}}], [], ModelSettings()))
-except Exception as error:
-    assert type(error).__name__ == "ModelError", error
+make_model("openai/gpt-5")
+model = make_model("scripted/strawberry")
+asyncio.run(model.reply([{"role": "user", "content": "hi"}], [], ModelSettings()))
 print("litellm" in sys.modules, "openai" in sys.modules)
 """
 
 
-@pytest.mark.parametrize(("model", "imported"), [("scripted/strawberry", "False"), ("openai/m", "True")])
-def test_litellm_is_imported_for_real_models_only(model: str, imported: str) -> None:
-    code = PLAYED.format(model=model)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [imported, imported]
-
-
-def test_nothing_heavy_is_imported_before_the_first_reply() -> None:
-    code = (
-        "import sys; from llm_sandbox_nb.model.model_names import make_model; make_model('openai/gpt-5');"
-        "make_model('scripted/strawberry'); print('litellm' in sys.modules, 'openai' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True
-    )
+def test_litellm_is_imported_neither_for_a_scripted_model_nor_before_the_first_reply() -> None:
+    done = subprocess.run([sys.executable, "-c", PLAYED], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -66,51 +66,25 @@ def test_the_table_has_rows_of_all_kinds() -> None:
 
 
 @rows
-def test_the_fold(row: dict[str, Any]) -> None:
-    assert make_runs.facts(Trajectory(events_of(row)), live=row["live"]) == row["facts"]
-
-
-@rows
-def test_facts_that_were_recorded_say_the_same(row: dict[str, Any]) -> None:
-    """All but the line of a step that runs is in the record; a second reading adds nothing."""
-    events = list(with_facts(events_of(row), live=row["live"]))
-    trajectory = Trajectory(events)
-    assert make_runs.facts(trajectory, live=row["live"]) == row["facts"]
-    assert [*with_facts(events, live=row["live"])] == events
-    recorded = lines_of(trajectory)
-    assert all(recorded[: -2 if row["live"] else None])
-    assert Trajectory(events).branches == Trajectory(events_of(row)).branches
-
-
-@rows
-def test_the_events_of_a_saved_card(row: dict[str, Any]) -> None:
-    kept = [ev.parse_python(event) for event in saved_events(events_of(row), live=row["live"])]
-    assert make_runs.facts(Trajectory(kept), live=row["live"]) == row["facts"]
-
-
-@rows
-def test_the_list_of_a_server(row: dict[str, Any]) -> None:
+def test_who_reads_the_events_says_the_same(row: dict[str, Any]) -> None:
+    """The fold; with facts that were recorded; of the events of a saved card; and the list of a server."""
+    events, live, facts = events_of(row), row["live"], row["facts"]
+    assert make_runs.facts(Trajectory(events), live=live) == facts
+    told = list(with_facts(events, live=live))
+    trajectory = Trajectory(told)
+    assert make_runs.facts(trajectory, live=live) == facts
+    assert [*with_facts(told, live=live)] == told, "a second reading adds nothing"
+    assert all(lines_of(trajectory)[: -2 if live else None]), "all but the line of a step that runs"
+    assert trajectory.branches == Trajectory(events).branches
+    kept = [ev.parse_python(event) for event in saved_events(events, live=live)]
+    assert make_runs.facts(Trajectory(kept), live=live) == facts
     run = WatchedRun()
     for event in row["events"]:
         run.add(event)
-    listed = run.to_json(live=row["live"], away=False)
-    facts = row["facts"]
+    listed = run.to_json(live=live, away=False)
     assert listed["status"] == {name: facts[name] for name in ("state", "words", "meaning", "check")}
     assert (listed["held"] or {}).get("call_id") == facts["held"]
-    assert listed["paused"] == (facts["paused"] and row["live"])
-
-
-@rows
-def test_green_is_a_check_that_passed_and_nothing_else(row: dict[str, Any]) -> None:
-    passed = row["facts"]["check"] == "passed"
-    assert (row["facts"]["meaning"] == "ok") == passed
-    card = card_of(events_of(row))
-    html = "".join((card.live() if row["live"] else card.final())["text/html"])
-    body = re.sub(r"<style.*?</style>", "", html, flags=re.DOTALL)
-    has_check = any(event["kind"] == "checked" for event in row["events"])
-    assert ("color:#2da44e" in body) == passed
-    assert ("class='lsn-g'" in body) <= has_check
-    assert ("checked" in row["facts"]["words"].replace("not checked", "")) <= has_check
+    assert listed["paused"] == (facts["paused"] and live)
 
 
 GREEN_RULES = {
@@ -146,15 +120,24 @@ def test_no_style_makes_something_else_green() -> None:
 
 @rows
 def test_the_card_in_html_and_in_text(row: dict[str, Any]) -> None:
-    card = card_of(events_of(row))
+    """Green is a check that passed, and nothing else."""
+    facts, card = row["facts"], card_of(events_of(row))
     bundle = card.live() if row["live"] else card.final()
-    for text in (text_of(bundle["text/html"]), bundle["text/plain"]):
-        assert row["facts"]["words"] in text
-        for line in row["facts"]["lines"][-1 if row["facts"]["calm"] else -3 :]:
+    html = "".join(bundle["text/html"])
+    for text in (text_of(html), bundle["text/plain"]):
+        assert facts["words"] in text
+        for line in facts["lines"][-1 if facts["calm"] else -3 :]:
             for word in said(line):
                 assert word in text, word
-        for calm in row["facts"]["calm"] if not row["live"] else ():
+        for calm in facts["calm"] if not row["live"] else ():
             assert all(word in text for word in calm), calm
+    passed = facts["check"] == "passed"
+    body = re.sub(r"<style.*?</style>", "", html, flags=re.DOTALL)
+    has_check = any(event["kind"] == "checked" for event in row["events"])
+    assert (facts["meaning"] == "ok") == passed
+    assert ("color:#2da44e" in body) == passed
+    assert ("class='lsn-g'" in body) <= has_check
+    assert ("checked" in facts["words"].replace("not checked", "")) <= has_check
 
 
 @pytest.mark.parametrize("row", ENDED, ids=[row["name"] for row in ENDED])
@@ -208,4 +191,4 @@ def test_a_changed_word_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     row = next(row for row in ROWS if row["name"] == "denied by a person")
     monkeypatch.setitem(make_runs.step_line.__globals__["DECIDED"], "skip", "skipped by you")
     with pytest.raises(AssertionError):
-        test_the_fold(row)
+        test_who_reads_the_events_says_the_same(row)
