@@ -28,7 +28,9 @@ from llm_sandbox_nb.benchmark.scorers import score_row
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "original-differences.toml"
-COUNTER = re.compile(r"\s*\[?Steps [Rr]emaining: (\d+)\]?(.*)\Z", re.DOTALL)
+COUNTER = re.compile(
+    r"(?:\n\n\[Steps remaining: (?P<ours>\d+)\]|\nSteps Remaining: (?P<theirs>\d+)).*\Z", re.DOTALL
+)
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 TASKS = ("math", "physics", "chem", "biomed", "long_context", "instruct_follow", "instruct_pretrain")
 MISSING = "(missing)"
@@ -181,7 +183,7 @@ def request_facts(body: Mapping[str, Any]) -> dict[str, Any]:
         counter = COUNTER.search(text)
         found[f"text/{message['role']}"] = COUNTER.sub("", text) if counter else text
         if counter:
-            found["counter/steps"] = int(counter[1])
+            found["counter/steps"] = int(counter["ours"] or counter["theirs"])
             found["counter/form"] = text[counter.start() :]
     for tool in body.get("tools", ()):
         function = tool["function"]

@@ -22,4 +22,5 @@ def test_each_difference_from_the_original_is_stated(
     assert len({point.id for point in points}) == len(points) >= 136
     same = sum(point.same for point in points)
     print(f"\n{len(points)} points: {same} the same, {len(points) - same} different")
-    assert problems(points, stated_differences()) == []
+    found = problems(points, stated_differences())
+    assert not found, "\n".join(found)
