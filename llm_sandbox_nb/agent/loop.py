@@ -39,6 +39,7 @@ from llm_sandbox_nb.model.contract import (
     ModelSettings,
     Reply,
     ToolCall,
+    until_prepared,
 )
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Changes, Sandbox
@@ -138,6 +139,8 @@ class Loop:
     _silent: SilentReplies = field(default_factory=SilentReplies)
     _nudge: str = ""
     """The answer to a reply without a call."""
+    _asked_for: float = 0.0
+    """Seconds of the requests of a step, with their retries."""
     _in_text: bool = False
     """Whether calls are written as text."""
     _demand: bool = False
@@ -325,7 +328,8 @@ class Loop:
     # --- the model ---
 
     async def _ask_model(self) -> Reply:
-        step, started = self.meter.begin_step(), time.monotonic()
+        step, self._asked_for = self.meter.begin_step(), 0.0
+        await self._in_time(unless_failed(until_prepared(self.model), self.workspace))
         while True:
             try:
                 reply = await self._in_time(unless_failed(self._fitting_reply(step), self.workspace))
@@ -334,7 +338,7 @@ class Loop:
                 if not self._other_way(stop.__cause__):
                     raise
         reply = self._with_written_calls(reply)
-        self._add_reply(reply, time.monotonic() - started)
+        self._add_reply(reply, self._asked_for)
         return reply
 
     async def _fitting_reply(self, step: int) -> Reply:
@@ -358,9 +362,13 @@ class Loop:
             messages, tools = self._text.request(messages), []
         elif self._demand and most is None:
             settings.extra_body = {"tool_choice": "required", **settings.extra_body}
-        return await call_model(
-            self.model, messages, tools, settings, self.retries, self.recorder, step, self.window.learn
-        )
+        started = time.monotonic()
+        try:
+            return await call_model(
+                self.model, messages, tools, settings, self.retries, self.recorder, step, self.window.learn
+            )
+        finally:
+            self._asked_for += time.monotonic() - started
 
     def _other_way(self, failure: BaseException | None) -> bool:
         """Whether a request that failed is sent again in another way: without a demand, or in text mode."""

@@ -31,6 +31,7 @@ from llm_sandbox_nb.trajectory.run_folder import (
     RunFiles,
     RunNotFoundError,
     find_run_folder,
+    record_of,
 )
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
@@ -196,7 +197,7 @@ class RunRecord:
     def load(cls, path: str | Path) -> Self:
         """A run from its folder, its journal, its id or a part of that, or a `trajectory.json` in the paper's form.
 
-        An id is looked for in the folder `sandbox-runs` here.
+        The folder may also be one that the paper's package wrote. An id is looked for in `sandbox-runs` here.
 
         Raises:
             FileNotFoundError: there is none, or several have this part in their names.
@@ -207,12 +208,13 @@ class RunRecord:
         if not isinstance(path, str | os.PathLike):
             raise InputError(f"Run.load takes a folder, a file, or a part of a run's id, not {path!r:.80}.")
         path = Path(path).expanduser()
-        path = (find_run_folder(str(path), Path(RUNS)) if len(path.parts) == 1 else path).resolve()
+        path = find_run_folder(str(path), Path(RUNS)) if len(path.parts) == 1 else path
+        path = record_of(path.resolve())
         if path.suffix == ".json":
             return cls(path.parent, read_seed(path), has_journal=False)
-        if not path.exists() or (path.is_dir() and not (path / JOURNAL).exists()):
+        if not path.is_file():
             raise RunNotFoundError(f"There is no run at {path}: a run is a folder with a {JOURNAL} in it.")
-        return cls(path if path.is_dir() else path.parent, Trajectory(read_journal(path)))
+        return cls(path.parent, Trajectory(read_journal(path)))
 
     @property
     def journal(self) -> Path:

@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from llm_sandbox_nb.formats.llm_in_sandbox import from_seed, is_seed, read_json
+from llm_sandbox_nb.formats.llm_in_sandbox import from_seed, is_seed, many_runs, read_json
 from llm_sandbox_nb.own_folder import names_below
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
@@ -134,7 +134,7 @@ def _read(file: Path, given: Path) -> Iterator[Loaded]:
         yield Loaded(file.parent.name, group, "journal", file, trajectory)
         return
     content = read_json(file)
-    many = _many(content)
+    many = many_runs(content)
     if many is None and not is_seed(content):
         raise ValueError(_FOREIGN)
     if many is None:
@@ -144,15 +144,6 @@ def _read(file: Path, given: Path) -> Iterator[Loaded]:
         return
     for name, one in many.items():
         yield Loaded(str(name), _group(file.parent, given), "seed", file, from_seed(one, str(name)))
-
-
-def _many(content: Any) -> dict[str, Any] | None:
-    """The runs of a file that holds many: an object of them by id, or a list."""
-    if isinstance(content, list):
-        return {str(number): one for number, one in enumerate(content)}
-    if isinstance(content, dict) and not is_seed(content):
-        return {key: one for key, one in content.items() if is_seed(one)} or None
-    return None
 
 
 def _group(folder: Path, given: Path) -> str:

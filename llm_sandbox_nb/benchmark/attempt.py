@@ -21,7 +21,14 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.swe import collect_patch, prepare_repository
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.encoded_text import text_of
-from llm_sandbox_nb.model.contract import ContextOverflowError, Model, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.model.contract import (
+    ContextOverflowError,
+    Model,
+    ModelError,
+    ModelSettings,
+    Reply,
+    until_prepared,
+)
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
@@ -191,6 +198,7 @@ async def with_one_reply(
 
 
 async def _ask(how: HowToAsk, messages: list[dict[str, Any]], recorder: Recorder) -> Reply:
+    await until_prepared(how.model)
     started = time.monotonic()
     reply = await reply_with_retries(
         how.model,

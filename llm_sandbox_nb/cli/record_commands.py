@@ -22,7 +22,7 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
-from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder
+from llm_sandbox_nb.trajectory.run_folder import JOURNAL, RunNotFoundError, find_run_folder, record_of
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 _ANALYZED = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_rate", "files_rate", "computation_rate",
@@ -75,7 +75,8 @@ def show_command(arguments: argparse.Namespace) -> int:
         UsageError: there is no run, or it cannot be read.
     """
     path = run_path(arguments.run)
-    journal = path / JOURNAL if path.is_dir() else path.resolve()
+    journal = record_of(path.resolve())
+    journal = journal / JOURNAL if journal.is_dir() else journal
     if not os.path.lexists(journal):
         raise UsageError(f"There is no run at {path}: give the folder that holds its {JOURNAL}.")
     folder, foreign = journal.parent, journal.suffix == ".json"

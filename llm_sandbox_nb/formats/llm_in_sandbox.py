@@ -22,6 +22,7 @@ from typing import Any
 from llm_sandbox_nb.own_folder import NotOwnFileError, read_file
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.messages import tool_message
+from llm_sandbox_nb.trajectory.older import steps_remaining
 from llm_sandbox_nb.trajectory.run_folder import SEED
 from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
@@ -40,6 +41,8 @@ _COUNTED = 400
 """Characters of the end in which the steps that remain are looked for."""
 _REFUSED = re.compile(r"\s*(?:ERROR\b|Error\b[:!]?|Unknown command:)")
 _SHELLS = ("execute_bash", "bash")
+NEW_SHELLS = {"shell": "of each call"}
+"""In the settings of a run that begins: each command gets a shell of its own, as in the paper's package."""
 _TOO_LONG = "The command took too long"
 
 
@@ -75,9 +78,14 @@ def _records(step: Step) -> Iterator[dict[str, Any]]:
                 "function": call.tool if call else "",
                 "parameters": (call.arguments or {}) if call else {},
             },
-            "observation": call.output if call else step.nudge,
+            "observation": _observed(call) if call else step.nudge.removesuffix(steps_remaining(step.nudge)),
             "metadata": {"step": 0, "exec_time": step.model_time if number == 0 else 0.0},
         }
+
+
+def _observed(call: Call) -> str:
+    """What the tool gave: the package counts the steps that remain in its messages, and not in its record."""
+    return call.result.body if call.result else call.live_output
 
 
 def read_seed(path: Path) -> Trajectory:
@@ -111,8 +119,22 @@ def is_seed(content: Any) -> bool:
     return isinstance(content, dict) and any(isinstance(content.get(key), list) for key in _RECORDS)
 
 
+def many_runs(content: Any) -> dict[str, Any] | None:
+    """The records of a file that holds many runs, as the benchmark of the package writes it, by the id of the problem.
+
+    None when it is no such file.
+    """
+    if isinstance(content, list):
+        return {str(number): one for number, one in enumerate(content)}
+    if isinstance(content, dict) and not is_seed(content):
+        return {key: one for key, one in content.items() if is_seed(one)} or None
+    return None
+
+
 def from_seed(content: Any, name: str) -> Trajectory:
     """A trajectory from what JSON gave; `name` becomes the run's id. Raises ValueError when it is none."""
+    if many := many_runs(content):
+        raise ValueError(f"it holds {len(many)} runs of a benchmark: read them with `llm-sandbox-nb analyze`")
     try:
         return Trajectory(_events(content, name))
     except KeyError as error:
@@ -122,17 +144,25 @@ def from_seed(content: Any, name: str) -> Trajectory:
 
 
 def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:
-    yield ev.RunStarted(run_id=name, task=content["problem_statement"], model="")
-    yield ev.MessageAdded(message={"role": "user", "content": content["problem_statement"]})
     steps = next((content[key] for key in _RECORDS if key in content), None)
     if steps is None:
         raise KeyError(_RECORDS[0])
+    settings = NEW_SHELLS if any(map(_is_of_the_package, steps)) else {}
+    yield ev.RunStarted(run_id=name, task=content["problem_statement"], model="", settings=settings)
+    yield ev.MessageAdded(message={"role": "user", "content": content["problem_statement"]})
     for number, record in enumerate(steps, 1):
         yield from _step_events(number, record)
     submitted = bool(steps) and steps[-1]["action"].get("function") in ("submit", "finish")
     if submitted:
         answer = content.get("agent_answer") or None
         yield ev.RunFinished(stop_reason="submitted", steps=len(steps), answer=answer)
+
+
+def _is_of_the_package(record: dict[str, Any]) -> bool:
+    """Whether the paper's own package has written a record: ours has another form of results."""
+    return record["action"].get("function") in _SHELLS and bool(
+        _LABEL.match(_EXIT.sub("", record["observation"], count=1))
+    )
 
 
 def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:

@@ -195,3 +195,13 @@ class SlowToBegin(Protocol):
         Called in the event loop of the run, when its sandbox begins to start.
         """
         ...
+
+    async def prepared(self) -> None:
+        """Wait for the end of the preparations, which are no part of a request's time. Raises nothing."""
+        ...
+
+
+async def until_prepared(model: Model) -> None:
+    """Wait until a request to `model` takes only the time of the request."""
+    if isinstance(model, SlowToBegin):
+        await model.prepared()

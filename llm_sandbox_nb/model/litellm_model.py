@@ -6,6 +6,7 @@ LiteLLM is imported late, and with everything turned off that talks to anybody b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -166,6 +167,11 @@ class LiteLLMModel:
         self._importing.add_done_callback(
             lambda done: done.cancelled() or done.exception()
         )  # `reply` tells it
+
+    async def prepared(self) -> None:
+        """Wait until LiteLLM is imported."""
+        with contextlib.suppress(ImportError):  # `reply` tells it
+            await _loaded()
 
     async def check(self) -> None:
         """Find out whether the provider is known and there is a key, before anything is started.

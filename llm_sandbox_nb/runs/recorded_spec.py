@@ -16,8 +16,10 @@ from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.agent.run_spec import RunSpec, with_given
 from llm_sandbox_nb.agent.text_mode import ToolCalls
+from llm_sandbox_nb.agent.tools.execute_bash import BashInNewShell
 from llm_sandbox_nb.agent.tools.own_tool import RecordedTool, missing_tools
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, with_own_tools
+from llm_sandbox_nb.formats.llm_in_sandbox import NEW_SHELLS
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 from llm_sandbox_nb.sandbox.isolations import (
@@ -77,13 +79,23 @@ def recorded_toolbox(run: RunRecord) -> Toolbox:
     recorded = run.trajectory.start.tools if run.trajectory.start else []
     described = [schema.get("function") for schema in recorded]
     own = [RecordedTool(one) for one in described if isinstance(one, dict) and one.get("name") not in TOOLS]
-    return Toolbox([*TOOLS.values(), *own])
+    return _with_its_shell(run, Toolbox([*TOOLS.values(), *own]))
+
+
+def recorded_shell(run: RunRecord) -> Mapping[str, str]:
+    """The setting of a run whose commands get a shell each; empty where one shell lasts."""
+    settings = run.trajectory.start.settings if run.trajectory.start else {}
+    return NEW_SHELLS if NEW_SHELLS.items() <= settings.items() else {}
+
+
+def _with_its_shell(run: RunRecord, toolbox: Toolbox) -> Toolbox:
+    return Toolbox([*toolbox.values(), BashInNewShell()]) if recorded_shell(run) else toolbox
 
 
 def _same_tools(run: RunRecord, given: Iterable[Callable[..., Any]] | None) -> Toolbox:
     """The tools to continue with. Raises InputError when they are not those that the run had."""
     had = recorded_toolbox(run)
-    toolbox = had if given is None else with_own_tools(given)
+    toolbox = had if given is None else _with_its_shell(run, with_own_tools(given))
     executable = {name for name, tool in toolbox.items() if not isinstance(tool, RecordedTool)}
     if missing := [name for name in had if name not in executable]:
         raise InputError(missing_tools(missing))

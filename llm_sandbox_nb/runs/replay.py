@@ -25,7 +25,7 @@ from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
 from llm_sandbox_nb.runs.checkpoint_files import files_after, starting_files
 from llm_sandbox_nb.runs.compare import EndFiles, left_out, printable, shown
 from llm_sandbox_nb.runs.event_loops import Awaitable
-from llm_sandbox_nb.runs.recorded_spec import recorded_spec, sandbox_options
+from llm_sandbox_nb.runs.recorded_spec import recorded_shell, recorded_spec, sandbox_options
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
@@ -192,7 +192,7 @@ async def play(
         pause_rules=PauseRules(),
         given={call.id: text for call in calls if (text := given_for(call)) is not None},
         replies=len(replied),
-        provenance={label: run.id or run.folder.name},
+        provenance={label: run.id or run.folder.name, **recorded_shell(run)},
     )
     opening = SandboxOpening.new(sandbox_options(run, options))
     beside = run.folder.parent if run.has_journal else Path("sandbox-runs")

@@ -119,6 +119,15 @@ def _subfolders(folder: Path) -> Iterator[Path]:
         return
 
 
+def record_of(path: Path) -> Path:
+    """The file with the record of the run at `path`: its journal, else a `trajectory.json` of the paper's package.
+
+    `path` itself when it is no folder, or a folder without either.
+    """
+    names = (JOURNAL, SEED) if path.is_dir() else ()
+    return next((path / name for name in names if os.path.lexists(path / name)), path)
+
+
 def short_ids(folders: Iterable[Path]) -> dict[Path, str]:
     """For each run the shortest beginning of the last part of its name, or more of the name, that no other run has."""
     folders = list(folders)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 import unicodedata
 import uuid
 from collections.abc import Mapping
@@ -58,6 +59,22 @@ to go on running in the background, with its output sent to a file.
         stdout_file = await _save_cut_stream(box, result, "stdout")
         stderr_file = await _save_cut_stream(box, result, "stderr")
         return Outcome(describe(result, stdout_file, stderr_file), result=result)
+
+
+class BashInNewShell(ExecuteBash):
+    """`execute_bash` of records of the paper's package, which gives each command a shell of its own."""
+
+    description = ExecuteBash.description.replace(
+        "* The shell lasts from call to call: directory, variables, functions and activated environments stay.",
+        "* Each call gets a new shell: directory, variables, functions and activated environments do not stay.",
+    )
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
+        """See `Tool.execute`."""
+        root, command = shlex.quote(context.box.directories.root), shlex.quote(arguments["command"])
+        return await super().execute(
+            {**arguments, "command": f"(cd -- {root} && exec bash -c {command})"}, context
+        )
 
 
 async def _save_cut_stream(box: Sandbox, result: CommandResult, stream: str) -> str | None:

@@ -230,6 +230,31 @@ async def test_a_conversation_from_elsewhere_gets_its_files_and_goes_on_live(tmp
         assert await box.read_file("note.txt") == b"a note\n"
 
 
+@awaited
+async def test_a_record_of_the_paper_s_package_is_rebuilt_with_a_shell_for_each_call(tmp_path: Path) -> None:
+    """`cd` and variables end with their call, also when the rebuilt run is replayed and resumed."""
+    commands = ["mkdir sub; cd sub; pwd; export SEEN=yes", "basename $PWD > where.txt; echo seen=$SEEN; ls"]
+    label = "Execution output of \\[execute_bash]:\n\\[STDOUT]\n"
+    steps = [
+        {
+            "thought": "", "reasoning_content": "", "metadata": {"step": number, "exec_time": 1.0},
+            "action": {"function": "execute_bash", "parameters": {"command": command}},
+            "observation": f"Exit code: 0\n{label}?",
+        }
+        for number, command in enumerate(commands, 1)
+    ]  # fmt: skip
+    (tmp_path / "trajectory.json").write_text(json.dumps({"problem_statement": "Look.", "steps": steps}))
+    run = await Run.load(tmp_path).rebuild(isolation="process", output_dir=tmp_path / "runs")
+    assert [step.calls[0].arguments for step in run.steps] == [{"command": one} for one in commands]
+    assert "/sub\n" in outputs(run)[0]
+    assert "seen=\n" in outputs(run)[1]
+    assert "sub\nwhere.txt" in outputs(run)[1]
+    assert (await run.replay(isolation="process")).ok
+    await run.resume("Look again.", model=TalkingModel(3, command="ls -d sub; cd sub"))
+    assert "sub" in outputs(run)[2]
+    assert "No such file" not in outputs(run)[2]
+
+
 @contextmanager
 def held(journal: Path) -> Iterator[None]:
     """Somebody else writes this journal."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from memory_sandbox import MemorySandbox, workspace_of
 from talking_replies import with_calls
-from virtual_time import run_in_virtual_time
+from virtual_time import Clock, run_in_virtual_time
 
 from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
@@ -19,7 +19,8 @@ from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.model_call import unless_failed, well_formed
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
-from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, SlowToBegin, ToolCall
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.events import Usage
 
@@ -74,6 +75,26 @@ def played(folder: Path, model: FakeModel, limits: RunLimits) -> tuple[Loop, Sto
 
 
 VIEW = ("str_replace_editor", '{"command": "view", "path": "/testbed"}')
+
+
+def test_the_time_of_a_step_is_that_of_its_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import of a library before the first request, and tools, are no part of it."""
+    clock = Clock()
+    monkeypatch.setattr("time.monotonic", clock)
+
+    class Slow(FakeModel):
+        def prepare(self) -> None: ...
+
+        async def prepared(self) -> None:
+            clock.now += 0 if self.requests else 6
+
+        async def reply(self, *given: Any) -> Reply:
+            clock.now += 0.25
+            return await super().reply(*given)
+
+    loop, _ = played(tmp_path, Slow(VIEW), RunLimits(steps=2))
+    assert [step.model_time for step in loop.recorder.trajectory.steps] == [0.25, 0.25]
+    assert isinstance(make_model("openai/x", api_base="http://127.0.0.1:1/v1", api_key="x"), SlowToBegin)
 
 
 def test_history_is_only_ever_added_to(tmp_path: Path) -> None:

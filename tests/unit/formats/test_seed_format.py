@@ -9,6 +9,7 @@ import pytest
 
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.formats.llm_in_sandbox import (
+    NEW_SHELLS,
     dump_seed,
     from_seed,
     outcome,
@@ -112,6 +113,48 @@ def test_several_calls_of_a_reply_are_several_records() -> None:
     assert [record["metadata"] for record in content["steps"]] == [
         {"step": 1, "exec_time": 2.0}, {"step": 2, "exec_time": 0.0},
     ]  # fmt: skip
+
+
+def test_the_steps_that_remain_are_in_no_observation() -> None:
+    """As in the package: they are told in messages, and recorded nowhere."""
+    counter = "\n\n[Steps remaining: 7]\nThis is the last turn."
+    trajectory = Trajectory([
+        ev.RunStarted(run_id="r", task="t", model="m"),
+        ev.ModelReplied(step=1, message={"role": "assistant", "content": ""}),
+        ev.CallProposed(step=1, call_id="a", tool="execute_bash", raw_arguments="{}", arguments={}),
+        ev.CallFinished(step=1, call_id="a", observation=f"A{counter}", after=counter),
+        ev.ModelReplied(step=2, message={"role": "assistant", "content": "No call."}),
+        ev.MessageAdded(message={"role": "user", "content": f"Call a tool.{counter}"}),
+    ])  # fmt: skip
+    assert [record["observation"] for record in to_seed(trajectory)["steps"]] == ["A", "Call a tool."]
+
+
+@pytest.mark.parametrize(
+    ("observation", "settings"),
+    [
+        ("Exit code: 0\nExecution output of \\[execute_bash]:\n\\[STDOUT]\n3\n", NEW_SHELLS),
+        ("Exit code: -1\nExecution output of [execute_bash]:\nlate", NEW_SHELLS),
+        ("Exit code: 0\n[stdout]\n3", {}),
+        ("Exit code: 0\n(no output)", {}),
+    ],
+)
+def test_the_package_gives_each_command_a_shell(observation: str, settings: dict[str, str]) -> None:
+    action = {"function": "execute_bash", "parameters": {"command": "x"}}
+    record = {"thought": "", "action": action, "observation": observation, "metadata": {}}
+    start = from_seed({"problem_statement": "t", "steps": [record]}, "x").start
+    assert start
+    assert start.settings == settings
+
+
+def test_a_folder_of_the_package_is_a_run(tmp_path: Path) -> None:
+    (tmp_path / "trajectory.json").write_text(PUBLISHED, "utf-8")
+    assert Run.load(tmp_path).task == "How many r's? ünï"
+    many = {name: {"problem_statement": "t", "trajectory": []} for name in ("p1", "p2")}
+    (tmp_path / "trajectory.json").write_text(json.dumps(many))
+    with pytest.raises(
+        ValueError, match="it holds 2 runs of a benchmark: read them with `llm-sandbox-nb analyze`"
+    ):
+        Run.load(tmp_path)
 
 
 def test_an_empty_run_can_be_written() -> None:
