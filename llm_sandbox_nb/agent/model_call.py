@@ -49,8 +49,7 @@ async def call_model(
     """
 
     def on_attempt(attempt: int, sent: ModelSettings) -> None:
-        values = {name: value for name, value in dataclasses.asdict(sent).items() if value not in (None, {})}
-        recorder.emit(ev.ModelRequested(step=step, attempt=attempt, settings=public_settings(values)))
+        recorder.emit(ev.ModelRequested(step=step, attempt=attempt, settings=recorded_settings(sent)))
 
     def on_delta(text: str, reasoning: str) -> None:
         recorder.emit(ev.ModelDelta(step=step, text=ev.clean_text(text), reasoning=ev.clean_text(reasoning)))
@@ -85,6 +84,13 @@ async def call_model(
     except ModelError as error:
         raise StopRun("model_error", str(error)) from error
     return well_formed(reply)
+
+
+def recorded_settings(sent: ModelSettings) -> dict[str, Any]:
+    """The settings of a request as the record has them: those that were given, without secrets."""
+    values = {name: value for name, value in dataclasses.asdict(sent).items() if value not in (None, {})}
+    made: dict[str, Any] = public_settings(values)
+    return made
 
 
 def well_formed(reply: Reply) -> Reply:

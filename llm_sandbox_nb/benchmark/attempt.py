@@ -13,6 +13,7 @@ from typing import Any
 from llm_sandbox_nb.agent.artifacts import ANSWER_LIMIT
 from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.model_call import recorded_settings
 from llm_sandbox_nb.agent.prompts import fill
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder, public_settings, versions
 from llm_sandbox_nb.agent.text_mode import ToolCalls
@@ -206,7 +207,9 @@ async def _ask(how: HowToAsk, messages: list[dict[str, Any]], recorder: Recorder
         [],
         how.settings,
         policy=how.retries,
-        on_attempt=lambda attempt, settings: recorder.emit(ev.ModelRequested(step=1, attempt=attempt)),
+        on_attempt=lambda attempt, sent: recorder.emit(
+            ev.ModelRequested(step=1, attempt=attempt, settings=recorded_settings(sent))
+        ),
         on_failure=lambda attempt, error, wait: recorder.emit(
             ev.ModelFailed(step=1, attempt=attempt, error=error.kind, message=str(error), retry_in=wait)
         ),

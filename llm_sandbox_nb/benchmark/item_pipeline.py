@@ -141,7 +141,8 @@ class LocalBackend:
             documents = "prompt" if item.mode == "sandbox-prompt" else "files"
             made = await in_sandbox(item.task, item.row, self.how, self.open_box, folder, documents=documents)
         if self.how.save_responses:
-            save_responses(made.run.trajectory, made.run.folder / RESPONSES)
+            address = getattr(self.how.model, "api_base", None)
+            save_responses(made.run.trajectory, made.run.folder / RESPONSES, address)
         return made
 
     async def _scored(self, item: Item, attempt: Attempt, started: float, out: Path) -> Result:

@@ -18,6 +18,9 @@ _SCORE_CODES = """\
 Exit codes: 0 all items have a score, 1 some have none, 2 the command line or a file it names is wrong,
 3 stopped early (no key, no model, ...), 130 interrupted.
 """
+_REPORT_CODES = (
+    "Exit codes: 0 all planned results have a score, 1 some are missing or have none, 2 there are no results."
+)
 _SHARED_GROUPS = ("model", "limits", "sandbox")
 SCORE_OPTIONS = ("data", "workers", "judge_model", "judge_base_url", "judge_repeats")
 SCORE_SETTINGS = ("api_base", "api_key", "api_key_env", "isolation", "profile", "image", "network")
@@ -54,13 +57,14 @@ BENCHMARK_OPTIONS = (
     Option("context", "documents in files, in the prompt, or both with a comma", contexts, ("files",),
            metavar="WHERE"),
     Option("workers", "how many items run at once", whole_number, 8, ("LLM_NUM_WORKERS",), metavar="N",
-           aliases=("num_workers",)),
+           aliases=("num_workers",), short="n"),
     Option("repeats", "how often each problem is done (default: the task's)", whole_number, metavar="N"),
     Option("start_id", "number of the first row, from 0", index, 0, metavar="N"),
     Option("end_id", "number of the row before which it ends", whole_number, metavar="N"),
     Option("attempts", "how often an item that failed is tried", whole_number, 2, metavar="N"),
     Option("retry_errors", "do items again that failed in an earlier start", yes_or_no, True, metavar="BOOL"),
-    Option("out", "folder of the results", text, "results", metavar="FOLDER", aliases=("output_dir",)),
+    Option("out", "folder of the results", text, "results", metavar="FOLDER", aliases=("output_dir",),
+           short="o"),
     Option("max_response_len", "most tokens of the one reply in mode llm (default: --max_tokens_per_call)",
            whole_number, metavar="N"),
     Option("ray", "spread over the nodes of a Ray cluster: auto (this machine's), or HOST:PORT", text,
@@ -100,7 +104,9 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
         for one in GROUPS[title]:
             run.add_option(group, one)
     run.add_option(run, option("save_litellm_response"))
-    report = actions.add_parser("report", help="report the results, as tables or one HTML file")
+    report = actions.add_parser(
+        "report", help="report the results, as tables or one HTML file", epilog=_REPORT_CODES
+    )
     report.add_argument("results", metavar="FOLDER", help="what was --out of `benchmark run`")
     report.add_argument("--html", metavar="FILE", nargs="?", const="report.html", help="also write a page")
     score = actions.add_parser(

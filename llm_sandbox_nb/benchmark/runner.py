@@ -152,7 +152,7 @@ class Runner:
         files = {item.task.scorer: item.task.name for item in items if item.task.has_own_scorer}
         for scorer, name in files.items():
             if problem := await scoring.check(scorer):
-                raise FatalError(f"Task {name} cannot be scored: {problem.rstrip('.')}; correct {scorer}.")
+                raise FatalError(f"Task {name} cannot be scored by {scorer}: {problem.rstrip('.')}.")
 
     async def score_again(self, items: list[Item]) -> list[Item]:
         """Score the answers that are kept, with today's scorer. Returns the items whose model must be asked.

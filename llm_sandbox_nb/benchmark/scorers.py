@@ -46,6 +46,7 @@ def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 
 
 _ONE_LETTER = re.compile(r"[(\[]?[A-Za-z][)\].]?")
+_PAPERS_PACKAGE = "llm_in_sandbox"
 _WORD = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -126,15 +127,19 @@ def gold_problem(scorer: str, row: Row) -> str:
     return ""
 
 
+class ScorerError(ValueError):
+    """The Python file of a task cannot be used. The message is one sentence that says what to do."""
+
+
 def load_scorer(path: Path) -> Callable[..., Any]:
     """The function `score` of a Python file, or `compute_score` as in the paper's package.
 
     Raises:
-        ValueError: it has neither.
+        ScorerError: it has neither, or needs what is not installed.
     """
     found = _function(path, "score", "compute_score")
     if found is None:
-        raise ValueError(f"{path} has no function `score(answer, gold, **row)`: write one.")
+        raise ScorerError(f"{path} has no function `score(answer, gold, **row)`: write one.")
     return found
 
 
@@ -147,9 +152,18 @@ def _function(path: Path, *names: str) -> Callable[..., Any] | None:
     """The first of these functions that a Python file of a task has."""
     spec = importlib.util.spec_from_file_location(f"{path.stem}_{abs(hash(path))}", path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{path} is not a Python file.")
+        raise ScorerError(f"{path} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
     # The loader would take a compiled file for a newer source of the same second and size.
-    exec(compile(path.read_bytes(), path, "exec"), vars(module))
+    code = compile(path.read_bytes(), path, "exec")
+    try:
+        exec(code, vars(module))
+    except ModuleNotFoundError as error:
+        if error.name != _PAPERS_PACKAGE:
+            raise
+        raise ScorerError(
+            f"{path.name} imports {_PAPERS_PACKAGE}: install llm-in-sandbox==0.2.0 beside this package, or run the "
+            f"task {path.parent.name} of this package"
+        ) from error
     found = (getattr(module, name, None) for name in names)
     return next((function for function in found if callable(function)), None)

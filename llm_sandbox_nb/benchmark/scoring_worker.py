@@ -20,7 +20,7 @@ def main() -> None:
     """Score until stdin ends. What scorers print goes to stderr."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    from llm_sandbox_nb.benchmark.scorers import load_asker, load_scorer, score_row
+    from llm_sandbox_nb.benchmark.scorers import ScorerError, load_asker, load_scorer, score_row
 
     for line in sys.stdin.buffer:
         request = json.loads(line)
@@ -35,6 +35,8 @@ def main() -> None:
                 row = {**request["row"], "output_files": files}
                 score = score_row(request["scorer"], request["answer"], request["gold"], row)
                 reply |= asdict(score) | {"detail": str(score.detail)[:_LONGEST_DETAIL]}
+        except ScorerError as error:
+            reply |= {"detail": str(error), "failed": True}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - report whatever a scorer raises, and continue
             who = "create_prompt" if "asker" in request else "the scorer"
             reply |= {

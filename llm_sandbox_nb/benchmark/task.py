@@ -11,6 +11,7 @@ A folder of the paper's package is a task too: `config.yaml` with `dataset:`, `r
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 from collections.abc import Mapping
@@ -146,7 +147,30 @@ def _from_paper(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         data = {"file": str(_beside(str(content.get("data_files")), folder))}
     else:
         data = {key: content[key] for key in ("dataset", "config", "split") if content.get(key)}
-    return {**_PAPERS_FOLDERS, "instance_prompt": "{problem_statement}", **found, "data": data}
+    scorer = {"scorer": "judge"} if _only_a_judge_scores(folder) else {}
+    return {**_PAPERS_FOLDERS, "instance_prompt": "{problem_statement}", **found, **scorer, "data": data}
+
+
+def _only_a_judge_scores(folder: Path) -> bool:
+    """Whether the `reward.py` of a folder of the paper's package gives all answers the same, for its `judge.py`."""
+    if not (folder / "judge.py").is_file() or not (folder / "reward.py").is_file():
+        return False
+    try:
+        module = ast.parse((folder / "reward.py").read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    functions = (
+        one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == "compute_score"
+    )
+    work = [
+        one
+        for function in functions
+        for one in function.body
+        if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+    ]
+    return [type(one.value) for one in work if isinstance(one, ast.Return)] == [ast.Constant] and len(
+        work
+    ) == 1
 
 
 def _beside(name: str, folder: Path) -> Path:

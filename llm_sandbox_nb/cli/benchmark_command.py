@@ -58,7 +58,8 @@ def _report(out: Path, html: str | None) -> int:
     print(as_text(made.found))
     if made.page is not None:
         print(made.page)
-    return ENDED_WELL
+    whole = all(row["scored"] == row["planned"] for row in made.found["cells"])
+    return ENDED_WELL if whole else FAILED
 
 
 def _compare(out: Path, other: Path) -> int:

@@ -110,7 +110,7 @@ def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
         return error.code, None
     (run,) = started
     if values["save_litellm_response"]:
-        save_responses(run.trajectory, run.folder / RESPONSES)
+        save_responses(run.trajectory, run.folder / RESPONSES, values["api_base"])
     print_result(run, problem, flags)
     return exit_code_of(run) if code is None else code, run
 

@@ -218,21 +218,51 @@ def outcome(tool: str, observation: str) -> dict[str, Any]:
     return facts
 
 
-def save_responses(trajectory: Trajectory, folder: Path) -> None:
-    """Write `request_001.json`, `response_001.json`, ... into `folder`: the record, request by request."""
+def save_responses(trajectory: Trajectory, folder: Path, api_base: str | None = None) -> None:
+    """Write `request_001.json`, `response_001.json`, ... into `folder`, as the package does: a pair for each reply.
+
+    `api_base` is the address of the model's server, which no record holds.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    tools = trajectory.start.tools if trajectory.start else []
     messages: list[dict[str, Any]] = []
+    settings: dict[str, Any] = {}
     number = 0
     for event in trajectory.events:
         match event:
             case ev.ModelRequested():
+                settings = event.settings
+            case ev.ModelReplied():
                 number += 1
-                request = {"messages": messages, "tools": tools, **event.settings}
+                request = {
+                    "call_id": number,
+                    "model": trajectory.start.model if trajectory.start else "",
+                    "api_base": api_base,
+                    "messages": messages,
+                    "extra_params": {key: settings[key] for key in ("extra_body",) if key in settings},
+                    "kwargs": {key: value for key, value in settings.items() if key != "extra_body"},
+                }
                 _write(folder / f"request_{number:03}.json", request)
-            case ev.ModelFailed() | ev.ModelReplied():
-                _write(folder / f"response_{number:03}.json", event.model_dump(mode="json"))
+                response = {"call_id": number, "response": _chat_completion(event)}
+                _write(folder / f"response_{number:03}.json", response)
         messages.extend(_messages(event))
+
+
+def _chat_completion(event: ev.ModelReplied) -> dict[str, Any]:
+    """A reply in the form of OpenAI's API, as LiteLLM gives it."""
+    usage = event.usage or ev.Usage()
+    counts = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    message = {"tool_calls": None, "function_call": None} | event.message
+    if event.reasoning:
+        message["reasoning_content"] = event.reasoning
+    return {
+        "id": event.response_id,
+        "created": int(event.time),
+        "model": event.response_model,
+        "object": "chat.completion",
+        "system_fingerprint": None,
+        "choices": [{"finish_reason": event.finish_reason, "index": 0, "message": message}],
+        "usage": {**counts, "total_tokens": sum(counts.values())},
+    }
 
 
 def _messages(event: ev.Event) -> list[dict[str, Any]]:

@@ -161,6 +161,11 @@ class LiteLLMModel:
         self._listed_name: str | None = None
         """The server's own name for the model, where it is not that of `name`."""
 
+    @property
+    def api_base(self) -> str | None:
+        """The address of its server, where it is given."""
+        return self._access.api_base
+
     def prepare(self) -> None:
         """Begin to import LiteLLM, in a thread."""
         self._importing = asyncio.ensure_future(_loaded())

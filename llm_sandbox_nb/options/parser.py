@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -51,6 +52,17 @@ class Parser(argparse.ArgumentParser):
         """Raise what argparse would print and exit with."""
         raise UsageError(f"{_sentence(message)}; see `{self.prog} --help`.")
 
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """See argparse. A long flag may also be written with one dash, as the paper's package takes it."""
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args([self._with_two_dashes(word) for word in words], namespace)
+
+    def _with_two_dashes(self, word: str) -> str:
+        name = word.partition("=")[0]
+        return f"-{word}" if len(name) > 2 and f"-{name}" in self._option_string_actions else word
+
     def add_option(self, group: argparse._ActionsContainer, option: Option) -> None:
         """Add one option of the table."""
         names = dict.fromkeys(
@@ -78,8 +90,9 @@ class Parser(argparse.ArgumentParser):
             near = nearest(word, known)
             hint = f"; did you mean {near}?" if near else ";"
             raise UsageError(f"Unknown option {word}{hint} see `{self.prog} --help`.")
+        model = ", and name the model with --model" if "--model" in known else ""
         raise UsageError(
-            f"Unexpected {word!r}; put quotes around a text of several words; see `{self.prog} --help`."
+            f"Unexpected {word!r}; put quotes around a text of several words{model}; see `{self.prog} --help`."
         )
 
 

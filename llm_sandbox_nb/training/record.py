@@ -3,6 +3,7 @@
 RUN/
   config.yaml         every key with its value
   inputs.json         digests of rows, prompts and reward
+  lock                held by the start that works in the folder
   steps.jsonl         the figures of each step
   rollouts/step-0001/ rollouts.jsonl (the table), and the folder of each rollout's run
   checkpoints/        weights, optimizer and random numbers, to resume from
@@ -24,7 +25,8 @@ from typing import Any
 
 from llm_sandbox_nb.analysis.behaviour import behaviour_of
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
-from llm_sandbox_nb.benchmark.results import append_line, read_lines
+from llm_sandbox_nb.benchmark.results import ResultsError, append_line, read_lines
+from llm_sandbox_nb.benchmark.results_folder import LOCK, FolderLock
 from llm_sandbox_nb.training.config import TrainingConfig, load_config
 from llm_sandbox_nb.training.rollouts import LOST, Rollout
 from llm_sandbox_nb.trajectory import events as ev
@@ -73,17 +75,46 @@ class TrainingRecord:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock: FolderLock | None = None
 
     @classmethod
-    def begin(cls, folder: Path, config: TrainingConfig) -> TrainingRecord:
+    def begin(cls, folder: Path, config: TrainingConfig, *, alone: bool = False) -> TrainingRecord:
         """The folder of a training that begins, or that resumes with the same configuration.
 
-        The number of steps may differ, and what stays on disk.
+        The number of steps may differ, how often it is validated, and what stays on disk.
+
+        Args:
+            folder: where it is, or is to be.
+            config: the configuration.
+            alone: no other start may work in the folder until `release` or the end of this process.
 
         Raises:
-            RecordError: it holds a training with another configuration, or something else.
+            RecordError: it holds another training or something else, or another start works in it.
         """
         record = cls(folder)
+        file = folder / CONFIG
+        own = (CONFIG, INPUTS, LOCK)
+        if (
+            not file.is_file()
+            and folder.is_dir()
+            and any(not one.name.startswith(own) for one in folder.iterdir())
+        ):
+            raise RecordError(f"{folder} is not empty and holds no training: give another --out.")
+        folder.mkdir(parents=True, exist_ok=True)
+        if alone:
+            try:
+                record._lock = FolderLock(folder)
+            except ResultsError as error:
+                raise RecordError(str(error)) from error
+        try:
+            record._write_config(config)
+        except BaseException:
+            record.release()
+            raise
+        return record
+
+    def _write_config(self, config: TrainingConfig) -> None:
+        folder = self.folder
         file = folder / CONFIG
         if file.is_file():
             before = load_config(file)
@@ -93,13 +124,14 @@ class TrainingRecord:
                     f"{folder} holds a training with another configuration: give another --out, or that one's "
                     f"{CONFIG} to resume it."
                 )
-        elif folder.is_dir() and any(not one.name.startswith((CONFIG, INPUTS)) for one in folder.iterdir()):
-            raise RecordError(f"{folder} is not empty and holds no training: give another --out.")
-        folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f"{CONFIG}.{os.getpid()}"  # several processes may begin one training
         partial.write_text(config.as_yaml(), "utf-8")
         partial.replace(file)
-        return record
+
+    def release(self) -> None:
+        """Let other starts into the folder."""
+        if self._lock is not None:
+            self._lock.release()
 
     def check_inputs(self, inputs: Mapping[str, str]) -> None:
         """Remember digests of what a training learns from, or compare them with those that it began with.

@@ -130,21 +130,32 @@ class TrainingRun:
         self.task, rows = task_and_rows(config)
         self.rows = {row.id: row for row in rows}
         grpo.require_packages(config)
-        self.record = TrainingRecord.begin(folder.expanduser().absolute(), config)
-        self.record.check_inputs(input_digests(config, self.task, rows))
         self._workers: RolloutWorkers | RayRollouts | None = None
         self._rollouts: list[Rollout] = []
         self._figures: dict[str, Any] = {}
         self._began = time.monotonic()
         self._rank = int(os.environ.get("RANK", "0"))
         self._processes = int(os.environ.get("WORLD_SIZE", "1"))
+        # The processes of one training share its folder: the first of them keeps other trainings out.
+        self.record = TrainingRecord.begin(folder.expanduser().absolute(), config, alone=self._rank == 0)
+        try:
+            self.record.check_inputs(input_digests(config, self.task, rows))
+        except BaseException:
+            self.record.release()
+            raise
 
     def run(self) -> Path:
-        """Train. Returns the folder of the trained policy.
+        """Train. Returns the folder of the trained policy, and lets other starts into the folder of the training.
 
         Raises:
             ConfigError, RolloutError, TemplateError: it cannot begin; one sentence says why.
         """
+        try:
+            return self._run()
+        finally:
+            self.record.release()
+
+    def _run(self) -> Path:
         from transformers import set_seed
         from transformers.utils import logging as transformers_logging
 

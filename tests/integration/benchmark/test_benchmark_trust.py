@@ -162,12 +162,13 @@ def test_a_killed_start_says_what_is_missing_and_what_it_spent_and_keeps_a_secon
     finally:
         started.kill()
         started.wait()
-    assert main(["benchmark", "report", str(task.out)]) == 0
+    assert main(["benchmark", "report", str(task.out)]) == 1
     told = capsys.readouterr().out
     assert "own/llm: scored 9 of 10; 1 not done yet" in told
     assert "in 10 attempts, 1 of them lost or failed" in told
     task.write()
     assert task.measure() == 0
+    assert main(["benchmark", "report", str(task.out)]) == 0
     told = capsys.readouterr().out
     assert "10 of 10" in told
     assert "in 11 attempts, 1 of them lost or failed" in told

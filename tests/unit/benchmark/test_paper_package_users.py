@@ -49,6 +49,22 @@ def test_short_flags(letter: str, name: str, joined: bool) -> None:
     assert parsed("run", *words)[name] == "x"
 
 
+def test_short_flags_of_a_benchmark_and_long_ones_with_one_dash() -> None:
+    found = parsed("benchmark", "-n", "2", "-o", "out", "math", "-llm_name", "x", "-mode=llm", "-d", "image")
+    assert (found["workers"], found["out"], found["tasks"]) == ("2", "out", ["math"])
+    assert (found["model"], found["mode"], found["image"]) == ("x", "llm", "image")
+    assert parsed("run", "-query", "count", "-max_steps", "3")["steps"] == "3"
+
+
+def test_a_model_after_the_task_is_one_sentence_that_names_the_flag(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from llm_sandbox_nb.cli import main
+
+    assert main(["run", "count the r's", "openai/gpt-5"]) == 2
+    assert "and name the model with --model" in capsys.readouterr().err
+
+
 def test_the_task_of_a_run_may_stand_alone(capsys: pytest.CaptureFixture[str]) -> None:
     from llm_sandbox_nb.cli import main
 
@@ -217,6 +233,31 @@ def test_its_folder_is_a_task(papers_task: Path) -> None:
             return [(await scoring.score(task.scorer, answer, row)).value for answer in ("42 ", "41")]
 
     assert asyncio.run(scored()) == [1.0, 0.25]
+
+
+def test_a_judge_scores_where_its_reward_gives_all_answers_the_same(papers_task: Path) -> None:
+    """Its physics and long_context have a `reward.py` that returns 0.0, and a `judge.py` to run by hand."""
+    placeholder = 'def compute_score(answer, gold, **kwargs):\n    """Placeholder."""\n    return 0.0\n'
+    (papers_task / "reward.py").write_text(placeholder)
+    assert load_task(str(papers_task)).scorer.endswith("reward.py"), "there is no judge to do it"
+    (papers_task / "judge.py").write_text("")
+    assert load_task(str(papers_task)).scorer == "judge"
+    (papers_task / "reward.py").write_text(REWARD)
+    assert load_task(str(papers_task)).scorer.endswith("reward.py")
+
+
+def test_a_reward_that_needs_the_package_says_so(papers_task: Path) -> None:
+    """Its instruct_pretrain imports the rewards of its other tasks."""
+    (papers_task / "reward.py").write_text("from llm_in_sandbox.benchmark.math.reward import compute_score\n")
+
+    async def checked() -> str:
+        async with Scoring() as scoring:
+            return await scoring.check(load_task(str(papers_task)).scorer)
+
+    assert asyncio.run(checked()) == (
+        "reward.py imports llm_in_sandbox: install llm-in-sandbox==0.2.0 beside this package, or run the task mine of "
+        "this package"
+    )
 
 
 def test_its_own_prompt_without_a_sandbox_is_used(papers_task: Path) -> None:

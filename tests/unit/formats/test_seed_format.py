@@ -14,6 +14,7 @@ from llm_sandbox_nb.formats.llm_in_sandbox import (
     from_seed,
     outcome,
     read_seed,
+    save_responses,
     to_seed,
     write_seed,
 )
@@ -155,6 +156,38 @@ def test_a_folder_of_the_package_is_a_run(tmp_path: Path) -> None:
         ValueError, match="it holds 2 runs of a benchmark: read them with `llm-sandbox-nb analyze`"
     ):
         Run.load(tmp_path)
+
+
+def test_requests_and_replies_have_the_keys_of_the_package(tmp_path: Path) -> None:
+    """A pair for each reply: what failed is in the journal alone."""
+    call = {"id": "a", "type": "function", "function": {"name": "submit", "arguments": "{}"}}
+    trajectory = Trajectory([
+        ev.RunStarted(run_id="r", task="t", model="openai/m"),
+        ev.MessageAdded(message={"role": "user", "content": "t"}),
+        ev.ModelRequested(step=1, settings={"temperature": 0.5}),
+        ev.ModelFailed(step=1, attempt=1, error="server", message="It is busy."),
+        ev.ModelRequested(step=1, attempt=2, settings={"temperature": 0.5, "extra_body": {"a": 1}}),
+        ev.ModelReplied(step=1, message={"role": "assistant", "content": "", "tool_calls": [call]}, reasoning="why",
+                        finish_reason="tool_calls", usage=ev.Usage(prompt_tokens=3, completion_tokens=2)),
+        ev.CallFinished(step=1, call_id="a", observation="ok"),
+        ev.ModelRequested(step=2, settings={}),
+        ev.ModelReplied(step=2, message={"role": "assistant", "content": "Done."}),
+    ])  # fmt: skip
+    save_responses(trajectory, tmp_path, "http://127.0.0.1:8000/v1")
+    names = [f"{kind}_00{number}.json" for kind in ("request", "response") for number in (1, 2)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    first, second, response, _ = (json.loads((tmp_path / name).read_text()) for name in names)
+    assert first == {
+        "call_id": 1, "model": "openai/m", "api_base": "http://127.0.0.1:8000/v1",
+        "messages": [{"role": "user", "content": "t"}], "extra_params": {"extra_body": {"a": 1}},
+        "kwargs": {"temperature": 0.5},
+    }  # fmt: skip
+    assert [message["role"] for message in second["messages"]] == ["user", "assistant", "tool"]
+    assert list(response) == ["call_id", "response"]
+    (choice,) = response["response"]["choices"]
+    assert (choice["finish_reason"], choice["message"]["tool_calls"]) == ("tool_calls", [call])
+    assert choice["message"]["reasoning_content"] == "why"
+    assert response["response"]["usage"]["total_tokens"] == 5
 
 
 def test_an_empty_run_can_be_written() -> None:

@@ -159,6 +159,25 @@ def test_without_torch_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         TrainingRun(load_config("tiny-cpu.yaml"), tmp_path)
 
 
+def test_two_starts_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    """The first keeps its configuration, and a folder of somebody else gets no lock."""
+    config = load_config("tiny-cpu.yaml")
+    first = TrainingRecord.begin(tmp_path / "a", config, alone=True)
+    longer = load_config("tiny-cpu.yaml", {"steps": 99})
+    with pytest.raises(
+        RecordError, match=r"Another start works in .*\(process \d+ on .*\): wait for its end"
+    ):
+        TrainingRecord.begin(tmp_path / "a", longer, alone=True)
+    assert first.config == config
+    first.release()
+    TrainingRecord.begin(tmp_path / "a", longer, alone=True).release()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine.txt").write_text("x")
+    with pytest.raises(RecordError, match="holds no training"):
+        TrainingRecord.begin(tmp_path / "b", config, alone=True)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine.txt"]
+
+
 def test_a_folder_holds_one_training(tmp_path: Path) -> None:
     config = load_config("tiny-cpu.yaml")
     TrainingRecord.begin(tmp_path / "a", config)
