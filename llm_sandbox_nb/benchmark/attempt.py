@@ -20,7 +20,7 @@ from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.benchmark.data import with_documents
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.swe import collect_patch, prepare_repository
-from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.benchmark.task import Task, without_network
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.model.contract import (
     ContextOverflowError,
@@ -90,6 +90,7 @@ async def in_sandbox(
         {name: text.encode("utf-8", "replace") for name, text in row.input_files.items()} if in_files else {}
     )
     async with open_box(task, row) as box:
+        prompts = task.prompts if box.protection.network != "none" else without_network(task.prompts)
         base = await prepare_repository(box, row, task.folder) if task.answer == "patch" else ""
         try:
             run = await solve(
@@ -99,7 +100,7 @@ async def in_sandbox(
                 isolation=box.protection.isolation,
                 inputs=inputs,
                 output_dir=folder,
-                prompt_config=task.prompts,
+                prompt_config=prompts,
                 limits=how.limits or task.limits,
                 settings=how.settings,
                 retries=how.retries,

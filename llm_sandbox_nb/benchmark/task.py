@@ -15,7 +15,7 @@ import ast
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +41,10 @@ _KEYS = frozenset(
 _PAPERS_KEYS = frozenset((*_PROMPT_KEYS, "dataset", "config", "split", "data_files", "prompt_config"))
 """The keys of a `config.yaml` of the paper's package; `dataset` and `data_files` tell it from ours."""
 _PAPERS_FOLDERS = {"working_dir": "/testbed", "input_dir": "/testbed/documents", "output_dir": "/testbed"}
+
+
+_WITH_NETWORK = "install packages, look things up, write tools"
+_WITHOUT_NETWORK = "it has no network and all that it needs, so write tools"
 
 
 class TaskError(ValueError):
@@ -87,6 +91,11 @@ class Task:
     def has_own_scorer(self) -> bool:
         """Whether a Python file of the task scores."""
         return self.scorer not in (*RULES, "judge", "swe")
+
+
+def without_network(prompts: PromptConfig) -> PromptConfig:
+    """Our prompts for a sandbox without a network: they invite nobody to install packages. Others stay as they are."""
+    return replace(prompts, system_prompt=prompts.system_prompt.replace(_WITH_NETWORK, _WITHOUT_NETWORK))
 
 
 def task_names() -> list[str]:

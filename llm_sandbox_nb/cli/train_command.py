@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED
 from llm_sandbox_nb.cli.printer import harmless
 from llm_sandbox_nb.options.table import UsageError
-from llm_sandbox_nb.training.options import config_of, watch_lines
+from llm_sandbox_nb.options.values import converted, resolve
+from llm_sandbox_nb.training.options import JUDGE_REPEATS, config_of, watch_lines
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.training.evaluation import JudgeAccess
 
 
 def train_command(arguments: argparse.Namespace) -> int:
@@ -78,20 +83,25 @@ def _watch(arguments: Mapping[str, Any]) -> int:
 
 def _evaluate(arguments: Mapping[str, Any]) -> int:
     from llm_sandbox_nb.benchmark.item_pipeline import FatalError
+    from llm_sandbox_nb.model.contract import ModelError
     from llm_sandbox_nb.training.chat_tokens import TemplateError
     from llm_sandbox_nb.training.config import ConfigError
     from llm_sandbox_nb.training.evaluation import evaluate, evaluation_text, plan_evaluation
     from llm_sandbox_nb.training.grpo import MissingPackageError
     from llm_sandbox_nb.training.record import RecordError
 
-    names = ("task", "data", "rows", "repeats", "before", "temperature", "out")
+    names = ("task", "data", "rows", "repeats", "before", "out", "network")
+    sampling = ("temperature", "top_p", "top_k", "repetition_penalty")
     modes = [mode.strip() for mode in arguments["mode"].split(",") if mode.strip()]
     try:
         plan = plan_evaluation(
-            arguments["checkpoint"], modes=modes, **{name: arguments[name] for name in names}
+            arguments["checkpoint"],
+            modes=modes,
+            judge=_judge(arguments),
+            **{name: arguments[name] for name in (*names, *sampling)},
         )
         cells = evaluate(plan, lambda text: print(harmless(text), file=sys.stderr, flush=True))
-    except (ConfigError, MissingPackageError, RecordError, TemplateError) as error:
+    except (ConfigError, MissingPackageError, ModelError, RecordError, TemplateError) as error:
         raise UsageError(str(error)) from error
     except FatalError as error:
         print(error, file=sys.stderr)
@@ -99,6 +109,18 @@ def _evaluate(arguments: Mapping[str, Any]) -> int:
     print(harmless("\n".join(evaluation_text(plan))))
     print(plan.out)
     return FAILED if any(cell.scored < cell.planned for cell in cells) else ENDED_WELL
+
+
+def _judge(arguments: Mapping[str, Any]) -> JudgeAccess | None:
+    """The judge that the flags name. Its address and key come from the settings, as those of any model."""
+    from llm_sandbox_nb.training.evaluation import JudgeAccess
+
+    if not arguments["judge_model"]:
+        return None
+    values = resolve({"model": arguments["judge_model"], "api_base": arguments["judge_base_url"]}, os.environ)
+    given = arguments["judge_repeats"]
+    repeats = {} if given is None else {"repeats": converted(JUDGE_REPEATS, given, "--judge_repeats")}
+    return JudgeAccess(values["model"], values["api_base"], values["api_key"], **repeats)
 
 
 def _data(arguments: Mapping[str, Any]) -> int:

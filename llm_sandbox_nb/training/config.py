@@ -226,6 +226,14 @@ def load_config(name: str | Path, changes: Mapping[str, Any] | None = None) -> T
     return make_config(content)
 
 
+def changed_config(config: TrainingConfig, changes: Mapping[str, Any]) -> TrainingConfig:
+    """The configuration with other values for these keys, as `load_config` takes them. Raises ConfigError."""
+    content = yaml.safe_load(config.as_yaml())
+    for dotted, value in changes.items():
+        _change(content, dotted, value)
+    return make_config(content)
+
+
 def make_config(content: Mapping[str, Any]) -> TrainingConfig:
     """A configuration from what YAML gives. Raises ConfigError."""
     config: TrainingConfig = _made(TrainingConfig, content, "")

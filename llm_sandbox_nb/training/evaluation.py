@@ -13,6 +13,7 @@ from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.data import load_rows
 from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
+from llm_sandbox_nb.benchmark.judge import Judge, JudgeOptions
 from llm_sandbox_nb.benchmark.report import item_scores
 from llm_sandbox_nb.benchmark.results import Result, ResultsError, cell_folder, read_results
 from llm_sandbox_nb.benchmark.results_folder import (
@@ -29,14 +30,16 @@ from llm_sandbox_nb.benchmark.statistics import Interval, bootstrap, score_inter
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import format_percent
 from llm_sandbox_nb.model.contract import ModelSettings
+from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.training import grpo, tiny
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
-from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
+from llm_sandbox_nb.training.config import ConfigError, TrainingConfig, changed_config
 from llm_sandbox_nb.training.policy import (
     LocalGenerator,
     PolicyModel,
     Sampling,
     load_policy,
+    sampling_problem,
     weights_digest,
 )
 from llm_sandbox_nb.training.record import START, TrainingRecord
@@ -59,7 +62,26 @@ class EvaluationPlan:
     config: TrainingConfig
     out: Path
     sampling: Sampling
+    judge: JudgeAccess | None = None
+    """Who judges; None for tasks that no judge scores."""
+    learned_from: bool = False
+    """Whether the rows are those of the training."""
     workers: int = 8
+
+
+@dataclass(frozen=True)
+class JudgeAccess:
+    """The model that judges answers, and where it is."""
+
+    model: str
+    api_base: str | None = None
+    api_key: str | None = None
+    repeats: int = JudgeOptions().repeats
+
+    def judge(self, folder: Path) -> Judge:
+        """The judge, which keeps its judgements in `folder`. Raises ModelError when the model cannot be asked."""
+        model = make_model(self.model, api_base=self.api_base, api_key=self.api_key)
+        return Judge(model, folder, JudgeOptions(repeats=self.repeats))
 
 
 @dataclass(frozen=True)
@@ -91,6 +113,11 @@ def plan_evaluation(
     repeats: int = 1,
     before: str | None = None,
     temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    repetition_penalty: float | None = None,
+    network: str | None = None,
+    judge: JudgeAccess | None = None,
     out: str | Path | None = None,
 ) -> EvaluationPlan:
     """What `train evaluate` does for a training, or for one of its checkpoints.
@@ -102,10 +129,13 @@ def plan_evaluation(
             others than those that it learned from.
         rows: the most rows.
         before: the policy to compare with, in place of the one that the training began with.
+        temperature, top_p, top_k, repetition_penalty: how replies are sampled, in place of the training's.
+        network: that of the sandboxes, in place of the training's.
+        judge: who judges; needed for tasks that a judge scores.
         out: where the results go. What has a result there is not run again.
 
     Raises:
-        ConfigError, RecordError: one of these is not there.
+        ConfigError, RecordError: one of these is not there or cannot be used.
     """
     folder = Path(checkpoint).expanduser().absolute()
     record = TrainingRecord.around(folder)
@@ -116,14 +146,27 @@ def plan_evaluation(
     if unknown := [mode for mode in modes if mode not in ("sandbox", "sandbox-prompt", "llm")]:
         raise ConfigError(f"There is no mode {unknown[0]!r}: the modes are sandbox, sandbox-prompt and llm.")
     found, given = _task_and_rows(config, task, data, rows)
+    if found.scorer == "judge" and judge is None:
+        raise ConfigError(
+            f"Task {found.name} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
+        )
+    if network is not None:
+        config = changed_config(config, {"rollouts.network": network})
     chance = config.rollouts
     sampling = Sampling(
-        chance.temperature if temperature is None else temperature, chance.top_p, chance.top_k
+        chance.temperature if temperature is None else temperature,
+        chance.top_p if top_p is None else top_p,
+        chance.top_k if top_k is None else top_k,
+        1.0 if repetition_penalty is None else repetition_penalty,
     )
+    if problem := sampling_problem(sampling):
+        raise ConfigError(f"{problem}.")
     name = "-".join(dict.fromkeys((found.name, after.name)))
     target = Path(out).expanduser() if out else run / EVALUATION / name
+    policies = {BEFORE: begun, AFTER: str(after)}
+    learned_from = task is None and data is None and config.data.rows != NOTES
     return EvaluationPlan(
-        {BEFORE: begun, AFTER: str(after)}, found, given, modes, repeats, config, target, sampling
+        policies, found, given, modes, repeats, config, target, sampling, judge, learned_from
     )
 
 
@@ -155,6 +198,11 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
     Results of another policy, sampling or data are refused with a ConfigError too.
     """
     grpo.require_packages(TrainingConfig())
+    if plan.learned_from:
+        say(
+            "The policy has learned from these rows: name a task that it does not know with --task to see what carries "
+            "over."
+        )
     for name, path in plan.policies.items():
         say(f"{name}: {path}")
         out = plan.out / name
@@ -174,10 +222,15 @@ def check_evaluation(plan: EvaluationPlan, path: str, out: Path) -> None:
     Raises:
         ResultsError: one has changed since.
     """
-    check_config(
-        out,
-        {"policy": path, "weights": weights_digest(path), "seed": plan.config.seed, **asdict(plan.sampling)},
-    )
+    rollouts = plan.config.rollouts
+    config = {
+        "policy": path,
+        "weights": weights_digest(path),
+        "seed": plan.config.seed,
+        **asdict(plan.sampling),
+    }
+    config |= {"network": rollouts.network, "allow": list(rollouts.allow)}
+    check_config(out, config | {"judge_model": plan.judge.model if plan.judge else None})
     task, before, rows = _limited(plan), read_results(out), {row.id: row for row in plan.rows}
     check_questions(out, before, {task.name: (task, rows)})
     check_prompts(out, before, [task])
@@ -224,7 +277,8 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
         }
         named |= {"allow": rollouts.allow, "secrets": rollouts.secrets}
         opener = make_opener(rollouts.isolation, **{key: value for key, value in named.items() if value})
-        asyncio.run(Runner(how, opener, options).run(items))
+        judge = plan.judge.judge(plan.out / name / "judge") if plan.judge else None
+        asyncio.run(Runner(how, opener, options, judge).run(items))
 
 
 def cells(plan: EvaluationPlan) -> Iterator[Cell]:

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.options.parser import Parser
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig, config_names, load_config
 
 RUNS = "training-runs"
 """Where trainings go that are given no folder."""
+_JUDGE = tuple(one for one in BENCHMARK_OPTIONS if one.name.startswith("judge_"))
+JUDGE_REPEATS = _JUDGE[-1]
 
 
 def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
@@ -64,6 +67,26 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
         "--before", metavar="MODEL", help="compare with this policy, not the one it began with"
     )
     evaluate.add_argument("--temperature", metavar="T", type=float, help="default: that of the training")
+    evaluate.add_argument(
+        "--top_p", "--top-p", metavar="P", type=float, help="nucleus sampling (default: that of the training)"
+    )
+    evaluate.add_argument(
+        "--top_k", "--top-k", metavar="N", type=int, help="0: all tokens (default: that of the training)"
+    )
+    evaluate.add_argument(
+        "--repetition_penalty",
+        "--repetition-penalty",
+        metavar="X",
+        type=float,
+        help="default: 1, which is none",
+    )
+    evaluate.add_argument(
+        "--network",
+        metavar="NETWORK",
+        help="none, allow, public or open (not safe), in place of the training's; not in mode llm",
+    )
+    for one in _JUDGE:
+        evaluate.add_option(evaluate, one)
     evaluate.add_argument("--out", metavar="FOLDER", help="where results go (default: below the training)")
     data = actions.add_parser(
         "data", help="build rows to train on from documents and questions, or show them"

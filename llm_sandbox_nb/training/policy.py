@@ -119,6 +119,20 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    repetition_penalty: float = 1.0
+
+
+def sampling_problem(sampling: Sampling) -> str:
+    """Why replies cannot be sampled like this; empty when they can."""
+    if sampling.temperature < 0:
+        return f"The temperature has to be at least 0, not {sampling.temperature:g}"
+    if not 0 < sampling.top_p <= 1:
+        return f"Top-p has to be above 0 and at most 1, not {sampling.top_p:g}"
+    if sampling.top_k < 0:
+        return f"Top-k has to be at least 0, which takes all tokens, not {sampling.top_k}"
+    if sampling.repetition_penalty <= 0:
+        return f"The repetition penalty has to be above 0, not {sampling.repetition_penalty:g}"
+    return ""
 
 
 class LocalGenerator(BatchGenerator):
@@ -171,6 +185,7 @@ class LocalGenerator(BatchGenerator):
                 max_new_tokens=max(limits),
                 do_sample=chance.temperature > 0,
                 **(how if chance.temperature > 0 else {}),
+                repetition_penalty=chance.repetition_penalty,
                 pad_token_id=padding,
                 eos_token_id=end,
             )[:, width:].tolist()

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -21,7 +21,7 @@ from llm_sandbox_nb.analysis.usage import times_of
 from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, in_sandbox, with_one_reply
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
-from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.benchmark.task import Task, without_network
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy
@@ -85,6 +85,8 @@ class RolloutSetting:
         config = self.config
         tokens = config.prompt_tokens + config.completion_tokens
         self.limits = RunLimits(steps=config.turns, tokens=tokens, time=config.time)
+        if config.network == "none":
+            self.task = replace(self.task, prompts=without_network(self.task.prompts))
 
 
 def open_sandboxes(config: RolloutConfig) -> OpenSandbox:
