@@ -195,7 +195,7 @@ def training_bundle(
         f"<span>{said}</span> <span class='lsn-quiet'>{escape(str(record.folder))}</span></div>"
     ]
     if steps:
-        drawn = "".join(plots(steps, config.steps))
+        drawn = "".join(plots(steps, config.steps, record.validations()))
         parts.append(f"<div style='display:flex;flex-wrap:wrap;gap:8px 20px;padding:8px 14px'>{drawn}</div>")
     if rows:
         parts.append(_table(record, shown, rows))

@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from llm_sandbox_nb.sandbox.isolations import NETWORKS
+
 CONFIGS = Path(__file__).with_name("configs")
 """The configurations that come with the package."""
 MODES = ("sandbox", "sandbox-prompt", "llm")
@@ -124,6 +126,25 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
+class ValidationConfig:
+    """Scores of the policy while it trains, on rows that it does not learn from."""
+
+    every: int = key(0, "steps between two validations, of which the first is before step 1; 0: none")
+    tasks: tuple[str, ...] = key(
+        (), "benchmark tasks, by their names or folders; empty: the task that it learns from"
+    )
+    rows: str = key(
+        "",
+        "a file of rows, or a folder with TASK.jsonl; empty: the tasks' own; of the tiny task others are made",
+    )
+    count: int = key(0, "the most rows of a task; 0: all")
+    repeats: int = key(1, "how often each row")
+    temperature: float = key(1.0, "temperature of sampling")
+    top_p: float = key(1.0, "top-p of sampling")
+    top_k: int = key(0, "top-k of sampling; 0: all")
+
+
+@dataclass(frozen=True)
 class ObjectiveConfig:
     """The objective, in TRL's own terms."""
 
@@ -175,6 +196,9 @@ class TrainingConfig:
         default_factory=WarmUpConfig, metadata={"text": "supervised learning before"}
     )
     rollouts: RolloutConfig = field(default_factory=RolloutConfig, metadata={"text": "how the policy works"})
+    validation: ValidationConfig = field(
+        default_factory=ValidationConfig, metadata={"text": "scores while it trains"}
+    )
     objective: ObjectiveConfig = field(
         default_factory=ObjectiveConfig, metadata={"text": "what is optimised"}
     )
@@ -309,13 +333,15 @@ def _check(config: TrainingConfig) -> None:
     rollouts = config.rollouts
     one_of = {
         "rollouts.mode": (rollouts.mode, MODES),
+        "rollouts.network": (rollouts.network, (*NETWORKS, "")),
         "generation.engine": (config.generation.engine, ENGINES),
         "device": (config.device, ("auto", "cpu")),
         "model.dtype": (config.model.dtype, ("float32", "bfloat16", "float16", "auto")),
     }
     for name, (value, known) in one_of.items():
         if value not in known:
-            raise ConfigError(f"{name} has to be {', '.join(known[:-1])} or {known[-1]}, not {value!r}.")
+            words = [word or "empty" for word in known]
+            raise ConfigError(f"{name} has to be {', '.join(words[:-1])} or {words[-1]}, not {value!r}.")
     positive = {
         "steps": config.steps,
         "rollouts.rows_per_step": rollouts.rows_per_step,
@@ -331,6 +357,8 @@ def _check(config: TrainingConfig) -> None:
     for name, number in positive.items():
         if not number > 0:
             raise ConfigError(f"{name} has to be more than zero, not {number}.")
+    if config.validation.every < 0 or config.validation.repeats < 1:
+        raise ConfigError("validation.every has to be at least 0, and validation.repeats at least 1.")
     if rollouts.per_row < 2:
         raise ConfigError(
             f"rollouts.per_row has to be at least 2, not {rollouts.per_row}: the others of a group are the baseline."

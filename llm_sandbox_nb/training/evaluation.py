@@ -29,7 +29,7 @@ from llm_sandbox_nb.benchmark.runner import plan as plan_items
 from llm_sandbox_nb.benchmark.statistics import Interval, bootstrap, score_interval
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import format_percent
-from llm_sandbox_nb.model.contract import ModelSettings
+from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.training import grpo, tiny
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
@@ -43,7 +43,7 @@ from llm_sandbox_nb.training.policy import (
     weights_digest,
 )
 from llm_sandbox_nb.training.record import START, TrainingRecord
-from llm_sandbox_nb.training.training_run import NOTES, task_and_rows
+from llm_sandbox_nb.training.training_run import task_and_rows
 
 EVALUATION = "evaluation"
 BEFORE, AFTER = "before", "after"
@@ -78,10 +78,13 @@ class JudgeAccess:
     api_key: str | None = None
     repeats: int = JudgeOptions().repeats
 
-    def judge(self, folder: Path) -> Judge:
-        """The judge, which keeps its judgements in `folder`. Raises ModelError when the model cannot be asked."""
-        model = make_model(self.model, api_base=self.api_base, api_key=self.api_key)
-        return Judge(model, folder, JudgeOptions(repeats=self.repeats))
+    def make_model(self) -> Model:
+        """The model. Raises ModelError when there is no such script, or the address is invalid."""
+        return make_model(self.model, api_base=self.api_base, api_key=self.api_key)
+
+    def make_judge(self, folder: Path) -> Judge:
+        """The judge, which keeps its judgements in `folder`."""
+        return Judge(self.make_model(), folder, JudgeOptions(repeats=self.repeats))
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def plan_evaluation(
         out: where the results go. What has a result there is not run again.
 
     Raises:
-        ConfigError, RecordError: one of these is not there or cannot be used.
+        ConfigError, ModelError, RecordError: one of these is not there or cannot be used.
     """
     folder = Path(checkpoint).expanduser().absolute()
     record = TrainingRecord.around(folder)
@@ -150,6 +153,8 @@ def plan_evaluation(
         raise ConfigError(
             f"Task {found.name} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
         )
+    if judge is not None:
+        judge.make_model()
     if network is not None:
         config = changed_config(config, {"rollouts.network": network})
     chance = config.rollouts
@@ -164,7 +169,7 @@ def plan_evaluation(
     name = "-".join(dict.fromkeys((found.name, after.name)))
     target = Path(out).expanduser() if out else run / EVALUATION / name
     policies = {BEFORE: begun, AFTER: str(after)}
-    learned_from = task is None and data is None and config.data.rows != NOTES
+    learned_from = task is None and data is None and config.data.rows != tiny.NOTES
     return EvaluationPlan(
         policies, found, given, modes, repeats, config, target, sampling, judge, learned_from
     )
@@ -173,7 +178,7 @@ def plan_evaluation(
 def _task_and_rows(
     config: TrainingConfig, task: str | None, data: str | None, count: int | None
 ) -> tuple[Task, list[Row]]:
-    if task is None and data is None and config.data.rows == NOTES:
+    if task is None and data is None and config.data.rows == tiny.NOTES:
         return tiny.notes_task(load_task(config.data.task)), tiny.notes_rows(count or 64, config.seed + 2)
     if task is None and data is None:
         found, rows = task_and_rows(config)
@@ -277,7 +282,7 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
         }
         named |= {"allow": rollouts.allow, "secrets": rollouts.secrets}
         opener = make_opener(rollouts.isolation, **{key: value for key, value in named.items() if value})
-        judge = plan.judge.judge(plan.out / name / "judge") if plan.judge else None
+        judge = plan.judge.make_judge(plan.out / name / "judge") if plan.judge else None
         asyncio.run(Runner(how, opener, options, judge).run(items))
 
 

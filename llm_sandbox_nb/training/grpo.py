@@ -6,14 +6,16 @@ tested against the versions that the extra `[rl]` allows.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.training.config import TrainingConfig
 from llm_sandbox_nb.training.generation import Generated
+from llm_sandbox_nb.training.policy import Sampling
 from llm_sandbox_nb.training.rollouts import GRACE, LOST, Rollout
 
 if TYPE_CHECKING:
@@ -196,6 +198,29 @@ def as_training_data(rollouts: Sequence[Rollout], end: int, with_logprobs: bool)
         "logprobs": logprobs if with_logprobs else None,
         "rewards": [rollout.reward for rollout in rollouts],
     }
+
+
+def sync_weights(trainer: Any) -> None:
+    """Give vLLM the newest weights, which TRL does only when a step begins."""
+    if trainer.use_vllm:
+        trainer.vllm_generation.sync_weights()
+
+
+@contextlib.contextmanager
+def sampling_as(trainer: Any, sampling: Sampling) -> Iterator[None]:
+    """Sample otherwise than in the training meanwhile. The training's random numbers stay as they are."""
+    import torch
+
+    engine = trainer.vllm_generation if trainer.use_vllm else trainer.generation_config
+    before = {name: getattr(engine, name) for name in ("temperature", "top_p", "top_k")}
+    with torch.random.fork_rng():
+        for name in before:
+            setattr(engine, name, getattr(sampling, name))
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(engine, name, value)
 
 
 def generate_together(trainer: Any, prompts: list[list[int]], limits: list[int]) -> list[Generated]:

@@ -5,6 +5,8 @@ RUN/
   inputs.json         digests of rows, prompts and reward
   lock                held by the start that works in the folder
   steps.jsonl         the figures of each step
+  validations.jsonl   the score of each validation, a line for each task
+  validation/         the runs of each validation
   rollouts/step-0001/ rollouts.jsonl (the table), and the folder of each rollout's run
   checkpoints/        weights, optimizer and random numbers, to resume from
   start/, end/        the policy before the first and after the last step
@@ -31,10 +33,13 @@ from llm_sandbox_nb.training.config import TrainingConfig, load_config
 from llm_sandbox_nb.training.rollouts import LOST, Rollout
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import Journal
+from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 CONFIG = "config.yaml"
 INPUTS = "inputs.json"
 STEPS = "steps.jsonl"
+VALIDATIONS = "validations.jsonl"
+VALIDATION = "validation"
 ROLLOUTS = "rollouts"
 TABLE = "rollouts.jsonl"
 CHECKPOINTS = "checkpoints"
@@ -118,7 +123,9 @@ class TrainingRecord:
         file = folder / CONFIG
         if file.is_file():
             before = load_config(file)
-            same = dataclasses.replace(before, steps=config.steps, record=config.record)
+            same = dataclasses.replace(
+                before, steps=config.steps, record=config.record, validation=config.validation
+            )
             if same != config:
                 raise RecordError(
                     f"{folder} holds a training with another configuration: give another --out, or that one's "
@@ -214,9 +221,29 @@ class TrainingRecord:
         partial = self.folder / f"{STEPS}.partial"
         partial.write_text("".join(json.dumps(one) + "\n" for one in kept), "utf-8")
         partial.replace(self.folder / STEPS)
-        for number, folder in self._step_folders():
-            if number > step:
-                shutil.rmtree(folder, ignore_errors=True)
+        validations = [one for one in self.validations() if one["step"] <= step]
+        write_whole(
+            self.folder / VALIDATIONS, "".join(json.dumps(one) + "\n" for one in validations).encode()
+        )
+        for name in (ROLLOUTS, VALIDATION):
+            for number, folder in self._step_folders(name):
+                if number > step:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    # --- validations ---
+
+    def validations(self) -> list[dict[str, Any]]:
+        """The figures of all validations, a task at a time."""
+        path = self.folder / VALIDATIONS
+        return [dict(one) for one in read_lines(path)] if path.is_file() else []
+
+    def add_validation(self, figures: Mapping[str, Any]) -> None:
+        """Write the figures of a task in a validation."""
+        append_line(self.folder / VALIDATIONS, dict(figures))
+
+    def validation_folder(self, step: int, task: str) -> Path:
+        """Where the runs of a task in the validation after `step` are."""
+        return self.folder / VALIDATION / f"step-{step:04d}" / task
 
     # --- rollouts ---
 
@@ -250,13 +277,14 @@ class TrainingRecord:
         return [RolloutRow(**{key: one[key] for key in names}) for one in read_lines(path)]
 
     def prune(self, keep: int) -> None:
-        """Remove the rollouts of all but the newest `keep` steps; 0 keeps all."""
-        folders = sorted(self._step_folders())
-        for _, folder in folders[: -keep or len(folders)] if keep else ():
-            shutil.rmtree(folder, ignore_errors=True)
+        """Remove the rollouts of all but the newest `keep` steps, and of validations; 0 keeps all."""
+        for name in (ROLLOUTS, VALIDATION):
+            folders = sorted(self._step_folders(name))
+            for _, folder in folders[: -keep or len(folders)] if keep else ():
+                shutil.rmtree(folder, ignore_errors=True)
 
-    def _step_folders(self) -> Iterator[tuple[int, Path]]:
-        for path in (self.folder / ROLLOUTS).glob("step-*"):
+    def _step_folders(self, name: str) -> Iterator[tuple[int, Path]]:
+        for path in (self.folder / name).glob("step-*"):
             if match := _STEP.search(path.name):
                 yield int(match[1]), path
 

@@ -34,6 +34,8 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 WORDS = ("valid", "draft", "expired", "sample")
 """What a note can be. The first is in force."""
 _RUNS_AT_ONCE = 16
+NOTES = "notes"
+"""As `data.rows`: the tiny task."""
 PROBLEM = "Which code is in force today? The documents tell it. Answer with its four digits."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import time
@@ -18,13 +19,19 @@ from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.training import grpo, tiny, warm_up
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
-from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
+from llm_sandbox_nb.training.config import ConfigError, RolloutConfig, TrainingConfig
 from llm_sandbox_nb.training.data.questions import tells
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated
 from llm_sandbox_nb.training.policy import Sampling, load_policy, save_policy
 from llm_sandbox_nb.training.ray_rollouts import RayRollouts
 from llm_sandbox_nb.training.record import COMPLETE, END, START, TrainingRecord, step_figures
 from llm_sandbox_nb.training.rollouts import Rollout, RolloutSetting, RolloutWorkers
+from llm_sandbox_nb.training.validation import (
+    validation_figures,
+    validation_line,
+    validation_sampling,
+    validation_tasks,
+)
 from llm_sandbox_nb.training.vllm_server import ServerGenerator
 
 _T = TypeVar("_T")
@@ -34,8 +41,6 @@ _SHORT = 4
 """Letters and digits: an answer with fewer may stand in a prompt by chance."""
 STEPS_WITHOUT_GRADIENT = 3
 """So many in a row, and each multiple, are worth a warning."""
-NOTES = "notes"
-"""As `data.rows`: the tiny task."""
 
 
 def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
@@ -47,7 +52,7 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
     data = config.data
     try:
         task = load_task(data.task)
-        if data.rows == NOTES:
+        if data.rows == tiny.NOTES:
             return tiny.notes_task(task), tiny.notes_rows(data.count or 64, config.seed)
         rows = load_rows(task, data.rows or None)
     except ValueError as error:
@@ -129,6 +134,7 @@ class TrainingRun:
         self.config, self.on_figures, self.say = config, on_figures, say
         self.task, rows = task_and_rows(config)
         self.rows = {row.id: row for row in rows}
+        self.validations = validation_tasks(config, rows)
         grpo.require_packages(config)
         self._workers: RolloutWorkers | RayRollouts | None = None
         self._rollouts: list[Rollout] = []
@@ -162,7 +168,11 @@ class TrainingRun:
         transformers_logging.disable_progress_bar()
         set_seed(self.config.seed)
         model, tokenizer = self._start_policy()
-        workers = self._workers = self._make_workers(ChatTokens(tokenizer))
+        self._chat = ChatTokens(tokenizer)
+        setting = RolloutSetting(
+            self.config.name, self.task, self._chat, self.config.rollouts, self.config.data.scorer
+        )
+        workers = self._workers = self._make_workers(setting)
         self._in_loop(workers.__aenter__())
         try:
             self._in_loop(workers.check())
@@ -170,11 +180,9 @@ class TrainingRun:
         finally:
             self._in_loop(workers.__aexit__(None, None, None))
 
-    def _make_workers(self, chat: ChatTokens) -> RolloutWorkers | RayRollouts:
+    def _make_workers(self, setting: RolloutSetting) -> RolloutWorkers | RayRollouts:
         config = self.config
-        setting = RolloutSetting(config.name, self.task, chat, config.rollouts, config.data.scorer)
-        share = config.batch // self._processes
-        at_once = config.rollouts.at_once or share
+        at_once = config.rollouts.at_once or config.batch // self._processes
         if address := config.rollouts.ray:
             return RayRollouts(address, setting, at_once)
         return RolloutWorkers(setting, at_once)
@@ -249,6 +257,9 @@ class TrainingRun:
         )
         self._began = time.monotonic()
         trainer.train(resume_from_checkpoint=str(found[1]) if found else None)
+        if self.validations:
+            grpo.sync_weights(trainer)
+            self._validate(self.config.steps, trainer)
         end = self.record.folder / END
         trainer.save_model(str(end))  # all processes take part: each may hold a part of the weights
         if self._rank == 0:
@@ -278,27 +289,70 @@ class TrainingRun:
         """Run a rollout for each id. The figures are those of the rollouts of all processes."""
         from accelerate.utils import gather_object
 
+        assert self._workers is not None
         rows = [self.rows[one] for one in ids]
         step = trainer.state.global_step + 1
+        self._validate(step - 1, trainer)
         started = time.monotonic()
         folder = self.record.step_folder(step) / (f"rank-{self._rank}" if self._processes > 1 else "")
-        through = self._through_server if self.config.generation.engine == "vllm-server" else self._together
-        self._rollouts, figures = through(rows, folder, trainer)
+        self._rollouts, figures = self._sampled(self._workers, rows, folder, trainer, self.config.rollouts)
         figures["rollout_time"] = time.monotonic() - started
         self._figures = step_figures(step, gather_object(self._rollouts)) | figures
         return self._rollouts
 
-    def _together(self, rows: list[Row], folder: Path, trainer: Any) -> tuple[list[Rollout], dict[str, Any]]:
+    def _validate(self, step: int, trainer: Any) -> None:
+        """Score the policy after `step` on rows that it does not learn from, where that is due and not done."""
+        from accelerate.utils import gather_object
+
+        how = self.config.validation
+        done = {one["task"] for one in self.record.validations() if one["step"] == step}
+        due = bool(how.every) and (step % how.every == 0 or step == self.config.steps)
+        rollouts = dataclasses.replace(self.config.rollouts, zero_reward_for=())
+        sampling = validation_sampling(self.config)
+        for task, rows in self.validations if due else ():
+            if task.name in done:
+                continue
+            started = time.monotonic()
+            folder = self.record.validation_folder(step, task.name)
+            folder = folder / (f"rank-{self._rank}" if self._processes > 1 else "")
+            mine = (rows * how.repeats)[self._rank :: self._processes]
+            workers = self._make_workers(RolloutSetting(self.config.name, task, self._chat, rollouts))
+            self._in_loop(workers.__aenter__())
+            try:
+                with grpo.sampling_as(trainer, sampling):
+                    found, _ = self._sampled(workers, mine, folder, trainer, sampling)
+            finally:
+                self._in_loop(workers.__aexit__(None, None, None))
+            seconds = time.monotonic() - started
+            self._began += seconds
+            figures = validation_figures(step, task.name, gather_object(found), seconds)
+            if self._rank == 0:
+                self.record.add_validation(figures)
+                self.say(validation_line(figures))
+
+    def _sampled(
+        self,
+        workers: RolloutWorkers | RayRollouts,
+        rows: list[Row],
+        folder: Path,
+        trainer: Any,
+        sampling: RolloutConfig | Sampling,
+    ) -> tuple[list[Rollout], dict[str, Any]]:
+        """A rollout for each row, and how long its replies took to sample."""
+        if self.config.generation.engine == "vllm-server":
+            return self._through_server(workers, rows, folder, sampling)
+        return self._together(workers, rows, folder, trainer)
+
+    def _together(
+        self, workers: RolloutWorkers | RayRollouts, rows: list[Row], folder: Path, trainer: Any
+    ) -> tuple[list[Rollout], dict[str, Any]]:
         """The rollouts run in the event loop; this thread samples for those that wait, with the trainer's engine."""
-        assert self._workers is not None
         generator = BatchGenerator(self.config.generation.patience)
 
         def answer(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
             return grpo.generate_together(trainer, prompts, limits)
 
-        future = asyncio.run_coroutine_threadsafe(
-            self._workers.run(rows, generator, folder), EventLoops.own()
-        )
+        future = asyncio.run_coroutine_threadsafe(workers.run(rows, generator, folder), EventLoops.own())
         future.add_done_callback(lambda _: generator.close())
         try:
             generator.serve(answer)
@@ -308,16 +362,18 @@ class TrainingRun:
         return future.result(), {"generation_time": generator.seconds, "batches": generator.batches}
 
     def _through_server(
-        self, rows: list[Row], folder: Path, trainer: Any
+        self,
+        workers: RolloutWorkers | RayRollouts,
+        rows: list[Row],
+        folder: Path,
+        how: RolloutConfig | Sampling,
     ) -> tuple[list[Rollout], dict[str, Any]]:
         """Each rollout asks the vLLM server, which has the newest weights from the trainer."""
-        workers, config = self._workers, self.config
-        assert workers is not None
+        config = self.config
 
         async def work() -> tuple[list[Rollout], dict[str, Any]]:
-            how = config.rollouts
             sampling = Sampling(how.temperature, how.top_p, how.top_k)
-            async with ServerGenerator(config.generation.server, sampling, how.time) as generator:
+            async with ServerGenerator(config.generation.server, sampling, config.rollouts.time) as generator:
                 rollouts = await workers.run(rows, generator, folder)
                 return rollouts, {"generation_time": generator.seconds, "batches": generator.requests}
 

@@ -13,6 +13,7 @@ from typing import Any
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
 from llm_sandbox_nb.formatting import format_percent, plural
 from llm_sandbox_nb.training.record import END, RecordError, RolloutRow, TrainingRecord
+from llm_sandbox_nb.training.validation import validation_line
 
 _COLUMNS = ("step", "reward", "", "alike", "turns", "tokens", "read", *CAPABILITIES, "seconds", "stops")
 _WIDTHS = (4, 13, 12, 7, 5, 6, 6, *(len(name) for name in CAPABILITIES), 7, 0)
@@ -73,13 +74,26 @@ def rollout_lines(rows: Sequence[RolloutRow]) -> Iterator[str]:
 
 
 def overview(record: TrainingRecord) -> Iterator[str]:
-    """The whole training: what it is, and all steps so far."""
+    """The whole training: what it is, all steps so far, and validations after the steps that they follow."""
     config, steps = record.config, record.steps()
     done = steps[-1]["step"] if steps else 0
     yield f"{config.name}: {done} of {plural(config.steps, 'step')}, {config.batch} rollouts each"
     yield heading()
-    for figures in steps:
-        yield step_line(figures)
+    for _, line in sorted([*_step_lines(record), *_validation_lines(record)], key=lambda one: one[0]):
+        yield line
+
+
+def _step_lines(record: TrainingRecord) -> list[tuple[tuple[int, int], str]]:
+    """The line of each step, with its place in the whole."""
+    return [((int(figures["step"]), 0), step_line(figures)) for figures in record.steps()]
+
+
+def _validation_lines(record: TrainingRecord) -> list[tuple[tuple[int, int], str]]:
+    """The line of each task in each validation, with its place in the whole."""
+    return [
+        ((int(figures["step"]), place), validation_line(figures))
+        for place, figures in enumerate(record.validations(), 1)
+    ]
 
 
 def step_text(record: TrainingRecord, step: int) -> Iterator[str]:
@@ -106,16 +120,16 @@ def step_text(record: TrainingRecord, step: int) -> Iterator[str]:
 
 
 def follow(record: TrainingRecord, tell: Callable[[str], None], pause: float = _PAUSE) -> None:
-    """Tell each new step, until the training has ended. A step that is repeated after a resume is told once."""
+    """Tell each new step and validation, until the training has ended; once, although a resume repeats steps."""
     lines = overview(record)
     for _ in range(2):
         tell(next(lines))
-    told, over = 0, False
+    told, over = set[tuple[int, int]](), False
     while True:
-        for figures in record.steps():
-            if figures["step"] > told:
-                tell(step_line(figures))
-                told = figures["step"]
+        for place, line in sorted([*_step_lines(record), *_validation_lines(record)]):
+            if place not in told:
+                tell(line)
+                told.add(place)
         if over:
             return
         over = is_over(record)
@@ -151,8 +165,13 @@ Line = tuple[str, Sequence[float | None]]
 """A name, and a value for each step, or None."""
 
 
-def plots(steps: Sequence[Mapping[str, Any]], total: int) -> list[str]:
-    """Reward with its spread, turns, tokens, capability use and stop reasons over `total` steps, as SVG texts."""
+def plots(
+    steps: Sequence[Mapping[str, Any]], total: int, validations: Sequence[Mapping[str, Any]] = ()
+) -> list[str]:
+    """Reward with its spread, turns, tokens, capability use and stop reasons over `total` steps, as SVG texts.
+
+    With validations also the score of each of their tasks; that of the first policy stands above step 1.
+    """
     numbers = [int(one["step"]) for one in steps]
 
     def line(name: str, key: str) -> Line:
@@ -169,6 +188,7 @@ def plots(steps: Sequence[Mapping[str, Any]], total: int) -> list[str]:
     stops = [(name, [one.get(name, 0) / max(1, sum(one.values())) for one in counts]) for name in reasons]
     return [
         plot("Reward", [("mean", reward)], numbers, total, top=1.0, band=band),
+        *([_validation_plot(validations, total)] if validations else ()),
         plot("Turns", [line("mean", "turns"), line("most", "turns_max")], numbers, total),
         plot(
             "Tokens of a rollout",
@@ -179,6 +199,14 @@ def plots(steps: Sequence[Mapping[str, Any]], total: int) -> list[str]:
         plot("Turns that use", uses, numbers, total, top=1.0),
         plot("Stop reasons", stops[: len(_COLOURS)], numbers, total, top=1.0),
     ]
+
+
+def _validation_plot(validations: Sequence[Mapping[str, Any]], total: int) -> str:
+    after = sorted({int(one["step"]) for one in validations})
+    scores = {(one["task"], int(one["step"])): one["score"] for one in validations}
+    tasks = list(dict.fromkeys(str(one["task"]) for one in validations))[: len(_COLOURS)]
+    lines = [(task, [scores.get((task, step)) for step in after]) for task in tasks]
+    return plot("Validation", lines, [max(1, step) for step in after], total, top=1.0)
 
 
 def plot(

@@ -94,7 +94,8 @@ def test_reward_rises(bubblewrap_engine: None, tmp_path: Path, seed: int, record
 def test_killed_trainer_resumes_with_the_same_rows_and_loss(bubblewrap_engine: None, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["--steps", "6", "--set", "warm_up.steps=25", "--set", "warm_up.count=32", "--keep", "0",
-             "--set", "record.checkpoint_every=2", "--set", "rollouts.rows_per_step=2"]  # fmt: skip
+             "--set", "record.checkpoint_every=2", "--set", "rollouts.rows_per_step=2",
+             "--set", "validation.every=2", "--set", "validation.count=4"]  # fmt: skip
     first = start(out, *words)
     assert first.stdout is not None
     for line in first.stdout:
@@ -118,6 +119,7 @@ def test_killed_trainer_resumes_with_the_same_rows_and_loss(bubblewrap_engine: N
     assert "scripted runs" not in said
     after = {step["step"]: step for step in record.steps()}
     assert list(after) == [1, 2, 3, 4, 5, 6]
+    assert [one["step"] for one in record.validations()] == [0, 2, 4, 6], "each once"
     assert groups == {step: [row.group for row in record.rollouts(step)] for step in (1, 3, 5)}
     for name in ("loss", "grad_norm", "reward", "turns", "model_tokens", "stops"):
         assert after[5][name] == before[5][name], name

@@ -6,6 +6,7 @@ weights reach the right places, and nothing about a GPU.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -26,7 +27,7 @@ from loopback_http import LoopbackHandler, LoopbackServer
 
 from llm_sandbox_nb.training import grpo
 from llm_sandbox_nb.training.config import ConfigError, load_config
-from llm_sandbox_nb.training.evaluation import AFTER, BEFORE, evaluate, plan_evaluation
+from llm_sandbox_nb.training.evaluation import AFTER, BEFORE, JudgeAccess, evaluate, plan_evaluation
 from llm_sandbox_nb.training.policy import load_policy
 from llm_sandbox_nb.training.record import END, START, TrainingRecord
 from llm_sandbox_nb.training.training_run import TrainingRun
@@ -162,6 +163,48 @@ def test_vllm_server_gets_weights_and_is_asked_by_each_rollout(
     assert changed(weights(policy), dict(pushed.model.named_parameters()))
     assert changed(weights(end), dict(pushed.model.named_parameters()))
     assert_sampled_as_trained(trainers[0], 2)
+
+
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_a_validation_is_sampled_its_own_way_and_leaves_the_training_as_it_is(
+    engine: str, tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch, trainers: list[Any]
+) -> None:
+    if engine == "vllm":
+        vllm_stand_in.install(monkeypatch)
+    how = {"every": 1, "count": 3, "temperature": 0.25, "top_p": 0.8, "top_k": 20}
+    named = {f"validation__{name}": value for name, value in how.items()}
+    config = load_config("tiny-cpu.yaml", changes(policy, generation__engine=engine, **named))
+    TrainingRun(config, tmp_path / "run").run()
+    record = TrainingRecord.load(tmp_path / "run")
+    assert [one["step"] for one in record.validations()] == [0, 1, 2]
+    assert all(one["rollouts"] == one["scored"] == 3 for one in record.validations())
+    if engine == "vllm":
+        (made,) = vllm_stand_in.LLM.made
+        warmth = [asked.temperature for _, asked in made.asked]
+        assert [one for one, _ in itertools.groupby(warmth)] == [0.25, 1.0, 0.25, 1.0, 0.25]
+        assert {(asked.top_p, asked.top_k) for _, asked in made.asked if asked.temperature < 1} == {(0.8, 20)}
+        return
+    assert trainers[0].generation_config.temperature == 1.0
+    plain = load_config("tiny-cpu.yaml", changes(policy))
+    TrainingRun(plain, tmp_path / "plain").run()
+    told = [[one[name] for name in ("reward", "loss", "grad_norm", "model_tokens")] for one in record.steps()]
+    assert told == [
+        [one[name] for name in ("reward", "loss", "grad_norm", "model_tokens")]
+        for one in TrainingRecord.load(tmp_path / "plain").steps()
+    ]
+
+
+def test_a_judge_scores_an_evaluation(tmp_path: Path, policy: Path) -> None:
+    """Also each policy has a folder with the judgements of its own."""
+    file, script = tmp_path / "rows.jsonl", tmp_path / "judge.yaml"
+    file.write_text(json.dumps({"id": "a", "problem_statement": "What is 1 + 1?", "ground_truth": "2"}))
+    script.write_text("turns: [{text: CORRECT}]\n")
+    judge = JudgeAccess(f"scripted/{script}", repeats=1)
+    plan = plan_evaluation(
+        policy.parent, task="physics", data=str(file), judge=judge, modes=["llm"], out=tmp_path / "cells"
+    )
+    assert [(cell.policy, cell.scored) for cell in evaluate(plan)] == [(BEFORE, 1), (AFTER, 1)]
+    assert all(any((tmp_path / "cells" / name / "judge").iterdir()) for name in (BEFORE, AFTER))
 
 
 def test_without_vllm_one_sentence(tmp_path: Path, policy: Path) -> None:

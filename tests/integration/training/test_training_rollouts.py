@@ -100,6 +100,21 @@ def test_trained_part_is_exactly_what_was_sampled(tmp_path: Path) -> None:
     assert several, "no reply had several calls"
 
 
+@pytest.mark.parametrize("network", ["none", "open"])
+def test_the_prompt_fits_the_network_of_the_sandbox(network: str, tmp_path: Path) -> None:
+    """Also where a sandbox is opened in another way than the configuration says."""
+
+    async def opened() -> Sandbox:
+        return await open_sandbox("bubblewrap", network=network)
+
+    made = setting(replace(CONFIG, network=""), open=opened)
+    (done,) = asyncio.run(rollouts_of(PlayedPolicy(lambda *_: SUBMIT), rows(1), tmp_path, made))
+    assert done.trajectory is not None
+    system = str(next(iter(done.trajectory.messages()))["content"])
+    assert ("it has no network" in system) == (network == "none")
+    assert ("install packages, look things up" in system) == (network == "open")
+
+
 def test_ids_are_those_of_the_template(tmp_path: Path) -> None:
     def play(place: int, number: int) -> str:
         return [bash("cp documents/a.txt answer.txt") + "\n" + bash("cat answer.txt"), "Well.", SUBMIT][

@@ -1,0 +1,111 @@
+"""Validation: the policy is scored while it trains, on rows that it does not learn from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from llm_sandbox_nb.benchmark.data import load_rows
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.statistics import score_interval
+from llm_sandbox_nb.benchmark.task import Task, load_task
+from llm_sandbox_nb.training import tiny
+from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
+from llm_sandbox_nb.training.policy import Sampling, sampling_problem
+from llm_sandbox_nb.training.rollouts import LOST, Rollout
+
+_TINY_ROWS = 32
+BY_RULES = "routed"
+"""What scores the answers of tasks that a judge scores: a judge would be asked thousands of times."""
+
+
+def validation_sampling(config: TrainingConfig) -> Sampling:
+    """How replies are sampled in a validation. Raises ConfigError."""
+    how = config.validation
+    sampling = Sampling(how.temperature, how.top_p, how.top_k)
+    if problem := sampling_problem(sampling):
+        raise ConfigError(f"{problem} in validation.")
+    return sampling
+
+
+def validation_tasks(config: TrainingConfig, learned: Iterable[Row]) -> list[tuple[Task, list[Row]]]:
+    """The tasks of a validation with their rows; none when the configuration asks for no validation.
+
+    Raises:
+        ConfigError: there are no rows, or the policy learns from one of them.
+    """
+    how, data = config.validation, config.data
+    if not how.every:
+        return []
+    validation_sampling(config)
+    if data.rows == tiny.NOTES and not how.tasks and not how.rows:
+        task = tiny.notes_task(load_task(data.task))
+        found = [(task, tiny.notes_rows(how.count or _TINY_ROWS, config.seed + 2))]
+    elif not how.tasks and not how.rows:
+        raise ConfigError(
+            "A validation needs rows that the policy does not learn from: name tasks in validation.tasks, or a file in "
+            "validation.rows."
+        )
+    else:
+        found = [_task(name, config) for name in how.tasks or (data.task,)]
+    known = {_question(row) for row in learned}
+    for task, rows in found:
+        if common := [row.id for row in rows if _question(row) in known]:
+            raise ConfigError(
+                f"The policy learns from row {common[0]} of {task.name} ({len(common)} in common), so that row cannot "
+                "validate it: take it out of data.rows or of the validation's rows."
+            )
+    return found
+
+
+def _task(name: str, config: TrainingConfig) -> tuple[Task, list[Row]]:
+    how = config.validation
+    try:
+        task = load_task(name)
+        rows = load_rows(task, how.rows or None)[: how.count or None]
+    except ValueError as error:
+        raise ConfigError(f"The validation cannot begin: {error}") from error
+    if not how.tasks and config.data.scorer:
+        task = replace(task, scorer=config.data.scorer)
+    return (replace(task, scorer=BY_RULES) if task.scorer == "judge" else task), rows
+
+
+def _question(row: Row) -> tuple[str, str, tuple[str, ...]]:
+    return row.problem_statement, row.ground_truth, tuple(sorted(row.input_files.values()))
+
+
+def validation_figures(step: int, task: str, rollouts: Sequence[Rollout], seconds: float) -> dict[str, Any]:
+    """What the rollouts of a validation say of the policy after `step`."""
+    scores: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        if rollout.reward is not None:
+            scores.setdefault(rollout.row.id, []).append(rollout.reward)
+    means = [sum(one) / len(one) for one in scores.values()]
+    interval = score_interval(means)
+    ended = [rollout for rollout in rollouts if rollout.stop_reason != LOST]
+    return {
+        "step": step,
+        "task": task,
+        "score": interval.mean if interval else None,
+        "score_low": interval.low if interval else None,
+        "score_high": interval.high if interval else None,
+        "rollouts": len(rollouts),
+        "scored": sum(map(len, scores.values())),
+        "turns": sum(rollout.turns for rollout in ended) / len(ended) if ended else None,
+        "stops": dict(Counter(rollout.stop_reason for rollout in rollouts)),
+        "seconds": seconds,
+    }
+
+
+def validation_line(figures: Mapping[str, Any]) -> str:
+    """A validation of one task in a line: score with its 95 % interval, and of how many rollouts."""
+    score, low, high = figures["score"], figures["score_low"], figures["score_high"]
+    shown = "no score" if score is None else f"{score:.3f}"
+    around = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+    turns = "" if figures["turns"] is None else f", {figures['turns']:.1f} turns"
+    return (
+        f"validation after step {figures['step']}: {figures['task']} {shown}{around}, "
+        f"scored {figures['scored']} of {figures['rollouts']}{turns}"
+    )
