@@ -1,4 +1,4 @@
-"""Templates of ten families and one more, in `data/chat_templates`, and a tokenizer that renders them without torch.
+"""Templates of ten families and two more, in `data/chat_templates`, and a tokenizer that renders them without torch.
 
 Each is a few lines, written for these tests in the form that the family documents. The templates of the models
 themselves come with TRL, and a campaign tests those.
@@ -19,6 +19,7 @@ DATA = Path(__file__).with_name("data") / "chat_templates"
 ENDS = {
     "Qwen2.5": "<|im_end|>",
     "Qwen3": "<|im_end|>",
+    "Qwen3-Coder": "<|im_end|>",
     "Llama 3": "<|eot_id|>",
     "Mistral": "</s>",
     "Gemma": "<end_of_turn>",

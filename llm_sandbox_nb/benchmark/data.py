@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.benchmark.rows import DataError, Row, make_row
 from llm_sandbox_nb.benchmark.scorers import gold_problem
 from llm_sandbox_nb.benchmark.swe import tests_of
-from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.benchmark.task import DataSource, Task
 from llm_sandbox_nb.encoded_text import text_of
 
 SAMPLE = "sample"
 """As `--data`: the few rows that come with a task. They were made up to try the machinery, and measure nothing."""
+HUB = "hf:"
+"""As the beginning of `--data`: a data set of the Hugging Face hub."""
 _NAMES = ("data.jsonl", "data.json", "data.parquet")
 
 
 def load_rows(task: Task, source: str | None = None) -> list[Row]:
-    """The rows of a task: of the file `source`, else of the task's folder, else of its Hugging Face data set.
+    """The rows of a task: of `source`, else of the task's folder, else of its Hugging Face data set.
+
+    `source` is a file, a folder with TASK.jsonl, `sample`, or `hf:OWNER/NAME/CONFIG:SPLIT`.
 
     Raises:
         DataError: there are none, two have the same id, one has nothing to score answers with, or
             they are not in the published schema.
     """
-    records = _records(task, source)
+    records = map(_without_envelope, _records(task, source))
     rows = [make_row(record, number, task.data.columns) for number, record in enumerate(records)]
     if not rows:
         raise DataError(f"There are no rows for the task {task.name}.")
@@ -43,6 +48,8 @@ def load_rows(task: Task, source: str | None = None) -> list[Row]:
 
 
 def _records(task: Task, source: str | None) -> Iterable[Mapping[str, Any]]:
+    if source is not None and source.startswith(HUB):
+        return _hub(_hub_source(task, source))
     if source is not None:
         return _file(_named(task, source))
     if task.data.file:
@@ -52,7 +59,28 @@ def _records(task: Task, source: str | None) -> Iterable[Mapping[str, Any]]:
             return _file(task.folder / name)
     if not task.data.dataset:
         raise DataError(f"The task {task.name} has no data: put a data.jsonl into {task.folder}.")
-    return _hub(task)
+    return _hub(task.data)
+
+
+def _hub_source(task: Task, source: str) -> DataSource:
+    """The data set that `hf:OWNER/NAME/CONFIG:SPLIT` names; configuration and split may be left out."""
+    path, _, split = source.removeprefix(HUB).replace("{task}", task.name).partition(":")
+    owner, _, rest = path.partition("/")
+    name, _, config = rest.partition("/")
+    if not owner or not name or "/" in config:
+        raise DataError(
+            f"{source} names no data set: write hf:OWNER/NAME, with /CONFIG and :SPLIT where needed."
+        )
+    return replace(
+        task.data, dataset=f"{owner}/{name}", config=config or None, split=split or DataSource().split
+    )
+
+
+def _without_envelope(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row out of a record of verl, as the paper's `train_verl.json` has them: its own columns are in `extra_info`."""
+    inner = record.get("extra_info")
+    known = "problem_statement" not in record and isinstance(inner, dict) and "problem_statement" in inner
+    return inner if known and isinstance(inner, dict) else record
 
 
 def _named(task: Task, source: str) -> Path:
@@ -105,8 +133,7 @@ def _parquet(path: Path) -> list[Mapping[str, Any]]:
     return records
 
 
-def _hub(task: Task) -> Iterable[Mapping[str, Any]]:
-    source = task.data
+def _hub(source: DataSource) -> Iterable[Mapping[str, Any]]:
     try:
         import datasets
     except ImportError as error:

@@ -65,7 +65,8 @@ class DataConfig:
     )
     rows: str = key(
         "",
-        "a file of rows (.jsonl, .json, .parquet); empty: the task's own; `notes`: the tiny task",
+        "a file of rows (.jsonl, .json, .parquet) or `hf:OWNER/NAME/CONFIG`; empty: the task's own; `notes`: the tiny "
+        "task",
     )
     count: int = key(0, "the most rows to use; of the tiny task how many are made. 0: all")
     scorer: str = key(
@@ -135,7 +136,8 @@ class ValidationConfig:
     )
     rows: str = key(
         "",
-        "a file of rows, or a folder with TASK.jsonl; empty: the tasks' own; of the tiny task others are made",
+        "as `data.rows`, with `{task}` for the task's name, or a folder with TASK.jsonl; empty: the tasks' own, of the "
+        "tiny task others",
     )
     count: int = key(0, "the most rows of a task; 0: all")
     repeats: int = key(1, "how often each row")

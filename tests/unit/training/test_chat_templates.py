@@ -25,7 +25,7 @@ TURNS = (
     [("execute_bash", {"command": "ls"}), ("execute_bash", {"command": "pwd", "timeout": 5})],
     [("submit", {})],
 )
-RIGHT = ("Qwen2.5", "Qwen3", "DeepSeek", "Granite", "Phi")
+RIGHT = ("Qwen2.5", "Qwen3", "Qwen3-Coder", "DeepSeek", "Granite", "Phi")
 ONE_CALL = ("Llama 3",)
 REFUSED = {
     "Mistral": r"\(Mistral\) cannot write calls of tools \(Tool call IDs should be alphanumeric",

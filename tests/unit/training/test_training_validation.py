@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from training_records import figures
 
-from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.data import load_rows
+from llm_sandbox_nb.benchmark.rows import DataError, Row
 from llm_sandbox_nb.benchmark.task import load_task, without_network
 from llm_sandbox_nb.cli import main
-from llm_sandbox_nb.training.config import ConfigError, load_config
+from llm_sandbox_nb.training.config import ConfigError, config_names, load_config
 from llm_sandbox_nb.training.evaluation import JudgeAccess, plan_evaluation
 from llm_sandbox_nb.training.record import COMPLETE, END, TrainingRecord
 from llm_sandbox_nb.training.rollouts import Rollout
@@ -174,6 +177,50 @@ def test_an_evaluation_refuses_mistakes_in_a_sentence(
 ) -> None:
     assert main(["train", "evaluate", str(trained), *words]) == 2
     assert said in capsys.readouterr().err
+
+
+# --- rows of the paper's training ---
+
+
+def test_the_mini_sets_and_its_converted_rows_can_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def load_dataset(name: str, config: str | None, split: str) -> list[dict[str, Any]]:
+        asked.append((name, config, split))
+        return [ROW]
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    task = load_task("long_context")
+    for source in ("hf:o/sets/{task}_mini", "hf:o/sets:train"):
+        assert [row.id for row in load_rows(task, source)] == ["a"]
+    assert asked == [("o/sets", "long_context_mini", "test"), ("o/sets", None, "train")]
+    for wrong in ("hf:sets", "hf:o/sets/a/b"):
+        with pytest.raises(DataError, match="names no data set: write hf:OWNER/NAME"):
+            load_rows(task, wrong)
+    verl = {
+        "data_source": "instruct_pretrain", "prompt": [{"role": "user", "content": "placeholder"}],
+        "reward_model": {"style": "rule", "ground_truth": "3"},
+        "extra_info": {**ROW, "qa_type": "free form", "input_files": '{"a.txt": "x"}'},
+    }  # fmt: skip
+    (tmp_path / "train_verl.json").write_text(json.dumps([verl]))
+    (row,) = load_rows(load_task("instruct_pretrain"), str(tmp_path / "train_verl.json"))
+    assert (row.id, row.ground_truth, row.input_files) == ("a", "3", {"a.txt": "x"})
+
+
+@pytest.mark.parametrize("name", [name for name in config_names() if name.startswith("qwen3")])
+def test_the_paper_s_recipes_have_its_network_and_its_validation(name: str) -> None:
+    config = load_config(name)
+    assert (config.rollouts.rows_per_step, config.rollouts.per_row, config.rollouts.network) == (
+        8,
+        8,
+        "public",
+    )
+    assert config.steps == {"qwen3-4b.yaml": 150, "qwen3-coder-30b.yaml": 50}[name]
+    how = config.validation
+    assert (how.every, how.temperature, how.top_p, how.top_k) == (10, 0.7, 0.8, 20)
+    assert how.rows.endswith("/{task}_mini")
 
 
 # --- prompts without a network ---
