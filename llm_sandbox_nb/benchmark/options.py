@@ -52,7 +52,8 @@ def index(value: object) -> int:
 
 
 BENCHMARK_OPTIONS = (
-    Option("data", "rows: a .jsonl, .json or .parquet file, a folder with TASK.jsonl, `hf:OWNER/NAME/CONFIG`, or `sample`", metavar="PATH"),
+    Option("data", "rows: a .jsonl, .json or .parquet file, a folder with TASK.jsonl, hf:OWNER/NAME/CONFIG, sample",
+           metavar="PATH"),
     Option("mode", "sandbox, llm (one reply, no tools), or both with a comma", modes, ("sandbox",), metavar="MODES"),
     Option("context", "documents in files, in the prompt, or both with a comma", contexts, ("files",),
            metavar="WHERE"),

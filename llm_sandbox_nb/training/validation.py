@@ -66,7 +66,10 @@ def _task(name: str, config: TrainingConfig) -> tuple[Task, list[Row]]:
         task = load_task(name)
         rows = load_rows(task, how.rows or None)[: how.count or None]
     except ValueError as error:
-        raise ConfigError(f"The validation cannot begin: {error}") from error
+        said = str(error).rstrip(".")
+        raise ConfigError(
+            f"The validation cannot begin: {said}; validation.every=0 trains without one."
+        ) from error
     if not how.tasks and config.data.scorer:
         task = replace(task, scorer=config.data.scorer)
     return (replace(task, scorer=BY_RULES) if task.scorer == "judge" else task), rows

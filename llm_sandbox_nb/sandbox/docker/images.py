@@ -24,10 +24,11 @@ Progress = Callable[[str], None]
 DEFAULT_IMAGE = f"{PREFIX}:{__version__}"
 SLIM_IMAGE = f"{PREFIX}:{__version__}-slim"
 BASE_IMAGE = "debian:bookworm-slim"
-SCIENTIFIC = ("numpy", "scipy", "sympy", "mpmath", "matplotlib", "pandas", "pillow")
+SCIENTIFIC = ("numpy", "scipy", "sympy", "mpmath", "matplotlib", "pandas", "pillow", "chardet")
 SLIM_PACKAGES = ("numpy", "sympy", "mpmath", "matplotlib", "pandas", "pillow")
 PROGRAMS = (
-    "bash", "python3", "git", "curl", "pytest", "ssh", "rg", "jq", "sqlite3", "tree", "pdftotext", "gcc", "ffmpeg",
+    "bash", "python3", "git", "curl", "pytest", "ssh", "rg", "jq", "sqlite3", "tree", "pdftotext", "wget",
+    "gcc", "ffmpeg", "ipython",
 )  # fmt: skip
 CHECK_TIMEOUT = 60
 """Seconds a container may take to answer what it has."""

@@ -52,12 +52,12 @@ def test_slim_image_is_small_and_says_what_it_lacks() -> None:
     found = check_image(SLIM_IMAGE)
     assert found.usable, found.problem
     assert {*SLIM_PACKAGES} <= {*found.packages}
-    assert found.missing == ("gcc", "ffmpeg", "scipy")
+    assert found.missing == ("gcc", "ffmpeg", "ipython", "scipy", "chardet")
     assert found.size <= 530e6
 
 
 PROGRAM = """
-import io, subprocess, matplotlib.pyplot, mpmath, numpy, pandas, scipy.optimize, sympy
+import chardet, io, subprocess, matplotlib.pyplot, mpmath, numpy, pandas, scipy.optimize, sympy
 from PIL import Image
 matplotlib.pyplot.plot(numpy.arange(3)); matplotlib.pyplot.title("Zürich 東京")
 picture = io.BytesIO(); matplotlib.pyplot.savefig(picture); assert Image.open(picture).size == (640, 480)
@@ -67,6 +67,7 @@ assert str(mpmath.mp.pi).startswith("3.14159")
 assert pandas.DataFrame({"a": [1, 2]}).a.sum() == 3
 open("hello.c", "w").write('#include <stdio.h>\\nint main() { puts("hello"); }')
 subprocess.run("gcc hello.c -o hello && ./hello && git init -q . && curl --version", shell=True, check=True)
+subprocess.run("wget --version && ipython -c '6 * 7'", shell=True, check=True)
 make = "ffmpeg -loglevel error -f lavfi -i testsrc=duration=1 -f lavfi -i sine=duration=1"
 subprocess.run(f"{make} -pix_fmt yuv420p out.mp4", shell=True, check=True)
 subprocess.run("ffprobe -v error -show_entries stream=codec_name out.mp4", shell=True, check=True)

@@ -33,17 +33,10 @@ def write_rows(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def config_with(data: Path, **changes: Any) -> Any:
-    named = {f"validation.{key}": value for key, value in changes.items()}
-    return load_config(
-        "qwen3-4b.yaml",
-        {
-            "data.rows": str(data),
-            "rollouts.rows_per_step": 1,
-            "validation.every": 5,
-            "validation.tasks": [],
-            **named,
-        },
-    )
+    named = {
+        f"validation.{key}": value for key, value in {"every": 5, "tasks": [], "rows": "", **changes}.items()
+    }
+    return load_config("qwen3-4b.yaml", {"data.rows": str(data), "rollouts.rows_per_step": 1, **named})
 
 
 def test_a_validation_has_rows_that_the_policy_does_not_learn_from(tmp_path: Path) -> None:
