@@ -294,7 +294,9 @@ def _change(content: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"{dotted} is no key of a training: {name} holds no keys.")
         content = inner
-    content[last] = yaml.safe_load(value) if isinstance(value, str) else value
+    content[last] = (
+        yaml.safe_load(value) if isinstance(value, str) and value else value
+    )  # `KEY=` empties a text
 
 
 def _made(kind: type[Any], content: Any, where: str) -> Any:
