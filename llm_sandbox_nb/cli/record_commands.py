@@ -30,6 +30,10 @@ _ANALYZED = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_r
           "wandering_runs"]  # fmt: skip
 
 
+_NO_END = "The record does not say how this run ended."
+"""Of another program: one that reached a limit or failed has no last call."""
+
+
 def runs_command(arguments: argparse.Namespace) -> int:
     """List the runs of a folder, or remove some of them.
 
@@ -110,7 +114,8 @@ def show_command(arguments: argparse.Namespace) -> int:
     if trajectory.finish is None:
         if doubts:
             print(f"\n{doubts}")
-        print(f"\n{harmless(_open_end(trajectory, folder, live=not foreign and is_running(folder)))}")
+        end = _NO_END if foreign else _open_end(trajectory, folder, live=is_running(folder))
+        print(f"\n{harmless(end)}")
         return ENDED_WELL
     if trajectory.finish.error:
         print(harmless(trajectory.finish.error))
