@@ -209,12 +209,12 @@ class RunRecord:
             raise InputError(f"Run.load takes a folder, a file, or a part of a run's id, not {path!r:.80}.")
         path = Path(path).expanduser()
         path = find_run_folder(str(path), Path(RUNS)) if len(path.parts) == 1 else path
-        path = record_of(path.resolve())
-        if path.suffix == ".json":
-            return cls(path.parent, read_seed(path), has_journal=False)
-        if not path.is_file():
+        path = path.resolve()
+        if (record := record_of(path)).suffix == ".json":
+            return cls(record.parent, read_seed(record), has_journal=False)
+        if not path.exists() or (path.is_dir() and not (path / JOURNAL).exists()):
             raise RunNotFoundError(f"There is no run at {path}: a run is a folder with a {JOURNAL} in it.")
-        return cls(path.parent, Trajectory(read_journal(path)))
+        return cls(path if path.is_dir() else path.parent, Trajectory(read_journal(path)))
 
     @property
     def journal(self) -> Path:
