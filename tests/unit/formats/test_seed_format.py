@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from llm_sandbox_nb.card.card import Card
+from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.formats.llm_in_sandbox import (
     NEW_SHELLS,
     dump_seed,
@@ -147,9 +148,15 @@ def test_the_package_gives_each_command_a_shell(observation: str, settings: dict
     assert start.settings == settings
 
 
-def test_a_folder_of_the_package_is_a_run(tmp_path: Path) -> None:
+def test_a_folder_of_the_package_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = json.loads(PUBLISHED)
     (tmp_path / "trajectory.json").write_text(PUBLISHED, "utf-8")
     assert Run.load(tmp_path).task == "How many r's? ünï"
+    assert main(["show", str(tmp_path)]) == 0
+    assert "echo 3" in capsys.readouterr().out
+    (tmp_path / "trajectory.json").write_text(json.dumps(content | {"steps": content["steps"][:1]}))
+    assert main(["show", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.endswith("The record does not say how the run ended.\n")
     many = {name: {"problem_statement": "t", "trajectory": []} for name in ("p1", "p2")}
     (tmp_path / "trajectory.json").write_text(json.dumps(many))
     with pytest.raises(NoRecordError, match="holds 2 runs"):
