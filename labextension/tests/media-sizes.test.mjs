@@ -31,6 +31,69 @@ for (const { name, kind, data, is } of table) {
   });
 }
 
+const element = (id, content) =>
+  Buffer.concat([Buffer.from(id, 'hex'), Buffer.from([0x40 | (content.length >> 8), content.length & 255]), content]);
+const bits = (...parts) => {
+  const text = parts.map(([value, count]) => value.toString(2).padStart(count, '0')).join('');
+  return Buffer.from(
+    text
+      .padEnd(8 * 40, '0')
+      .match(/.{8}/g)
+      .map(byte => parseInt(byte, 2))
+  );
+};
+const vp9Key = bits(
+  [2, 2],
+  [0, 2],
+  [0, 1],
+  [0, 1],
+  [1, 1],
+  [0, 1],
+  [0x498342, 24],
+  [1, 3],
+  [0, 1],
+  [15999, 16],
+  [8999, 16]
+);
+const vp9Inter = bits([2, 2], [0, 2], [0, 1], [1, 1], [1, 1], [1, 1], [0, 20], [0, 3], [15999, 16], [8999, 16]);
+const vp8Key = Buffer.concat([
+  Buffer.from('1000009d012a', 'hex'),
+  Buffer.from(Uint16Array.of(15999 + 1, 8999 + 1).buffer),
+  Buffer.alloc(20)
+]);
+const small = bits([2, 2], [0, 2], [0, 1], [0, 1], [1, 1], [0, 1], [0x498342, 24], [1, 3], [0, 1], [15, 16], [15, 16]);
+const several = Buffer.concat([small, vp9Key, Buffer.from([0xc1, small.length, vp9Key.length, 0xc1])]);
+for (const [name, frame, is] of [
+  ['VP8', vp8Key, [16000, 9000]],
+  ['VP9', vp9Key, [16000, 9000]],
+  ['VP9, not a key frame', vp9Inter, [16000, 9000]],
+  ['VP9, two frames in a block', several, [16000, 9000]],
+  ['as its header says', small, [64, 64]]
+]) {
+  test(`a film whose frames are larger than its header says: ${name}`, () => {
+    const video = element(
+      'ae',
+      element('e0', Buffer.concat([element('b0', Buffer.of(64)), element('ba', Buffer.of(64))]))
+    );
+    const block = element('a3', Buffer.concat([Buffer.of(0x81, 0, 0, 0x80), frame]));
+    const parts = Buffer.concat([element('1654ae6b', video), element('1f43b675', block)]);
+    const bytes = Buffer.concat([
+      element('1a45dfa3', element('4282', Buffer.from('webm'))),
+      element('18538067', parts)
+    ]);
+    assert.deepEqual(read.film(new Uint8Array(bytes)), is);
+  });
+}
+
+test('bytes after a film do not hide its size', () => {
+  for (const { name, data, is } of table.filter(row => row.kind === 'film' && row.is)) {
+    for (const rest of ['0000', '01', 'a3', 'ffffffff', '000000106d646174120a', '000000306d646174120a0b0000']) {
+      const bytes = new Uint8Array(Buffer.concat([Buffer.from(data, 'base64'), Buffer.from(rest, 'hex')]));
+      assert.deepEqual(read.film(bytes), is, `${name} ${rest}`);
+    }
+  }
+});
+
 test('any bytes cost little', () => {
   const from = cpuTime();
   for (const step of [1, 7, 255]) {

@@ -14,6 +14,17 @@ const HOLDERS: Record<string, number> = {
 /** Boxes that are looked at; more is no file that a person made. */
 const MOST = 100_000;
 
+/** Do what ends early where the file does: what was found before still counts. */
+export function withinEnd(look: () => void): void {
+  try {
+    look();
+  } catch (error) {
+    if (!(error instanceof RangeError)) {
+      throw error;
+    }
+  }
+}
+
 /** All boxes of a file, those in others after these. */
 export function boxes(view: DataView): IBox[] {
   const found: IBox[] = [];
@@ -39,9 +50,11 @@ export function boxes(view: DataView): IBox[] {
 export function largestSequence(view: DataView): { width: number; height: number } {
   const largest = { width: 0, height: 0 };
   for (const at of places(view)) {
-    const size = sequenceAt(view, at);
-    largest.width = Math.max(largest.width, size?.width ?? 0);
-    largest.height = Math.max(largest.height, size?.height ?? 0);
+    withinEnd(() => {
+      const size = sequenceAt(view, at);
+      largest.width = Math.max(largest.width, size?.width ?? 0);
+      largest.height = Math.max(largest.height, size?.height ?? 0);
+    });
   }
   return largest;
 }
@@ -50,7 +63,7 @@ export function largestSequence(view: DataView): { width: number; height: number
 function places(view: DataView): number[] {
   const found: number[] = [];
   for (const { type, at, end } of boxes(view)) {
-    try {
+    withinEnd(() => {
       if (type === 'iloc') {
         found.push(...itemPlaces(view, at));
       } else if (type === 'mdat') {
@@ -65,11 +78,7 @@ function places(view: DataView): number[] {
           found.push(wide ? Number(view.getBigUint64(place)) : view.getUint32(place));
         }
       }
-    } catch (error) {
-      if (!(error instanceof RangeError)) {
-        throw error;
-      }
-    }
+    });
   }
   return found;
 }

@@ -1,5 +1,8 @@
 /** WebM and Matroska: its tracks, and how many blocks there are. */
 
+import { withinEnd } from './iso-boxes';
+import { frameSize, type IFrameSize } from './vp-frames';
+
 export interface ITrack {
   width: number;
   height: number;
@@ -13,8 +16,9 @@ const HOLDERS = new Set([0x18538067, 0x1f43b675, 0x1654ae6b, 0xae, 0xe0, 0xe1, 0
 /** Elements that are looked at; more is no file that a person made. */
 const MOST = 1_000_000;
 
-export function matroska(view: DataView): { tracks: ITrack[]; blocks: number } {
+export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; frame: IFrameSize } {
   const tracks: ITrack[] = [];
+  const frame = { width: 0, height: 0 };
   let [blocks, seen] = [0, 0];
   const number = (at: number, size: number) => {
     let value = 0;
@@ -47,6 +51,12 @@ export function matroska(view: DataView): { tracks: ITrack[]; blocks: number } {
       } else if (id === 0xa3 || id === 0xa1) {
         // A block with lacing holds several frames; their number less one follows.
         blocks += size > 4 && view.getUint8(at + 3) & 6 ? view.getUint8(at + 4) + 1 : 1;
+        const head = Math.clz32(view.getUint8(at) << 24) + 4; // the track's number, two bytes of time, one of flags
+        if (tracks.some(one => one.width) && size > head + 10 && at + size <= view.byteLength) {
+          const { width, height } = frameSize(view, at + head, at + size);
+          frame.width = Math.max(frame.width, width);
+          frame.height = Math.max(frame.height, height);
+        }
       }
       if (HOLDERS.has(id) && depth < 8) {
         walk(at, at + size, depth + 1);
@@ -54,6 +64,6 @@ export function matroska(view: DataView): { tracks: ITrack[]; blocks: number } {
       at += size;
     }
   };
-  walk(0, view.byteLength, 0);
-  return { tracks, blocks: seen < MOST ? blocks : Infinity };
+  withinEnd(() => walk(0, view.byteLength, 0));
+  return { tracks, blocks: seen < MOST ? blocks : Infinity, frame };
 }

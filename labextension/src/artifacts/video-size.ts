@@ -11,7 +11,7 @@ export interface IVideoSize {
 export function videoSize(bytes: Uint8Array): IVideoSize | null {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   try {
-    const sizes = bytes[0] === 0x1a ? matroska(view).tracks : bytes[0] === 0x4f ? [theora(view)] : isoSizes(view);
+    const sizes = bytes[0] === 0x1a ? matroskaSizes(view) : bytes[0] === 0x4f ? [theora(view)] : isoSizes(view);
     const width = Math.max(0, ...sizes.map(size => size.width));
     const height = Math.max(0, ...sizes.map(size => size.height));
     return width && height ? { width, height } : null;
@@ -26,6 +26,11 @@ export function videoSize(bytes: Uint8Array): IVideoSize | null {
 /** Bytes of the frames that a browser keeps while it shows one. */
 export const videoBytes = ({ width, height }: IVideoSize) => width * height * 1.5 * KEPT;
 const KEPT = 8;
+
+function matroskaSizes(view: DataView): IVideoSize[] {
+  const { tracks, frame } = matroska(view);
+  return [...tracks, frame];
+}
 
 function isoSizes(view: DataView): IVideoSize[] {
   const sizes: IVideoSize[] = [largestSequence(view)];

@@ -1,9 +1,9 @@
 """The only way out of a sandbox whose network is an allow-list: a listener on its own loopback, passed on to the host.
 
-The host asks for connections: each request `connection` takes one. Its body is a stream of records with a header
-`>cI` each: `d` and so many bytes for the program inside, `a` and how many more bytes of the program the host accepts.
-Frames of stdout are what the program sends; of stderr, `begun` and `ended`: the program has connected, and sends no
-more. While nobody asks, connections are closed at once: without its host the door leads nowhere.
+The host asks for connections: each request `connection` takes one. Of the records in its body, see `stream_request`,
+only `d` is its own: so many bytes for the program inside. Frames of stdout are what the program sends; of stderr,
+`begun` and `ended`: the program has connected, and sends no more. While nobody asks, connections are closed at once:
+without its host the door leads nowhere. A host that can takes the listener itself: see `HandOutRequest`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import fcntl
 import os
 import struct
 
-from .event_loop import IN, OUT
-from .frames import PIPE_READ, STDERR, STDOUT, quietly_close
+from .event_loop import IN
+from .frames import STDERR, quietly_close
 from .request import Request, describe_error
+from .stream_request import StreamRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .event_loop import EventLoop, Timer
 
-RECORD = struct.Struct(">cI")
-DATA, ASKED = b"d", b"a"
 BEGUN, ENDED = b"begun", b"ended"
 BACKLOG = 1024
 HANDED = 1000
@@ -146,18 +145,15 @@ class HandOutRequest(Request):
             self.respond({})
 
 
-class ConnectionRequest(Request):
+class ConnectionRequest(StreamRequest):
     """One connection of a program inside, passed on to the host."""
 
     door: DoorListener
 
     def begin(self) -> None:
         """Wait for a program that connects."""
+        super().begin()
         self.socket: socket.socket | None = None
-        self.reads = self.writes = -1
-        self.head = b""
-        self.left = self.room = 0
-        self.coming: list[bytes] = []
         self.body_over = self.program_over = False
         self.door.ask(self)
 
@@ -175,52 +171,21 @@ class ConnectionRequest(Request):
         self.set_room(self.room)
         self.pump()
 
-    def data(self, data: bytes) -> None:
-        """Records, cut anywhere. Bytes for the program are acknowledged when it has taken them."""
-        data, self.head = self.head + data, b""
-        used = 0
-        while data:
-            if self.left:
-                piece, data = data[: self.left], data[self.left :]
-                self.left -= len(piece)
-                self.coming.append(piece)
-            elif len(data) < RECORD.size:
-                self.head, data = data, b""
-            else:
-                kind, value = RECORD.unpack_from(data)
-                data = data[RECORD.size :]
-                used += RECORD.size
-                if kind == DATA:
-                    self.left = value
-                else:
-                    self.set_room(self.room + value)
-        self.acknowledge(used)
-        self.pump()
+    def take_record(self, kind: bytes, value: int) -> None:
+        """See `StreamRequest`: bytes for the program alone."""
+        self.left = value
 
     def end(self) -> None:
         """The host sends no more."""
         self.body_over = True
         self.pump()
 
-    def pump(self) -> None:
-        """Give the program what has come, as much as it takes."""
-        if self.socket is None or self.done:
-            return
-        while self.coming:
-            try:
-                written = os.write(self.writes, self.coming[0])
-            except BlockingIOError:
-                self.executor.watch(self.writes, OUT, lambda _: self.pump())
-                return
-            except OSError:
-                self.finish()
-                return
-            self.acknowledge(written)
-            self.coming[0] = self.coming[0][written:]
-            if not self.coming[0]:
-                self.coming.pop(0)
-        self.executor.unwatch(self.writes)
-        if self.body_over:
+    def deaf(self) -> None:
+        self.finish()
+
+    def drained(self) -> None:
+        """The host sends no more: tell the program, and end when that one sends no more either."""
+        if self.body_over and self.socket is not None:
             try:
                 self.socket.shutdown(socket.SHUT_WR)
             except OSError:
@@ -228,31 +193,10 @@ class ConnectionRequest(Request):
             if self.program_over:
                 self.finish()
 
-    def set_room(self, room: int) -> None:
-        """Set how much may be sent to the host; at 0 the program is not read."""
-        self.room = room
-        if self.reads < 0 or self.program_over:
-            return
-        if room > 0:
-            self.executor.watch_output(self.reads, self.read_program)
-        else:
-            self.executor.unwatch(self.reads)
-
-    def read_program(self) -> None:
-        """The program has sent something, or sends no more."""
-        try:
-            data = os.read(self.reads, min(PIPE_READ, self.room))
-        except BlockingIOError:
-            return
-        except OSError:
-            self.finish()
-            return
-        if data:
-            self.send(STDOUT, data)
-            self.set_room(self.room - len(data))
-            return
+    def ended_writing(self) -> None:
         self.program_over = True
-        self.executor.unwatch(self.reads)
+        quietly_close(self.reads)
+        self.reads = -1
         self.send(STDERR, ENDED)
         self.pump()
 

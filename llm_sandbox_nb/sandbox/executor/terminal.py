@@ -1,9 +1,8 @@
 """A program on its own terminal, beside the shell: for a person who types, not for a model.
 
-The body is a stream of records with a header `>cI` each: `i` and so many bytes that were typed, `r` and so many that
-the terminal itself reports (its answers to a program, the mouse), `s` with the size as rows * 65536 + columns, `a` and
-how many more bytes of output the host accepts. Never more is read from the terminal than may be sent, so a program
-that prints without end waits, and nothing piles up.
+Of the records in the body, see `stream_request`, these are its own: `i` and so many bytes that were typed, `r` and
+so many that the terminal itself reports (its answers to a program, the mouse), `s` with the size as rows * 65536 +
+columns.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import struct
 import termios
 
 from .children import enter_child
-from .event_loop import IN, OUT
-from .frames import PIPE_READ, STDOUT, dump, quietly_close, text_to_bytes, write_all
+from .event_loop import IN
+from .frames import STDOUT, dump, quietly_close, text_to_bytes, write_all
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     descendants,
@@ -27,25 +26,21 @@ from .processes import (
     process_table,
     send_signal,
 )
-from .request import Request, describe_error
+from .request import describe_error
+from .stream_request import StreamRequest
 
-RECORD = struct.Struct(">cI")
-TYPED, REPORTED, SIZE, ASKED = b"i", b"r", b"s", b"a"
+TYPED, REPORTED, SIZE = b"i", b"r", b"s"
 TIOCGSID = 0x5429  # of a terminal, the leader of its session; Python has no name for it
 LAST_OUTPUT = 1.0  # seconds for output that is left when the program has ended
 
 
-class TerminalRequest(Request):
+class TerminalRequest(StreamRequest):
     """A program whose stdin, stdout and stderr are a terminal; it and all it started end with the request."""
 
     def begin(self) -> None:
         self.pid = 0
-        self.master_r = self.master_w = self.result_r = -1
-        self.head = b""
-        self.left = 0
-        self.heard = True
-        self.typed: list[bytes] = []
-        self.room = 0
+        super().begin()
+        self.result_r = -1
         self.outcome: dict[str, object] = {}
         self.reason = ""
         self.over = False
@@ -62,7 +57,7 @@ class TerminalRequest(Request):
             return
         self.executor.helpers.add(self.pid)
         self.executor.children[self.pid] = self.ended
-        for fd in (self.master_r, self.master_w):
+        for fd in (self.reads, self.writes):
             os.set_blocking(fd, False)
         self.executor.watch(self.result_r, IN, lambda _: self.program_ended())
         self.set_room(self.room)
@@ -73,17 +68,17 @@ class TerminalRequest(Request):
         master, slave = os.openpty()
         try:
             set_size(master, int(self.params["rows"]) << 16 | int(self.params["columns"]))
-            self.master_w = os.dup(master)
+            self.writes = os.dup(master)
             self.result_r, result_w = os.pipe()
             theirs = {0: slave, 1: slave, 2: slave, 3: result_w}
             try:
                 self.pid = self.executor.fork(lambda: enter_child(theirs, self.child))
             finally:
                 os.close(result_w)
-            self.master_r = master
+            self.reads = master
         except OSError:
-            quietly_close(master, self.master_w, self.result_r)
-            self.master_w = self.result_r = -1
+            quietly_close(master, self.writes, self.result_r)
+            self.writes = self.result_r = -1
             raise
         finally:
             os.close(slave)
@@ -121,30 +116,6 @@ class TerminalRequest(Request):
 
     # ------------------------------------------------------------------------------------------- from the host
 
-    def data(self, data: bytes) -> None:
-        """Records, cut anywhere. Typed bytes are acknowledged when the terminal has taken them."""
-        data, self.head = self.head + data, b""
-        used = 0
-        while data:
-            if self.left:
-                piece, data = data[: self.left], data[self.left :]
-                self.left -= len(piece)
-                if self.heard:
-                    self.typed.append(piece)
-                else:
-                    used += len(piece)
-            elif len(data) < RECORD.size:
-                self.head, data = data, b""
-                self.acknowledge(used)
-                return
-            else:
-                kind, value = RECORD.unpack_from(data)
-                data = data[RECORD.size :]
-                used += RECORD.size
-                self.take_record(kind, value)
-        self.acknowledge(used)
-        self.pump()
-
     def take_record(self, kind: bytes, value: int) -> None:
         """One header."""
         if kind in (TYPED, REPORTED):
@@ -152,10 +123,8 @@ class TerminalRequest(Request):
             self.heard = kind == TYPED or self.reports_are_read()
         elif kind == SIZE:
             self.params["rows"], self.params["columns"] = value >> 16, value & 0xFFFF
-            if self.master_w >= 0:
-                set_size(self.master_w, value)
-        elif kind == ASKED:
-            self.set_room(self.room + value)
+            if self.writes >= 0:
+                set_size(self.writes, value)
 
     def reports_are_read(self) -> bool:
         """Whether a program in front of the shell reads key by key, as those do that ask a terminal something.
@@ -163,59 +132,20 @@ class TerminalRequest(Request):
         The shell itself does too, but it asks nothing: what some program printed would type into its next line.
         """
         try:
-            if termios.tcgetattr(self.master_w)[3] & termios.ICANON:
+            if termios.tcgetattr(self.writes)[3] & termios.ICANON:
                 return False
-            (leader,) = struct.unpack("i", fcntl.ioctl(self.master_w, TIOCGSID, bytes(4)))
-            return bool(os.tcgetpgrp(self.master_w) != leader)
+            (leader,) = struct.unpack("i", fcntl.ioctl(self.writes, TIOCGSID, bytes(4)))
+            return bool(os.tcgetpgrp(self.writes) != leader)
         except (OSError, ValueError, termios.error):
             return False
 
-    def pump(self) -> None:
-        """Type what has come, as much as the terminal takes."""
-        if self.master_w < 0:
-            return
-        while self.typed:
-            try:
-                written = os.write(self.master_w, self.typed[0])
-            except BlockingIOError:
-                self.executor.watch(self.master_w, OUT, lambda _: self.pump())
-                return
-            except OSError:  # no program reads it any more
-                written = len(self.typed[0])
-            self.acknowledge(written)
-            self.typed[0] = self.typed[0][written:]
-            if not self.typed[0]:
-                self.typed.pop(0)
-        self.executor.unwatch(self.master_w)
-
     # --------------------------------------------------------------------------------------------- to the host
 
-    def set_room(self, room: int) -> None:
-        """Set how much may be sent; at 0 the terminal is not read."""
-        self.room = room
-        if self.master_r < 0:
-            return
-        if room > 0:
-            self.executor.watch_output(self.master_r, self.read_output)
-        else:
-            self.executor.unwatch(self.master_r)
-
-    def read_output(self) -> None:
-        """The terminal has output, or no program has it open any more."""
-        try:
-            data = os.read(self.master_r, min(PIPE_READ, self.room))
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            self.send(STDOUT, data)
-            self.set_room(self.room - len(data))
-        else:
-            self.executor.unwatch(self.master_r)
-            self.over = True
-            if not self.pid:  # else it ends when the program is reaped
-                self.finish()
+    def ended_writing(self) -> None:
+        """No program has the terminal open any more."""
+        self.over = True
+        if not self.pid:  # else it ends when the program is reaped
+            self.finish()
 
     # ---------------------------------------------------------------------------------------------- the end
 
@@ -250,7 +180,7 @@ class TerminalRequest(Request):
 
     def kill(self) -> None:
         """Kill the program and everything below it."""
-        if self.pid and self.master_r >= 0:
+        if self.pid and self.reads >= 0:
             send_signal(self.pid, signal.SIGSTOP)
             kill_all(self.own_processes)
             send_signal(self.pid, signal.SIGKILL)
@@ -274,11 +204,11 @@ class TerminalRequest(Request):
         """Close the terminal and respond."""
         if self.done:
             return
-        for fd in (self.master_r, self.master_w, self.result_r):
+        for fd in (self.reads, self.writes, self.result_r):
             if fd >= 0:
                 self.executor.unwatch(fd)
-        quietly_close(self.master_r, self.master_w, self.result_r)
-        self.master_r = self.master_w = self.result_r = -1
+        quietly_close(self.reads, self.writes, self.result_r)
+        self.reads = self.writes = self.result_r = -1
         if self.reason:
             self.outcome = {"exit_code": None}
         self.respond({**self.outcome, "interrupted": bool(self.reason)})

@@ -1,0 +1,100 @@
+/** The size that frames of VP8 and VP9 say of themselves: a film's header may say less. */
+import { withinEnd } from './iso-boxes';
+
+export interface IFrameSize {
+  width: number;
+  height: number;
+}
+
+/** The largest frame of a block, which may hold several of VP9. */
+export function frameSize(view: DataView, from: number, to: number): IFrameSize {
+  const largest = { width: 0, height: 0 };
+  for (const at of starts(view, from, to)) {
+    withinEnd(() => {
+      const size = vp8(view, at) ?? vp9(view, at);
+      largest.width = Math.max(largest.width, size?.width ?? 0);
+      largest.height = Math.max(largest.height, size?.height ?? 0);
+    });
+  }
+  return largest;
+}
+
+/** Where frames begin: at its end, a block of several has an index between two equal bytes. */
+function starts(view: DataView, from: number, to: number): number[] {
+  const mark = view.getUint8(to - 1);
+  const [count, wide] = [(mark & 7) + 1, ((mark >> 3) & 3) + 1];
+  const index = to - 2 - count * wide;
+  if (mark >> 5 !== 6 || index < from || view.getUint8(index) !== mark) {
+    return [from];
+  }
+  const found: number[] = [];
+  for (let [frame, at] = [0, from]; frame < count && at < to; frame++) {
+    found.push(at);
+    for (let byte = 0; byte < wide; byte++) {
+      at += view.getUint8(index + 1 + frame * wide + byte) * 256 ** byte;
+    }
+  }
+  return found;
+}
+
+/** Of a key frame (RFC 6386, 9.1). */
+function vp8(view: DataView, at: number): IFrameSize | null {
+  if (view.getUint8(at) & 1 || view.getUint16(at + 3) !== 0x9d01 || view.getUint8(at + 5) !== 0x2a) {
+    return null;
+  }
+  return { width: view.getUint16(at + 6, true) & 0x3fff, height: view.getUint16(at + 8, true) & 0x3fff };
+}
+
+/** Of any frame that names a size (VP9, 6.2). */
+function vp9(view: DataView, start: number): IFrameSize | null {
+  let at = start * 8;
+  const take = (count: number) => {
+    let value = 0;
+    for (let bit = 0; bit < count; bit++, at++) {
+      value = value * 2 + ((view.getUint8(at >> 3) >> (7 - (at & 7))) & 1);
+    }
+    return value;
+  };
+  if (take(2) !== 2) {
+    return null;
+  }
+  const profile = take(1) + take(1) * 2;
+  if ((profile === 3 && take(1)) || take(1)) {
+    return null; // it only repeats an earlier frame
+  }
+  const [inter, shown, resilient] = [take(1), take(1), take(1)];
+  const intraOnly = inter && !shown ? take(1) : 0;
+  if (inter && !resilient) {
+    take(2);
+  }
+  if (inter && !intraOnly) {
+    take(8 + 3 * 4);
+    if (take(1) || take(1) || take(1)) {
+      return null; // as large as an earlier frame
+    }
+    return { width: take(16) + 1, height: take(16) + 1 };
+  }
+  if (take(24) !== 0x498342) {
+    return null;
+  }
+  if (!intraOnly || profile > 0) {
+    colours(take, profile);
+  }
+  if (intraOnly) {
+    take(8);
+  }
+  return { width: take(16) + 1, height: take(16) + 1 };
+}
+
+/** Skip what a frame says of its colours. */
+function colours(take: (count: number) => number, profile: number): void {
+  if (profile >= 2) {
+    take(1);
+  }
+  if (take(3) !== 7) {
+    take(1);
+    take(profile & 1 ? 3 : 0);
+  } else {
+    take(profile & 1 ? 1 : 0);
+  }
+}
