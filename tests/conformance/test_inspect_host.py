@@ -41,7 +41,7 @@ def scores(sandbox: str, folder: Path) -> dict[str, str]:
     command = [
         str(program),
         "eval",
-        str(TASK),
+        TASK.name,
         "--sandbox",
         sandbox,
         "--log-dir",
