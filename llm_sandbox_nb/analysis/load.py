@@ -70,7 +70,8 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
                 for one in _read(file, given):
                     _sort_in(one, reading, known)
             except (OSError, ValueError, JournalError) as error:
-                reading.problems.append(f"{file} was left out: {str(error).rstrip('.')}.")
+                why = str(error).replace(f"{file} is", "it is", 1).rstrip(".")
+                reading.problems.append(f"{file} was left out: {why}.")
     return reading
 
 

@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from llm_sandbox_nb.formats.entries import (
-    Entry,
+    CallResult,
     Message,
+    ModelReply,
     Opening,
-    Reply,
-    Result,
-    ToolCall,
-    Written,
+    RecordedCall,
+    RecordEntry,
+    WrittenRecord,
     first_task,
     implied_end,
 )
@@ -35,7 +35,7 @@ def fits(content: Any) -> bool:
     return own or (isinstance(content, dict) and "system" in content)
 
 
-def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = ()) -> Written:
+def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
     """The document of a branch. System messages are joined; results that follow each other are one message."""
     system: list[str] = []
     messages: list[dict[str, Any]] = []
@@ -48,9 +48,9 @@ def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = 
                 system.append(entry.content)
             case Message():
                 _add(messages, "user", [{"type": "text", "text": entry.content}])
-            case Reply():
+            case ModelReply():
                 _add(messages, "assistant", list(_reply(entry)))
-            case Result():
+            case CallResult():
                 block = {
                     "type": "tool_result",
                     "tool_use_id": entry.call_id,
@@ -59,7 +59,7 @@ def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = 
                 failed = bool(entry.error or entry.timed_out)
                 _add(messages, "user", [{**block, "is_error": True} if failed else block])
     document: dict[str, Any] = {"system": "\n\n".join(system), "messages": messages}
-    return Written(document | ({"tools": tools} if tools else {}))
+    return WrittenRecord(document | ({"tools": tools} if tools else {}))
 
 
 def _add(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
@@ -80,7 +80,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reply(reply: Reply) -> Iterator[dict[str, Any]]:
+def _reply(reply: ModelReply) -> Iterator[dict[str, Any]]:
     if reply.reasoning:
         yield {"type": "thinking", "thinking": reply.reasoning, "signature": ""}
     if reply.text or not reply.calls:
@@ -89,11 +89,11 @@ def _reply(reply: Reply) -> Iterator[dict[str, Any]]:
         yield {"type": "tool_use", "id": call.id, "name": call.tool, "input": call.arguments or {}}
 
 
-def read(content: Any) -> list[Entry]:
+def read(content: Any) -> list[RecordEntry]:
     """The entries of a document. Raises ValueError where a part is of another kind."""
     root = {"messages": content} if isinstance(content, list) else mapping(content, "the conversation")
     opening = Opening(model=text(root, "model"), tools=[_read_tool(tool) for tool in rows(root, "tools")])
-    entries: list[Entry] = [opening]
+    entries: list[RecordEntry] = [opening]
     if system := content_text(root.get("system")):
         entries.append(Message("system", system))
     waiting: list[str] = []
@@ -114,8 +114,8 @@ def _read_tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema", {})}}
 
 
-def _read_reply(blocks: list[dict[str, Any]]) -> Reply:
-    reply = Reply()
+def _read_reply(blocks: list[dict[str, Any]]) -> ModelReply:
+    reply = ModelReply()
     for block in blocks:
         match block.get("type"):
             case "thinking":
@@ -124,18 +124,18 @@ def _read_reply(blocks: list[dict[str, Any]]) -> Reply:
                 pass
             case "tool_use":
                 given, raw = arguments(block.get("input"))
-                reply.calls.append(ToolCall(text(block, "id"), text(block, "name"), given, raw))
+                reply.calls.append(RecordedCall(text(block, "id"), text(block, "name"), given, raw))
             case _:
                 reply.text += content_text([block])
     return reply
 
 
-def _read_user(blocks: list[dict[str, Any]], waiting: list[str]) -> Iterator[Entry]:
+def _read_user(blocks: list[dict[str, Any]], waiting: list[str]) -> Iterator[RecordEntry]:
     for block in blocks:
         if block.get("type") == "tool_result" and (call_id := text(block, "tool_use_id")) in waiting:
             waiting.remove(call_id)
             error = "failed" if block.get("is_error") is True else None
-            yield Result(call_id, content_text(block.get("content")), error=error)
+            yield CallResult(call_id, content_text(block.get("content")), error=error)
         else:
             said = block.get("content") if block.get("type") == "tool_result" else [block]
             yield Message("user", content_text(said))

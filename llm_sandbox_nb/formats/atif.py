@@ -11,15 +11,15 @@ from typing import Any
 
 from llm_sandbox_nb.formats.entries import (
     REST,
+    CallResult,
     End,
-    Entry,
     Message,
+    ModelReply,
     Opening,
     Place,
-    Reply,
-    Result,
-    ToolCall,
-    Written,
+    RecordedCall,
+    RecordEntry,
+    WrittenRecord,
     first_task,
     implied_end,
 )
@@ -46,7 +46,7 @@ def fits(content: Any) -> bool:
     return isinstance(content, dict) and str(content.get("schema_version")).startswith("ATIF-v")
 
 
-def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = ()) -> Written:
+def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
     """The document of a branch; `copied` are the places of the entries that another file has too."""
     steps: list[dict[str, Any]] = []
     places: list[Place] = []
@@ -67,11 +67,11 @@ def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = 
                 }
                 steps.append(_dated(step, entry) | shared)
                 places.append(Place(steps[-1], "extra"))
-            case Reply():
+            case ModelReply():
                 steps.append(_dated(_reply(entry), entry) | shared)
                 places.append(Place(steps[-1], "extra"))
                 total = total + (entry.usage or ev.Usage(cost=None))
-            case Result():
+            case CallResult():
                 results = steps[-1].setdefault("observation", {"results": []})["results"]
                 results.append({"source_call_id": entry.call_id, "content": entry.observation})
                 places.append(Place(results[-1], "extra"))
@@ -81,7 +81,7 @@ def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = 
         step["step_id"] = number_
     final |= _metrics(total, "total_", len(steps))
     root |= {"steps": steps, "final_metrics": final}
-    return Written(root, places)
+    return WrittenRecord(root, places)
 
 
 def _head(opening: Opening, branch: str) -> dict[str, Any]:
@@ -92,12 +92,12 @@ def _head(opening: Opening, branch: str) -> dict[str, Any]:
     return {**head, "agent": {**agent, **model, **tools}}
 
 
-def _dated(step: dict[str, Any], entry: Entry) -> dict[str, Any]:
+def _dated(step: dict[str, Any], entry: RecordEntry) -> dict[str, Any]:
     stamp = iso_time(entry.time)
     return {**step, "timestamp": stamp} if stamp else step
 
 
-def _reply(reply: Reply) -> dict[str, Any]:
+def _reply(reply: ModelReply) -> dict[str, Any]:
     step: dict[str, Any] = {"step_id": 0, "source": "agent", "message": reply.text}
     if reply.model:
         step["model_name"] = reply.model
@@ -124,7 +124,7 @@ def _metrics(usage: ev.Usage, prefix: str = "", steps: int | None = None) -> dic
     return found if steps is None else {**found, "total_steps": steps}
 
 
-def read(content: Any) -> list[Entry]:
+def read(content: Any) -> list[RecordEntry]:
     """The entries of a document. Raises ValueError where a part is of another kind."""
     root = mapping(content, "the trajectory")
     agent = mapping(root.get("agent"), "agent")
@@ -134,7 +134,7 @@ def read(content: Any) -> list[Entry]:
         tools=rows(agent, "tool_definitions"),
     )
     opening.rest = _rest(root)
-    entries: list[Entry] = [opening]
+    entries: list[RecordEntry] = [opening]
     for step in rows(root, "steps"):
         entries += _step(step)
     opening.task = first_task(entries)
@@ -147,7 +147,7 @@ def _rest(holder: dict[str, Any]) -> Any:
     return mapping(holder.get("extra"), "extra").get(REST)
 
 
-def _step(step: dict[str, Any]) -> Iterator[Entry]:
+def _step(step: dict[str, Any]) -> Iterator[RecordEntry]:
     said, when = content_text(step.get("message")), seconds(step.get("timestamp"))
     source, results = text(step, "source"), rows(mapping(step.get("observation"), "observation"), "results")
     if source != "agent":
@@ -155,7 +155,7 @@ def _step(step: dict[str, Any]) -> Iterator[Entry]:
         for result in results:
             yield Message("user", content_text(result.get("content")))
         return
-    reply = Reply(
+    reply = ModelReply(
         said, text(step, "reasoning_content"), [_call(call) for call in rows(step, "tool_calls")], _usage(step),
         text(step, "model_name") or None, time=when, rest=_rest(step),
     )  # fmt: skip
@@ -168,12 +168,12 @@ def _step(step: dict[str, Any]) -> Iterator[Entry]:
             yield Message("user", observation)
             continue
         open_calls.remove(call_id)
-        yield Result(call_id, observation, rest=_rest(result))
+        yield CallResult(call_id, observation, rest=_rest(result))
 
 
-def _call(call: dict[str, Any]) -> ToolCall:
+def _call(call: dict[str, Any]) -> RecordedCall:
     given, raw = arguments(call.get("arguments"))
-    return ToolCall(text(call, "tool_call_id"), text(call, "function_name"), given, raw)
+    return RecordedCall(text(call, "tool_call_id"), text(call, "function_name"), given, raw)
 
 
 def _usage(step: dict[str, Any]) -> ev.Usage | None:

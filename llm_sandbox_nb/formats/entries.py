@@ -32,7 +32,7 @@ _AFTER_END = (ev.Checked, ev.CheckStarted, ev.Rewarded, ev.Forked, ev.Noted, ev.
 
 
 @dataclass
-class ToolCall:
+class RecordedCall:
     """A call of a reply. `arguments` is None when `raw`, the text of them, is no JSON object."""
 
     id: str
@@ -49,7 +49,7 @@ class ToolCall:
 
 
 @dataclass(kw_only=True)
-class Entry:
+class RecordEntry:
     """What all entries have. `time` is in seconds since the epoch, None when the format does not say it."""
 
     time: float | None = None
@@ -60,7 +60,7 @@ class Entry:
 
 
 @dataclass
-class Opening(Entry):
+class Opening(RecordEntry):
     """The beginning of a run."""
 
     run_id: str = ""
@@ -70,7 +70,7 @@ class Opening(Entry):
 
 
 @dataclass
-class Message(Entry):
+class Message(RecordEntry):
     """A system or user message."""
 
     role: str
@@ -78,12 +78,12 @@ class Message(Entry):
 
 
 @dataclass
-class Reply(Entry):
+class ModelReply(RecordEntry):
     """A reply of the model."""
 
     text: str = ""
     reasoning: str = ""
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     usage: ev.Usage | None = None
     model: str | None = None
     finish_reason: str | None = None
@@ -91,7 +91,7 @@ class Reply(Entry):
 
 
 @dataclass
-class Result(Entry):
+class CallResult(RecordEntry):
     """The result of a call of the reply before it. `streams`: stdout and stderr, where they are known."""
 
     call_id: str
@@ -103,7 +103,7 @@ class Result(Entry):
     seconds: float = 0.0
 
 
-class Check(NamedTuple):
+class EntryCheck(NamedTuple):
     """A score of the result."""
 
     name: str
@@ -113,24 +113,24 @@ class Check(NamedTuple):
 
 
 @dataclass
-class End(Entry):
+class End(RecordEntry):
     """The end of a run, the last of its entries. `reason` is None when it was killed, or the format does not say."""
 
     reason: ev.StopReason | None = None
     answer: str | None = None
     usage: ev.Usage = field(default_factory=ev.Usage)
     steps: int = 0
-    checks: list[Check] = field(default_factory=list)
+    checks: list[EntryCheck] = field(default_factory=list)
 
 
 # --- from a journal ---
 
 
-def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[Entry]:
+def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[RecordEntry]:
     """The entries of the branch of HEAD. `folder` has the long outputs, which are put in their places."""
     path = [_whole_texts(event, folder) for event in trajectory.path if not isinstance(event, ev.StepFacts)]
     last = _end_place(path)
-    entries: list[Entry] = [Opening()]
+    entries: list[RecordEntry] = [Opening()]
     for place, event in enumerate(path):
         here = entries[-1].events
         match event:
@@ -141,7 +141,7 @@ def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[Entry
                 begun = _since(here, lambda one, step=event.step: _is_request(one, step))
                 entries.append(_reply(event, [*begun, event]))
             case ev.CallProposed() if (reply := _reply_before(entries)) is not None:
-                call = ToolCall(event.call_id, event.tool, event.arguments, event.raw_arguments)
+                call = RecordedCall(event.call_id, event.tool, event.arguments, event.raw_arguments)
                 reply.calls.append(call)
                 here.append(event)
             case ev.CallFinished() if _is_answer(entries, event):
@@ -169,8 +169,8 @@ def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[Entry
     return entries
 
 
-def _is_result(entry: Entry, call_id: str) -> bool:
-    return isinstance(entry, Result) and entry.call_id == call_id
+def _is_result(entry: RecordEntry, call_id: str) -> bool:
+    return isinstance(entry, CallResult) and entry.call_id == call_id
 
 
 def _is_request(event: ev.Event, step: int) -> bool:
@@ -189,7 +189,7 @@ def _since(events: list[ev.Event], begins: Any) -> list[ev.Event]:
     return taken
 
 
-def _is_answer(entries: Sequence[Entry], result: ev.CallFinished) -> bool:
+def _is_answer(entries: Sequence[RecordEntry], result: ev.CallFinished) -> bool:
     """Whether a result follows its reply, and is the first of its call."""
     reply = _reply_before(entries)
     if reply is None or [call.id for call in reply.calls].count(result.call_id) != 1:
@@ -198,26 +198,26 @@ def _is_answer(entries: Sequence[Entry], result: ev.CallFinished) -> bool:
     return not any(_is_result(entry, result.call_id) for entry in entries[place:])
 
 
-def _reply_before(entries: Sequence[Entry]) -> Reply | None:
+def _reply_before(entries: Sequence[RecordEntry]) -> ModelReply | None:
     """The reply to which only results have been added; None when something was said since."""
     for entry in reversed(entries):
-        if isinstance(entry, Reply):
+        if isinstance(entry, ModelReply):
             return entry
-        if not isinstance(entry, Result):
+        if not isinstance(entry, CallResult):
             return None
     return None
 
 
-def _reply(event: ev.ModelReplied, events: list[ev.Event]) -> Reply:
-    return Reply(
+def _reply(event: ev.ModelReplied, events: list[ev.Event]) -> ModelReply:
+    return ModelReply(
         message_text(event.message), event.reasoning or "", [], event.usage, event.response_model, event.finish_reason,
         event.model_time, time=event.time, events=events,
     )  # fmt: skip
 
 
-def _result(event: ev.CallFinished, events: list[ev.Event]) -> Result:
+def _result(event: ev.CallFinished, events: list[ev.Event]) -> CallResult:
     streams = tuple(text if isinstance(text, str) else text.preview for text in (event.stdout, event.stderr))
-    return Result(
+    return CallResult(
         event.call_id, event.observation, event.exit_code, (streams[0], streams[1]), event.timed_out, event.error,
         event.duration, time=event.time, events=events,
     )  # fmt: skip
@@ -251,9 +251,9 @@ def _text(blob: ev.Blob, folder: Path | None) -> str:
 # --- what the entries of a format tell ---
 
 
-def told_events(entries: Sequence[Entry]) -> list[list[ev.Event]]:
+def told_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
     """The events that each entry means, by its fields alone."""
-    step, now, calls = 0, 0.0, dict[str, ToolCall]()
+    step, now, calls = 0, 0.0, dict[str, RecordedCall]()
     found: list[list[ev.Event]] = []
     for entry in entries:
         now = now if entry.time is None else entry.time
@@ -265,11 +265,11 @@ def told_events(entries: Sequence[Entry]) -> list[list[ev.Event]]:
                 ]
             case Message():
                 made = [ev.MessageAdded(message={"role": entry.role, "content": entry.content})]
-            case Reply():
+            case ModelReply():
                 step += 1
                 calls = {call.id: call for call in entry.calls}
                 made = _told_reply(step, entry)
-            case Result():
+            case CallResult():
                 made = _told_result(step, entry, calls.get(entry.call_id))
             case End():
                 made = _told_end(step, entry)
@@ -284,7 +284,7 @@ def told_events(entries: Sequence[Entry]) -> list[list[ev.Event]]:
     return found
 
 
-def _digest(entries: Sequence[Entry]) -> str:
+def _digest(entries: Sequence[RecordEntry]) -> str:
     """A mark of a run whose format has no ids, the same whenever it is read."""
     digest = hashlib.sha256()
     for entry in entries:
@@ -293,12 +293,12 @@ def _digest(entries: Sequence[Entry]) -> str:
     return digest.hexdigest()[:10]
 
 
-def _told_message(reply: Reply) -> dict[str, Any]:
+def _told_message(reply: ModelReply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text}
     return {**message, "tool_calls": [call.message() for call in reply.calls]} if reply.calls else message
 
 
-def _told_reply(step: int, reply: Reply) -> list[ev.Event]:
+def _told_reply(step: int, reply: ModelReply) -> list[ev.Event]:
     replied = ev.ModelReplied(
         step=step, message=_told_message(reply), reasoning=reply.reasoning or None, usage=reply.usage,
         response_model=reply.model, finish_reason=reply.finish_reason, model_time=reply.seconds,
@@ -312,7 +312,7 @@ def _told_reply(step: int, reply: Reply) -> list[ev.Event]:
     return [ev.ModelRequested(step=step), replied, *proposed]
 
 
-def _told_result(step: int, result: Result, call: ToolCall | None) -> list[ev.Event]:
+def _told_result(step: int, result: CallResult, call: RecordedCall | None) -> list[ev.Event]:
     finished = ev.CallFinished(
         step=step, call_id=result.call_id, observation=result.observation, exit_code=result.exit_code,
         stdout=result.streams[0], stderr=result.streams[1], timed_out=result.timed_out, error=result.error,
@@ -343,7 +343,7 @@ def _told_end(step: int, end: End) -> list[ev.Event]:
 # --- the rest ---
 
 
-def add_rest(entries: Sequence[Entry], told: Sequence[Entry], places: Sequence[Place]) -> None:
+def add_rest(entries: Sequence[RecordEntry], told: Sequence[RecordEntry], places: Sequence[Place]) -> None:
     """Put what the format does not tell of `entries` into `places`, one for each; `told` is what it tells."""
     for entry, events, place in zip(entries, told_events(told), places, strict=True):
         rest = _difference(entry.events, events)
@@ -360,11 +360,11 @@ def _difference(actual: Sequence[ev.Event], told: Sequence[ev.Event]) -> list[di
     """What is to be said beside the events that are told: the kind of each event, and each field that differs."""
     waiting = [plain_event(event) for event in told]
     rest = []
-    for event in map(plain_event, actual):
-        known = _take(waiting, event["kind"])
+    for line in map(plain_event, actual):
+        known = _take(waiting, line["kind"])
         if known is None:
-            known = ev.default_fields(event["kind"])
-        rest.append({name: value for name, value in event.items()
+            known = ev.default_fields(line["kind"])
+        rest.append({name: value for name, value in line.items()
                      if name == "kind" or name not in known or known[name] != value})  # fmt: skip
     return rest
 
@@ -382,7 +382,7 @@ def _take(waiting: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
     return None if place is None else waiting.pop(place)
 
 
-def events_of(entries: Sequence[Entry], name: str) -> Iterator[ev.Event]:
+def events_of(entries: Sequence[RecordEntry], name: str) -> Iterator[ev.Event]:
     """The events of a run, one branch. `name` is its id where the format has none.
 
     Raises:
@@ -428,21 +428,21 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Written:
+class WrittenRecord:
     """A document, and for each entry the place for the rest; without places where the format has none."""
 
     content: Any
     places: Sequence[Place] = ()
 
 
-def first_task(entries: Iterable[Entry]) -> str:
+def first_task(entries: Iterable[RecordEntry]) -> str:
     """What was asked, where a format has no field for it: the first message of the user."""
     return next((one.content for one in entries if isinstance(one, Message) and one.role == "user"), "")
 
 
-def implied_end(entries: Sequence[Entry]) -> End:
+def implied_end(entries: Sequence[RecordEntry]) -> End:
     """The end of a run whose format says nothing of it: the model submitted, or its last reply has no call."""
-    replies = [entry for entry in entries if isinstance(entry, Reply)]
+    replies = [entry for entry in entries if isinstance(entry, ModelReply)]
     if not replies:
         return End()
     called = [call.tool for call in replies[-1].calls]
@@ -453,7 +453,7 @@ def implied_end(entries: Sequence[Entry]) -> End:
     return End()
 
 
-def conversation(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+def conversation(entries: Iterable[RecordEntry]) -> list[dict[str, Any]]:
     """The messages in the form of the chat completions API: all that was said, also where requests were shorter."""
     messages: list[dict[str, Any]] = []
     in_text = False
@@ -462,7 +462,7 @@ def conversation(entries: Iterable[Entry]) -> list[dict[str, Any]]:
             case Message():
                 made = [one.message for one in entry.events if isinstance(one, ev.MessageAdded)]
                 add_message(messages, made[0] if made else {"role": entry.role, "content": entry.content})
-            case Reply():
+            case ModelReply():
                 recorded = [one for one in entry.events if isinstance(one, ev.ModelReplied)]
                 in_text = (
                     bool(recorded) and recorded[0].calls_from == "text" and not call_ids(recorded[0].message)
@@ -470,6 +470,6 @@ def conversation(entries: Iterable[Entry]) -> list[dict[str, Any]]:
                 message = recorded[0].message if recorded else _told_message(entry)
                 thoughts = {"reasoning_content": entry.reasoning} if entry.reasoning else {}
                 messages.append({**thoughts, **message})
-            case Result():
+            case CallResult():
                 add_result(messages, entry.call_id, entry.observation, in_text=in_text)
     return messages

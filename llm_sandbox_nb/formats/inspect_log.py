@@ -18,15 +18,15 @@ from typing import Any
 
 from llm_sandbox_nb.formats.entries import (
     REST,
-    Check,
+    CallResult,
     End,
-    Entry,
+    EntryCheck,
     Message,
+    ModelReply,
     Opening,
     Place,
-    Reply,
-    Result,
-    ToolCall,
+    RecordedCall,
+    RecordEntry,
     add_rest,
     entries_of,
     events_of,
@@ -184,7 +184,7 @@ def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Even
     return found
 
 
-def read_sample(sample: dict[str, Any], model: str) -> list[Entry]:
+def read_sample(sample: dict[str, Any], model: str) -> list[RecordEntry]:
     """The entries of a sample's messages, with what its events say of replies and calls."""
     own = mapping(sample.get("metadata"), "metadata").get(REST)
     own = own if isinstance(own, dict) else {}
@@ -199,7 +199,7 @@ def read_sample(sample: dict[str, Any], model: str) -> list[Entry]:
     tools = {one.get("id"): one for one in events if one.get("event") == "tool"}
     if not opening.tools and replies:
         opening.tools = [_read_tool(one) for one in rows(next(iter(replies.values())), "tools")]
-    entries: list[Entry] = [opening]
+    entries: list[RecordEntry] = [opening]
     waiting: list[str] = []
     for message in rows(sample, "messages"):
         role, rest = text(message, "role"), mapping(message.get("metadata"), "metadata").get(REST)
@@ -240,7 +240,7 @@ def _read_tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> Reply:
+def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> ModelReply:
     given = message.get("content")
     parts = given if isinstance(given, list) else []
     thoughts = [
@@ -253,11 +253,11 @@ def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> Reply:
     for call in rows(message, "tool_calls"):
         raw = text(call, "parse_error") and json.dumps(call.get("arguments"))
         arguments = None if raw else mapping(call.get("arguments"), "arguments")
-        calls.append(ToolCall(text(call, "id"), text(call, "function"), arguments, raw))
+        calls.append(RecordedCall(text(call, "id"), text(call, "function"), arguments, raw))
     output = mapping(event.get("output"), "output")
     used = output.get("usage")
     usage = _read_usage(used) if isinstance(used, dict) else None
-    return Reply(
+    return ModelReply(
         content_text(said if parts else given), "".join(thoughts), calls, usage, text(message, "model") or None,
         seconds=number(event, "working_time") or 0.0, time=seconds(event.get("timestamp")),
     )  # fmt: skip
@@ -273,20 +273,20 @@ def _read_usage(used: dict[str, Any]) -> ev.Usage:
     )
 
 
-def _read_result(message: dict[str, Any], event: dict[str, Any], rest: Any) -> Result:
+def _read_result(message: dict[str, Any], event: dict[str, Any], rest: Any) -> CallResult:
     failed = message.get("error")
     kind = text(failed, "type") if isinstance(failed, dict) else ""
     observation = content_text(message.get("content"))
     if isinstance(failed, dict) and not observation:
         observation = text(failed, "message")
-    return Result(
+    return CallResult(
         text(message, "tool_call_id"), observation, timed_out=kind == "timeout",
         error=kind if kind and kind != "timeout" else None, seconds=number(event, "working_time") or 0.0,
         time=seconds(event.get("completed")), rest=rest,
     )  # fmt: skip
 
 
-def _read_end(sample: dict[str, Any], entries: Sequence[Entry]) -> End:
+def _read_end(sample: dict[str, Any], entries: Sequence[RecordEntry]) -> End:
     end = implied_end(entries)
     limit, failed = sample.get("limit"), sample.get("error")
     if isinstance(failed, dict):
@@ -303,17 +303,17 @@ def _read_end(sample: dict[str, Any], entries: Sequence[Entry]) -> End:
     return end
 
 
-def _read_score(name: str, score: dict[str, Any]) -> Check:
+def _read_score(name: str, score: dict[str, Any]) -> EntryCheck:
     value = score.get("value")
     said = text(score, "explanation").partition("\n")[0][:200]
     if value in ("C", "I"):
-        return Check(
+        return EntryCheck(
             name[:100],
             "passed" if value == "C" else "failed",
             said or ("correct" if value == "C" else "incorrect"),
         )
     given = number(score, "value")
-    return Check(name[:100], "text" if given is None else "score", said or str(value)[:100], given)
+    return EntryCheck(name[:100], "text" if given is None else "score", said or str(value)[:100], given)
 
 
 # --- writing ---
@@ -362,7 +362,7 @@ def log_content(branches: Sequence[Trajectory], folder: Path | None = None) -> d
 
 def write_sample(
     trajectory: Trajectory, folder: Path | None, *, with_events: bool = True
-) -> tuple[dict[str, Any], list[Entry]]:
+) -> tuple[dict[str, Any], list[RecordEntry]]:
     """The sample of the branch of HEAD, with its entries."""
     entries = entries_of(trajectory, folder)
     opening, end = entries[0], entries[-1]
@@ -396,7 +396,10 @@ _ENDED = ("output", "limit", "error", "scores", "completed_at")
 
 
 def add_branches(
-    sample: dict[str, Any], entries: Sequence[Entry], branches: Sequence[Trajectory], folder: Path | None
+    sample: dict[str, Any],
+    entries: Sequence[RecordEntry],
+    branches: Sequence[Trajectory],
+    folder: Path | None,
 ) -> None:
     """Add the branches beside that of HEAD, and the order of all events."""
     own = sample["metadata"][REST]
@@ -426,8 +429,8 @@ def add_branches(
 
 
 def _shared(
-    entries: Sequence[Entry],
-    others: Sequence[Entry],
+    entries: Sequence[RecordEntry],
+    others: Sequence[RecordEntry],
     ours: Sequence[dict[str, Any]],
     theirs: Sequence[dict[str, Any]],
 ) -> int:
@@ -441,13 +444,13 @@ def _shared(
     return place
 
 
-def _message(entry: Entry, run_id: str, place: int) -> dict[str, Any]:
+def _message(entry: RecordEntry, run_id: str, place: int) -> dict[str, Any]:
     known = {"id": f"{run_id}-{place}-{entry.events[0].id if entry.events else ''}"}
     match entry:
         case Message():
             role = entry.role if entry.role in ("system", "user") else "user"
             return {"role": role, "content": entry.content, **known}
-        case Reply():
+        case ModelReply():
             said: Any = entry.text
             if entry.reasoning:
                 said = [
@@ -464,13 +467,13 @@ def _message(entry: Entry, run_id: str, place: int) -> dict[str, Any]:
             return (
                 {**message, "tool_calls": [_call(call) for call in entry.calls]} if entry.calls else message
             )
-        case Result():
+        case CallResult():
             message = {"role": "tool", "content": entry.observation, "tool_call_id": entry.call_id, **known}
             return {**message, "error": _failure(entry)} if entry.timed_out else message
     raise TypeError(type(entry))
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: RecordedCall) -> dict[str, Any]:
     broken = {"parse_error": "The arguments are no JSON object."} if call.arguments is None else {}
     return {
         "id": call.id,
@@ -481,7 +484,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
     }
 
 
-def _failure(result: Result) -> dict[str, Any]:
+def _failure(result: CallResult) -> dict[str, Any]:
     return {"type": "timeout", "message": result.observation}
 
 
@@ -503,22 +506,22 @@ def _score(check: ev.Checked) -> dict[str, Any]:
 
 
 def _sample_events(
-    entries: Sequence[Entry], messages: Sequence[dict[str, Any]], opening: Opening, first: int = 1
+    entries: Sequence[RecordEntry], messages: Sequence[dict[str, Any]], opening: Opening, first: int = 1
 ) -> list[dict[str, Any]]:
     """What Inspect's viewer shows: requests, calls, commands, decisions and the places to rewind to."""
     tools = [_tool(tool) for tool in opening.tools]
-    calls: dict[str, ToolCall] = {}
+    calls: dict[str, RecordedCall] = {}
     found: list[dict[str, Any]] = []
     for place, entry in enumerate(entries[1:-1], 1):
-        if isinstance(entry, Reply):
+        if isinstance(entry, ModelReply):
             calls = {call.id: call for call in entry.calls}
         if place < first:
             continue
-        if isinstance(entry, Reply):
+        if isinstance(entry, ModelReply):
             found.append(
                 _model_event(entry, messages[: place - 1], messages[place - 1], opening.model, tools)
             )
-        elif isinstance(entry, Result) and entry.call_id in calls:
+        elif isinstance(entry, CallResult) and entry.call_id in calls:
             found += _tool_events(entry, calls[entry.call_id])
         found += [one for event in entry.events for one in _mark(event, calls)]
     return found
@@ -529,7 +532,7 @@ def _base(kind: str, when: float | None) -> dict[str, Any]:
 
 
 def _model_event(
-    reply: Reply,
+    reply: ModelReply,
     before: Sequence[dict[str, Any]],
     said: dict[str, Any],
     model: str,
@@ -557,7 +560,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
             "parameters": {"type": "object", "properties": {}}}  # fmt: skip
 
 
-def _tool_events(result: Result, call: ToolCall) -> Iterator[dict[str, Any]]:
+def _tool_events(result: CallResult, call: RecordedCall) -> Iterator[dict[str, Any]]:
     command = (call.arguments or {}).get("command")
     if result.exit_code is not None and isinstance(command, str):
         done = {"action": "exec", "cmd": command, "result": result.exit_code, "output": result.streams[0]}
@@ -571,7 +574,7 @@ def _tool_events(result: Result, call: ToolCall) -> Iterator[dict[str, Any]]:
 _DECISIONS = {"run": "approve", "edit": "modify", "skip": "reject", "observe": "modify"}
 
 
-def _mark(event: ev.Event, calls: dict[str, ToolCall]) -> Iterator[dict[str, Any]]:
+def _mark(event: ev.Event, calls: dict[str, RecordedCall]) -> Iterator[dict[str, Any]]:
     match event:
         case ev.CallDecided() if event.call_id in calls:
             call = _call(calls[event.call_id])
@@ -592,7 +595,7 @@ def _mark(event: ev.Event, calls: dict[str, ToolCall]) -> Iterator[dict[str, Any
 
 
 def _branch_span(
-    number_: int, entries: Sequence[Entry], sample: dict[str, Any], shared: int
+    number_: int, entries: Sequence[RecordEntry], sample: dict[str, Any], shared: int
 ) -> Iterator[dict[str, Any]]:
     opening = entries[0]
     assert isinstance(opening, Opening)

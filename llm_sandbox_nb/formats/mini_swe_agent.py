@@ -12,15 +12,15 @@ from typing import Any
 
 from llm_sandbox_nb.formats.entries import (
     REST,
+    CallResult,
     End,
-    Entry,
     Message,
+    ModelReply,
     Opening,
     Place,
-    Reply,
-    Result,
-    ToolCall,
-    Written,
+    RecordedCall,
+    RecordEntry,
+    WrittenRecord,
     first_task,
 )
 from llm_sandbox_nb.formats.received import (
@@ -63,7 +63,7 @@ def fits(content: Any) -> bool:
     return any(isinstance(one, dict) and _OWN_BLOCK in str(one.get("content")) for one in content)
 
 
-def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = ()) -> Written:
+def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
     """The document of a branch."""
     messages: list[dict[str, Any]] = []
     places: list[Place] = []
@@ -78,11 +78,11 @@ def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = 
                 continue
             case Message():
                 messages.append({"role": entry.role, "content": entry.content, "extra": _dated(entry)})
-            case Reply():
+            case ModelReply():
                 messages.append(_reply(entry))
                 calls += 1
                 cost += entry.usage.cost or 0.0 if entry.usage else 0.0
-            case Result():
+            case CallResult():
                 messages.append(_result(entry))
             case End():
                 messages.append(_exit(entry))
@@ -93,14 +93,14 @@ def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = 
         "exit_status": status.get("exit_status", ""),
         "submission": status.get("submission", ""),
     }
-    return Written({"info": info, "messages": messages, "trajectory_format": VERSION}, places)
+    return WrittenRecord({"info": info, "messages": messages, "trajectory_format": VERSION}, places)
 
 
-def _dated(entry: Entry) -> dict[str, Any]:
+def _dated(entry: RecordEntry) -> dict[str, Any]:
     return {} if entry.time is None else {"timestamp": entry.time}
 
 
-def _reply(reply: Reply) -> dict[str, Any]:
+def _reply(reply: ModelReply) -> dict[str, Any]:
     actions = [
         {"command": str((call.arguments or {}).get("command", call.raw)), "tool_call_id": call.id}
         for call in reply.calls
@@ -116,7 +116,7 @@ def _reply(reply: Reply) -> dict[str, Any]:
     return {**message, "extra": extra}
 
 
-def _response(reply: Reply) -> dict[str, Any]:
+def _response(reply: ModelReply) -> dict[str, Any]:
     """The answer of the server, as far as it is known."""
     response: dict[str, Any] = {"model": reply.model, "choices": [{"finish_reason": reply.finish_reason}]}
     if reply.usage is not None:
@@ -129,7 +129,7 @@ def _response(reply: Reply) -> dict[str, Any]:
     return response
 
 
-def _result(result: Result) -> dict[str, Any]:
+def _result(result: CallResult) -> dict[str, Any]:
     extra = {"raw_output": "".join(result.streams), "returncode": result.exit_code, **_dated(result)}
     if result.error:
         extra["exception_info"] = result.error
@@ -142,7 +142,7 @@ def _exit(end: End) -> dict[str, Any]:
     return {"role": "exit", "content": end.answer or status, "extra": extra}
 
 
-def read(content: Any) -> list[Entry]:
+def read(content: Any) -> list[RecordEntry]:
     """The entries of a document. Raises ValueError where a part is of another kind."""
     root = {"messages": content} if isinstance(content, list) else mapping(content, "the trajectory")
     info = mapping(root.get("info"), "info")
@@ -152,8 +152,8 @@ def read(content: Any) -> list[Entry]:
         model=text(mapping(config.get("model"), "model"), "model_name"),
         rest=mapping(info.get("extra"), "extra").get(REST),
     )
-    entries: list[Entry] = [opening]
-    waiting: list[ToolCall] = []
+    entries: list[RecordEntry] = [opening]
+    waiting: list[RecordedCall] = []
     end: End | None = None
     for message in rows(root, "messages"):
         extra = mapping(message.get("extra"), "extra")
@@ -196,20 +196,22 @@ def _response_message(response: dict[str, Any]) -> dict[str, Any]:
 
 def _read_reply(
     message: dict[str, Any], extra: dict[str, Any], said: str, place: int, dated: dict[str, Any]
-) -> Reply:
+) -> ModelReply:
     calls = []
     for call in rows(message, "tool_calls"):
         function = mapping(call.get("function"), "function")
         given, raw = arguments(function.get("arguments"))
-        calls.append(ToolCall(text(call, "id"), text(function, "name"), given, raw))
+        calls.append(RecordedCall(text(call, "id"), text(function, "name"), given, raw))
     if not calls:
         commands = [text(action, "command") for action in rows(extra, "actions")] or _BLOCK.findall(said)
-        calls = [ToolCall(f"call_{place}_{n}", "bash", {"command": one}) for n, one in enumerate(commands)]
+        calls = [
+            RecordedCall(f"call_{place}_{n}", "bash", {"command": one}) for n, one in enumerate(commands)
+        ]
     response = extra.get("response")
     response = response if isinstance(response, dict) else {}
     choices = rows(response, "choices") or [{}]
     finish = choices[0].get("finish_reason")
-    return Reply(
+    return ModelReply(
         said, text(message, "reasoning_content"), calls, _usage(response, extra),
         text(response, "model") or None, finish if isinstance(finish, str) else None, **dated,
     )  # fmt: skip
@@ -230,8 +232,12 @@ def _usage(response: dict[str, Any], extra: dict[str, Any]) -> ev.Usage | None:
 
 
 def _read_result(
-    message: dict[str, Any], extra: dict[str, Any], said: str, waiting: list[ToolCall], dated: dict[str, Any]
-) -> Iterator[Entry]:
+    message: dict[str, Any],
+    extra: dict[str, Any],
+    said: str,
+    waiting: list[RecordedCall],
+    dated: dict[str, Any],
+) -> Iterator[RecordEntry]:
     call_id = text(message, "tool_call_id") or (waiting[0].id if waiting else "")
     call = next((one for one in waiting if one.id == call_id), None)
     if call is None:
@@ -243,7 +249,7 @@ def _read_result(
     output = _OUTPUT.search(said)
     raw = text(extra, "raw_output") or (output[1] if output else "")
     error = text(extra, "exception_info") or None
-    yield Result(call.id, said, None if code is None else int(code), (raw, ""), error=error, **dated)
+    yield CallResult(call.id, said, None if code is None else int(code), (raw, ""), error=error, **dated)
 
 
 def _read_exit(extra: dict[str, Any], dated: dict[str, Any]) -> End:
@@ -257,8 +263,8 @@ def _reason(status: str) -> ev.StopReason | None:
     return _STATUS.get(status, "error") if status else None
 
 
-def _implied_exit(entries: Sequence[Entry], status: str, submission: str) -> End:
+def _implied_exit(entries: Sequence[RecordEntry], status: str, submission: str) -> End:
     if not status:
-        commands = [call.raw for entry in entries if isinstance(entry, Reply) for call in entry.calls]
+        commands = [call.raw for entry in entries if isinstance(entry, ModelReply) for call in entry.calls]
         status = "Submitted" if commands and _SUBMIT in commands[-1] else ""
     return End(_reason(status), submission or None)

@@ -10,13 +10,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from llm_sandbox_nb.formats.entries import (
-    Entry,
+    CallResult,
     Message,
+    ModelReply,
     Opening,
-    Reply,
-    Result,
-    ToolCall,
-    Written,
+    RecordedCall,
+    RecordEntry,
+    WrittenRecord,
     conversation,
     first_task,
     implied_end,
@@ -41,18 +41,18 @@ def fits(content: Any) -> bool:
     return messages_of(content) is not None
 
 
-def write(entries: Sequence[Entry], branch: str = "", copied: Collection[int] = ()) -> Written:
+def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
     """The document of a branch."""
     tools = next((entry.tools for entry in entries if isinstance(entry, Opening)), [])
     document: dict[str, Any] = {"messages": conversation(entries)}
-    return Written(document | ({"tools": tools} if tools else {}))
+    return WrittenRecord(document | ({"tools": tools} if tools else {}))
 
 
-def read(content: Any) -> list[Entry]:
+def read(content: Any) -> list[RecordEntry]:
     """The entries of a document. Raises ValueError where a part is of another kind."""
     root = {"messages": content} if isinstance(content, list) else mapping(content, "the conversation")
     opening = Opening(tools=rows(root, "tools"), model=text(root, "model"))
-    entries: list[Entry] = [opening]
+    entries: list[RecordEntry] = [opening]
     waiting: list[str] = []
     for message in rows(root, "messages"):
         role, said = text(message, "role"), content_text(message.get("content"))
@@ -60,13 +60,13 @@ def read(content: Any) -> list[Entry]:
             calls = _calls(message, len(entries))
             waiting = [call.id for call in calls]
             entries.append(
-                Reply(said, text(message, "reasoning_content") or text(message, "reasoning"), calls)
+                ModelReply(said, text(message, "reasoning_content") or text(message, "reasoning"), calls)
             )
         elif role in ("tool", "function"):
             call_id = text(message, "tool_call_id") or next(iter(waiting), "")
             if call_id in waiting:
                 waiting.remove(call_id)
-                entries.append(Result(call_id, said))
+                entries.append(CallResult(call_id, said))
             else:
                 entries.append(Message("user", said))
         else:
@@ -75,17 +75,17 @@ def read(content: Any) -> list[Entry]:
     return [*entries, implied_end(entries)]
 
 
-def _calls(message: dict[str, Any], place: int) -> list[ToolCall]:
+def _calls(message: dict[str, Any], place: int) -> list[RecordedCall]:
     found = []
     for number, call in enumerate(rows(message, "tool_calls")):
         function = mapping(call.get("function"), "function")
         given, raw = arguments(function.get("arguments"))
         found.append(
-            ToolCall(text(call, "id") or f"call_{place}_{number}", text(function, "name"), given, raw)
+            RecordedCall(text(call, "id") or f"call_{place}_{number}", text(function, "name"), given, raw)
         )
     older = message.get("function_call")
     if older is not None and not found:
         function = mapping(older, "function_call")
         given, raw = arguments(function.get("arguments"))
-        found.append(ToolCall(f"call_{place}", text(function, "name"), given, raw))
+        found.append(RecordedCall(f"call_{place}", text(function, "name"), given, raw))
     return found

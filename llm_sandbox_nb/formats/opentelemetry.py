@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.formats.entries import (
-    Entry,
+    CallResult,
     Message,
+    ModelReply,
     Opening,
-    Reply,
-    Result,
-    ToolCall,
+    RecordedCall,
+    RecordEntry,
     entries_of,
 )
 from llm_sandbox_nb.trajectory import events as ev
@@ -118,16 +118,16 @@ class _Trace:
         """The span of the run, and those of its steps."""
         yield self._run_span()
         step = 0
-        calls: dict[str, ToolCall] = {}
+        calls: dict[str, RecordedCall] = {}
         for place, entry in enumerate(self.entries):
-            if isinstance(entry, Reply):
+            if isinstance(entry, ModelReply):
                 step += 1
                 calls = {call.id: call for call in entry.calls}
             if step <= self.shared:
                 continue
-            if isinstance(entry, Reply):
+            if isinstance(entry, ModelReply):
                 yield self._chat(step, entry, self.entries[:place])
-            elif isinstance(entry, Result) and entry.call_id in calls:
+            elif isinstance(entry, CallResult) and entry.call_id in calls:
                 yield self._tool(step, entry, calls[entry.call_id])
 
     def _span(
@@ -179,7 +179,7 @@ class _Trace:
     def _is_own(self, event: ev.Event) -> bool:
         return not self.shared or self.trajectory.step_at(event.id) > self.shared
 
-    def _chat(self, step: int, reply: Reply, before: Sequence[Entry]) -> dict[str, Any]:
+    def _chat(self, step: int, reply: ModelReply, before: Sequence[RecordEntry]) -> dict[str, Any]:
         end = reply.time or 0.0
         usage = reply.usage or ev.Usage()
         known = reply.usage is not None
@@ -208,7 +208,7 @@ class _Trace:
         )
         return self._span(id, name, _CLIENT, (end - reply.seconds, end), values, parentSpanId=self.root)
 
-    def _tool(self, step: int, result: Result, call: ToolCall) -> dict[str, Any]:
+    def _tool(self, step: int, result: CallResult, call: RecordedCall) -> dict[str, Any]:
         end = result.time or 0.0
         begun = [event.time for event in result.events if isinstance(event, ev.CallStarted)]
         failed = result.error or ("timeout" if result.timed_out else "")
@@ -266,12 +266,12 @@ def _text_message(role: str, said: str) -> dict[str, Any]:
     return {"role": role, "parts": [{"type": "text", "content": said}]}
 
 
-def _message(entry: Entry) -> dict[str, Any]:
+def _message(entry: RecordEntry) -> dict[str, Any]:
     """An entry as a message of the conventions."""
     match entry:
         case Message():
             return _text_message(entry.role, entry.content)
-        case Reply():
+        case ModelReply():
             parts: list[dict[str, Any]] = []
             if entry.reasoning:
                 parts.append({"type": "reasoning", "content": entry.reasoning})
@@ -281,15 +281,15 @@ def _message(entry: Entry) -> dict[str, Any]:
                 given = call.raw if call.arguments is None else call.arguments
                 parts.append({"type": "tool_call", "id": call.id, "name": call.tool, "arguments": given})
             return {"role": "assistant", "parts": parts, "finish_reason": entry.finish_reason or "stop"}
-        case Result():
+        case CallResult():
             part = {"type": "tool_call_response", "id": entry.call_id, "response": entry.observation}
             return {"role": "tool", "parts": [part]}
     raise TypeError(type(entry))
 
 
-def _newest(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def _newest(entries: Sequence[RecordEntry]) -> list[dict[str, Any]]:
     """The messages of a request; of many the newest, with a word on how many there were before."""
-    said = [entry for entry in entries if isinstance(entry, Message | Reply | Result)]
+    said = [entry for entry in entries if isinstance(entry, Message | ModelReply | CallResult)]
     left, kept = CONTENT_MOST, list[dict[str, Any]]()
     for place in range(len(said) - 1, -1, -1):
         message = _message(said[place])

@@ -32,7 +32,15 @@ from llm_sandbox_nb.formats import (
     opentelemetry,
     swe_agent,
 )
-from llm_sandbox_nb.formats.entries import Entry, Message, Reply, Written, add_rest, entries_of, events_of
+from llm_sandbox_nb.formats.entries import (
+    Message,
+    ModelReply,
+    RecordEntry,
+    WrittenRecord,
+    add_rest,
+    entries_of,
+    events_of,
+)
 from llm_sandbox_nb.formats.file_kinds import kind_of_bytes, kind_of_json
 from llm_sandbox_nb.formats.received import parse_json
 from llm_sandbox_nb.one_sentence import OneSentence
@@ -67,7 +75,7 @@ class ForeignRun:
 
 
 @dataclass(frozen=True)
-class Format:
+class RecordFormat:
     """A format: how it is called, recognized, read and written."""
 
     name: str
@@ -78,36 +86,36 @@ class Format:
     loses: str = ""
     """What it has no room for; empty when nothing is lost."""
     fits: Callable[[Any], bool] | None = None
-    read: Callable[[Any], list[Entry]] | None = None
-    write: Callable[[Sequence[Entry], str, Collection[int]], Written] | None = None
+    read: Callable[[Any], list[RecordEntry]] | None = None
+    write: Callable[[Sequence[RecordEntry], str, Collection[int]], WrittenRecord] | None = None
 
 
 _MESSAGES_ONLY = (
     "It holds the messages alone: neither outputs apart, files, checkpoints, times, tokens nor decisions."
 )
-FORMATS: dict[str, Format] = {
+FORMATS: dict[str, RecordFormat] = {
     one.name: one
     for one in (
-        Format("atif", "ATIF 1.8", (".json",), "", atif.fits, atif.read, atif.write),
-        Format(
+        RecordFormat("atif", "ATIF 1.8", (".json",), "", atif.fits, atif.read, atif.write),
+        RecordFormat(
             "mini-swe-agent", "mini-swe-agent 1.1", (".traj.json",), "",
             mini_swe_agent.fits, mini_swe_agent.read, mini_swe_agent.write,
         ),
-        Format("swe-agent", "SWE-agent", (".traj",), "", swe_agent.fits, swe_agent.read),
-        Format("inspect", "Inspect log", (".eval",)),
-        Format(
+        RecordFormat("swe-agent", "SWE-agent", (".traj",), "", swe_agent.fits, swe_agent.read),
+        RecordFormat("inspect", "Inspect log", (".eval",)),
+        RecordFormat(
             "llm-in-sandbox", "LLM-in-Sandbox", ("trajectory.json",),
             "It holds thoughts, calls and observations alone.", llm_in_sandbox.is_seed,
         ),
-        Format(
+        RecordFormat(
             "anthropic", "Anthropic messages", (), _MESSAGES_ONLY,
             anthropic_messages.fits, anthropic_messages.read, anthropic_messages.write,
         ),
-        Format(
+        RecordFormat(
             "openai", "OpenAI messages", (), _MESSAGES_ONLY,
             openai_messages.fits, openai_messages.read, openai_messages.write,
         ),
-        Format(
+        RecordFormat(
             "opentelemetry", "OpenTelemetry spans", (".otlp.json",),
             "It cannot be read again: spans are for looking at.",
         ),
@@ -233,18 +241,18 @@ def _json_lines(data: bytes) -> list[Any] | None:
         return None
 
 
-def format_of(content: Any) -> Format | None:
+def format_of(content: Any) -> RecordFormat | None:
     """The format of what JSON gave; None where it is of no known one, or holds several runs."""
     return next((one for one in FORMATS.values() if one.fits is not None and one.fits(content)), None)
 
 
-def _read_content(form: Format, content: Any, name: str) -> ForeignRun:
+def _read_content(form: RecordFormat, content: Any, name: str) -> ForeignRun:
     if form.read is None:
         return ForeignRun(name, form.name, llm_in_sandbox.from_seed(content, name))
     return ForeignRun(name, form.name, Trajectory(events_of(form.read(content), name)))
 
 
-def _many(content: Any) -> list[tuple[str, Format, Any]]:
+def _many(content: Any) -> list[tuple[str, RecordFormat, Any]]:
     """The runs of a file that holds many: an object of them by id, or a list. Empty where it holds none."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(content, dict):
@@ -298,12 +306,12 @@ def branches_of(trajectory: Trajectory) -> list[Trajectory]:
 
 
 def document(
-    form: Format, entries: Sequence[Entry], branch: str = "run", copied: Collection[int] = ()
+    form: RecordFormat, entries: Sequence[RecordEntry], branch: str = "run", copied: Collection[int] = ()
 ) -> Any:
     """The document of a branch, with all that the format has room for."""
     assert form.write is not None
     assert form.read is not None
-    if not any(isinstance(entry, Message | Reply) for entry in entries):
+    if not any(isinstance(entry, Message | ModelReply) for entry in entries):
         raise ValueError("Nothing was said in this run yet, so there is nothing to write.")
     written = form.write(entries, branch, copied)
     if written.places:

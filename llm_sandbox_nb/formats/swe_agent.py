@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from llm_sandbox_nb.formats.entries import (
+    CallResult,
     End,
-    Entry,
     Message,
+    ModelReply,
     Opening,
-    Reply,
-    Result,
-    ToolCall,
+    RecordedCall,
+    RecordEntry,
     first_task,
     implied_end,
 )
@@ -44,11 +44,11 @@ def fits(content: Any) -> bool:
     )
 
 
-def read(content: Any) -> list[Entry]:
+def read(content: Any) -> list[RecordEntry]:
     """The entries of a file. Raises ValueError where a part is of another kind."""
     root = mapping(content, "the trajectory")
     history = [one for one in rows(root, "history") if one.get("is_demo") is not True]
-    entries: list[Entry] = [opening := Opening()]
+    entries: list[RecordEntry] = [opening := Opening()]
     steps = rows(root, "trajectory")
     if steps:
         entries += _first_messages(history)
@@ -66,50 +66,50 @@ def _first_messages(history: list[dict[str, Any]]) -> Iterator[Message]:
         yield Message(text(message, "role"), content_text(message.get("content")))
 
 
-def _step(place: int, step: dict[str, Any]) -> Iterator[Entry]:
+def _step(place: int, step: dict[str, Any]) -> Iterator[RecordEntry]:
     action, said = text(step, "action"), text(step, "thought") or text(step, "response")
     calls = [_shell_call(f"call_{place}", action)] if action.strip() else []
-    yield Reply(said, calls=calls)
+    yield ModelReply(said, calls=calls)
     if calls:
         spent = number(step, "execution_time") or 0.0
-        yield Result(calls[0].id, text(step, "observation"), seconds=spent)
+        yield CallResult(calls[0].id, text(step, "observation"), seconds=spent)
     elif observation := text(step, "observation"):
         yield Message("user", observation)
 
 
-def _shell_call(id: str, action: str) -> ToolCall:
+def _shell_call(id: str, action: str) -> RecordedCall:
     """A call of an action, which is a line of shell; `submit` is a command there."""
     if action.strip() == "submit":
-        return ToolCall(id, "submit", {})
-    return ToolCall(id, "bash", {"command": action.rstrip("\n")})
+        return RecordedCall(id, "submit", {})
+    return RecordedCall(id, "bash", {"command": action.rstrip("\n")})
 
 
-def _history(history: list[dict[str, Any]]) -> Iterator[Entry]:
+def _history(history: list[dict[str, Any]]) -> Iterator[RecordEntry]:
     waiting: list[str] = []
     for place, message in enumerate(history):
         role, said = text(message, "role"), content_text(message.get("content"))
         if role == "assistant":
             calls = _calls(message, place)
             waiting = [call.id for call in calls]
-            yield Reply(text(message, "thought") or said, calls=calls)
+            yield ModelReply(text(message, "thought") or said, calls=calls)
         elif waiting:
-            yield Result(waiting.pop(0), said)
+            yield CallResult(waiting.pop(0), said)
         else:
             yield Message("user" if role == "tool" else role, said)
 
 
-def _calls(message: dict[str, Any], place: int) -> list[ToolCall]:
+def _calls(message: dict[str, Any], place: int) -> list[RecordedCall]:
     found = []
     for number_, call in enumerate(rows(message, "tool_calls")):
         function = mapping(call.get("function"), "function")
         given, raw = arguments(function.get("arguments"))
         id = text(call, "id") or f"call_{place}_{number_}"
-        found.append(ToolCall(id, text(function, "name"), given, raw))
+        found.append(RecordedCall(id, text(function, "name"), given, raw))
     action = text(message, "action")
     return found or ([_shell_call(f"call_{place}", action)] if action.strip() else [])
 
 
-def _end(info: dict[str, Any], entries: list[Entry]) -> End:
+def _end(info: dict[str, Any], entries: list[RecordEntry]) -> End:
     status = info.get("exit_status")
     end = implied_end(entries)
     if isinstance(status, str) and status:

@@ -41,7 +41,7 @@ print(json.dumps(found))
 
 
 def newer_python() -> str:
-    """A Python that Harbor runs with."""
+    """A Python that Harbor runs with; HARBOR_PYTHON may name one that has it."""
     given = os.environ.get("HARBOR_PYTHON")
     for name in filter(None, (given, *PYTHONS)):
         path = shutil.which(name)
@@ -53,8 +53,11 @@ def newer_python() -> str:
 
 @pytest.fixture(scope="module")
 def harbor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given = newer_python()
+    if subprocess.run([given, "-c", "import harbor"], capture_output=True, check=False).returncode == 0:
+        return Path(given)
     folder = tmp_path_factory.mktemp("harbor")
-    subprocess.run([newer_python(), "-m", "venv", str(folder)], check=True)
+    subprocess.run([given, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
     subprocess.run([str(python), "-m", "pip", "install", "--quiet", HARBOR], check=True)
     return python

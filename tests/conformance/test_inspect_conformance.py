@@ -23,8 +23,9 @@ from llm_sandbox_nb.sandbox.open import open_sandbox
 if find_spec("inspect_ai") is None and os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") != "1":
     pytest.skip("Inspect AI is not installed: pip install --group conformance", allow_module_level=True)
 
-from inspect_adapter import InspectSandbox
 from inspect_ai.util._sandbox import self_check
+
+from llm_sandbox_nb.hosts.inspect_sandbox import InspectSandbox
 
 PINNED = "0.3.285"
 ROOT_READS_AND_WRITES_ALL = {

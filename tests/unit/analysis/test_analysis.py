@@ -124,10 +124,10 @@ def test_journals_and_both_kinds_of_trajectory_files_are_found(tmp_path: Path) -
     reading = load_runs([tmp_path, tmp_path / "seed"])
     found = sorted((run.group, run.name, run.form) for run in reading.runs)
     assert found == [
-        ("bench", "p1", "seed"),
-        ("bench", "p2", "seed"),
+        ("bench", "p1", "llm-in-sandbox"),
+        ("bench", "p2", "llm-in-sandbox"),
         ("math", "r1", "journal"),
-        ("seed", "seed", "seed"),
+        ("seed", "seed", "llm-in-sandbox"),
     ]
     assert not reading.problems
 
@@ -399,7 +399,10 @@ def test_the_command_says_how_runs_ended_and_nothing_that_is_not_known(
     assert "–" in rows["runs_per_minute"]
     assert err == "1 copy of a run left out.\n1 record without a reply of a model left out: no run.\n"
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "trajectory.json").write_text('{"schema_version": "ATIF-v1.4", "agent": {}}')
+    (tmp_path / "other" / "trajectory.json").write_text('{"version": 3}')
     assert main(["analyze", str(tmp_path)]) == 1
-    assert "it is a file of another program" in capsys.readouterr().err
+    assert (
+        "trajectory.json was left out: it is a JSON object with version, and no trajectory"
+        in capsys.readouterr().err
+    )
     assert "<h2>How the runs ended</h2>" in report_html(load_runs([tmp_path]))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from random_runs import a_tree
 
 from llm_sandbox_nb.formats import inspect_log
-from llm_sandbox_nb.formats.entries import Message, Reply, entries_of, events_of
+from llm_sandbox_nb.formats.entries import Message, ModelReply, entries_of, events_of
 from llm_sandbox_nb.formats.records import FORMATS, READ, branches_of, document, read_bytes, write_record
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -64,7 +64,7 @@ def test_any_stream_of_events_comes_back(form: str, events: list[ev.Event]) -> N
     assert its.read is not None
     for branch in branches_of(run):
         entries = entries_of(branch)
-        if any(isinstance(entry, Message | Reply) for entry in entries):
+        if any(isinstance(entry, Message | ModelReply) for entry in entries):
             content = json.loads(json.dumps(ev.clean_text(document(its, entries))))
             assert lines(list(events_of(its.read(content), "r"))) == lines(branch.path)
 

@@ -1,0 +1,1 @@
+"""This package inside the programs of other projects."""
