@@ -44,7 +44,11 @@ def test_what_looks_like_a_path_is_one(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("qwen", "did you mean local/qwen2.5-coder-1.5b?"), ("zzz", "`llm-sandbox-nb models` lists"), ("", "no local model")],
+    [
+        ("qwen", "did you mean local/qwen2.5-coder-1.5b?"),
+        ("zzz", "`llm-sandbox-nb models` lists"),
+        ("", "no local model"),
+    ],
 )
 def test_another_name_gets_a_hint(name: str, said: str) -> None:
     with pytest.raises(ModelError) as refused:
@@ -54,7 +58,9 @@ def test_another_name_gets_a_hint(name: str, said: str) -> None:
 
 
 def test_an_address_beside_a_local_model_is_refused_with_both_ways_out() -> None:
-    with pytest.raises(ModelError, match=r"leave out http://here/v1, or write openai/local/qwen2.5-coder-1.5b"):
+    with pytest.raises(
+        ModelError, match=r"leave out http://here/v1, or write openai/local/qwen2.5-coder-1.5b"
+    ):
         make_model("local/qwen2.5-coder-1.5b", api_base="http://here/v1")
 
 
