@@ -133,6 +133,7 @@ class LocalModel:
         most = served.server.plan.context // REPLY_SHARE
         asked = most if settings.max_tokens is None else min(settings.max_tokens, most)
         settings = dataclasses.replace(settings, max_tokens=asked)
+        served.server.requests += 1
         try:
             reply = await served.model.reply(messages, tools, settings, on_delta)
         except ModelError as error:
@@ -143,6 +144,8 @@ class LocalModel:
                 kind="connection",
                 retryable=True,
             ) from error
+        finally:
+            served.server.requests -= 1
         free = None if reply.usage is None else reply.usage.model_copy(update={"cost": 0.0})
         return dataclasses.replace(reply, usage=free)
 

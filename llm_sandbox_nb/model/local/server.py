@@ -87,6 +87,8 @@ class ModelServer:
         self.address = self.engine = ""
         self.takes_tools = False
         """Whether its chat template has a place for tools."""
+        self.requests = 0
+        """How many are being answered."""
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = threading.Event()
         self._error = ""
@@ -101,8 +103,8 @@ class ModelServer:
 
     @property
     def used(self) -> bool:
-        """Whether a run logs what it does."""
-        return bool(self._logs)
+        """Whether a run logs what it does, or waits for a reply."""
+        return bool(self._logs or self.requests)
 
     @property
     def process_id(self) -> int | None:
@@ -175,13 +177,18 @@ class ModelServer:
             self._answered.set()
         if self._process is not None:
             self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
 
     def _read_log(self, source: IO[bytes]) -> None:
-        while line := source.readline(_LONGEST_LINE):
-            with self._lock:
-                self._tail.append(line)
-                for path in tuple(self._logs):
-                    self._write(path, line)
+        with source:
+            while line := source.readline(_LONGEST_LINE):
+                with self._lock:
+                    self._tail.append(line)
+                    for path in tuple(self._logs):
+                        self._write(path, line)
 
     def _write(self, path: Path, line: bytes) -> None:
         file = self._logs[path]
@@ -192,7 +199,6 @@ class ModelServer:
 
     def _last_error(self) -> str:
         """What the engine's log says last of an error, without its full stop."""
-        time.sleep(0)
         with self._lock:
             lines = [line.decode("utf-8", "replace").strip() for line in self._tail]
         errors = [line for line in lines if " E " in line[:20]]
@@ -241,7 +247,8 @@ def _forget_servers() -> None:
     _starting = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_servers)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_forget_servers)
 
 
 def running_server(file: Path) -> ModelServer | None:
@@ -253,7 +260,7 @@ def running_server(file: Path) -> ModelServer | None:
 def serve(file: Path, name: str, header: GgufHeader, stop: Stop) -> ModelServer:
     """The server of a file: the one that runs in this process, else a new one.
 
-    A server of another model that no run uses is ended first, for its memory.
+    Where memory does not suffice, servers of other models that no run uses are ended first.
 
     Raises:
         ModelError: the machine's memory does not suffice, or the model cannot be loaded.
@@ -265,11 +272,16 @@ def serve(file: Path, name: str, header: GgufHeader, stop: Stop) -> ModelServer:
     try:
         if (running := running_server(file)) is not None:
             return running
-        for other, server in list(_servers.items()):
-            if not server.alive or not server.used:
-                server.close()
-                del _servers[other]
-        server = ModelServer(plan_server(file, name, header))
+        try:
+            plan = plan_server(file, name, header)
+        except ModelError:
+            idle = [other for other, server in _servers.items() if not server.used]
+            if not idle:
+                raise
+            for other in idle:
+                _servers.pop(other).close()
+            plan = plan_server(file, name, header)
+        server = ModelServer(plan)
         server.start(stop)
         _servers[file] = server
         return server

@@ -37,7 +37,7 @@ RUN = (
 
 
 def test_a_run_ends_says_which_model_it_was_and_leaves_no_server(command_line: CommandLine) -> None:
-    done = command_line(*RUN, "--steps", "2", **STORE)
+    done = command_line(*RUN, "--steps", "1", **STORE)
     assert done.code in (0, LIMIT_REACHED, NO_ANSWER), done.err + done.out
     assert done.left == []
     assert "A real model, on this machine: SmolLM2-135M-Instruct" in done.out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -84,6 +85,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     with LoopbackServer(ThisHub) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.root)
         monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "store"))
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the attempts of huggingface_hub
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         yield ThisHub

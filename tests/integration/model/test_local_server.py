@@ -144,6 +144,31 @@ def test_too_little_memory_is_said_before_anything_starts(
     assert local_server.plan_server(path, "local/large", read_header(path)).context == 2048
 
 
+def test_only_where_memory_is_short_a_server_that_nobody_uses_makes_room(
+    model: LocalModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "zeros.gguf"
+    path.write_bytes(gguf_bytes())
+    before = pid_of(model)
+    monkeypatch.setattr(machine, "free_memory", lambda: 10**12)
+    with pytest.raises(ModelError, match="could not be loaded"):
+        asyncio.run(LocalModel(f"local/{path}").check())
+    assert pid_of(model) == before
+    assert server_of(model).alive
+    monkeypatch.setattr(machine, "free_memory", lambda: 1000)
+    model.log_to(tmp_path)
+    with pytest.raises(ModelError, match="of memory"):
+        asyncio.run(LocalModel(f"local/{path}").check())
+    assert server_of(model).alive, "a run uses it"
+    model.end_log(tmp_path)
+    with pytest.raises(ModelError, match="of memory"):
+        asyncio.run(LocalModel(f"local/{path}").check())
+    assert not server_of(model).alive
+    monkeypatch.undo()
+    asyncio.run(model.check())
+    support.KEPT_PIDS.add(pid_of(model))
+
+
 def test_whoever_waits_no_more_ends_the_loading(model: LocalModel) -> None:
     file = server_of(model).plan.file
     server = local_server.ModelServer(server_of(model).plan)

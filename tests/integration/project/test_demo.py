@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
 import pytest
-from support import QUICK_IMPORTS
+from support import BUSY, MIME, QUICK_IMPORTS
+
+from llm_sandbox_nb.model.local.table import MODELS
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,6 +39,32 @@ def test_the_demo_tells_answer_files_isolation_and_where_the_notebook_is(
     ]
     kinds = {kind for output in shown for kind in output.get("data", {})}
     assert {"application/vnd.llm-sandbox.trajectory+json", "text/html", "text/plain"} <= kinds
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1200)
+def test_a_real_model_is_fetched_checked_and_does_the_first_task(some_isolation: str, tmp_path: Path) -> None:
+    store = tmp_path / "models"  # empty, as on a new machine
+    begun = time.monotonic()
+    done = demo(tmp_path, "--isolation", some_isolation, "--model", "local", LLM_SANDBOX_MODELS=str(store))
+    took = time.monotonic() - begun
+    assert done.returncode == 0, done.stdout + done.stderr
+    model = MODELS["qwen2.5-coder-1.5b"]
+    assert "Model      local/qwen2.5-coder-1.5b (real, not scripted)" in done.stdout
+    assert f"sha256 {model.sha256}, served by xllamacpp" in done.stdout
+    assert [path.name for path in store.glob("*/*.gguf")] == [model.file]
+    cells = nbformat.read(tmp_path / "out" / "01-first-task.ipynb", as_version=4).cells
+    (first,) = [cell for cell in cells if cell.source.startswith("%%sandbox -m local/")]
+    cards = [output for output in first.outputs if MIME in output.get("data", {})]
+    assert "A real model, on this machine" in cards[-1].data["text/html"]
+    assert took < 360 * BUSY, f"{took:.0f} s"
+
+
+def test_a_local_model_that_is_none_ends_the_demo_with_one_sentence(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--isolation", "process", "--model", "local/none")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "There is no local model 'none'" in done.stderr
 
 
 def test_without_docker_and_bubblewrap_the_demo_runs_and_says_that_nothing_isolates(tmp_path: Path) -> None:
