@@ -235,6 +235,30 @@ def test_a_block_that_is_only_shown_is_not_executed(text: str) -> None:
     assert read(text)[0] == []
 
 
+TEXT_MODE_REPLIES = [
+    json.loads(line)
+    for line in (Path(__file__).parents[2] / "data/text_mode_replies.jsonl").read_text("utf-8").splitlines()
+]
+
+
+@pytest.mark.parametrize("given", TEXT_MODE_REPLIES, ids=lambda given: given["reply"].replace("\n", " ")[:50])
+def test_real_replies_in_text_mode_are_read_with_and_without_the_end_of_their_block(
+    given: dict[str, str],
+) -> None:
+    mode = TextMode(load_text_form("code"), TOOL_SCHEMAS)
+    for text in (given["reply"], given["reply"].removesuffix("\n```")):
+        reply, refused = mode.read(said(text), ("[stdout]\nsome output",), "")
+        assert ([call.name for call in reply.calls], refused) == (
+            [given["call"]] if given["call"] else [],
+            "",
+        )
+        if "answer" in given:
+            assert reply.text == given["answer"]
+        if "language" in given:
+            command = json.loads(reply.calls[0].arguments)["command"]
+            assert command.startswith("python3 - <<") == (given["language"] == "python")
+
+
 def test_a_block_whose_end_the_server_has_left_out_is_executed() -> None:
     """The end of the first block ends a reply; the history then has it."""
     mode = TextMode(load_text_form("code"), TOOL_SCHEMAS)
