@@ -70,7 +70,7 @@ def test_a_model_that_writes_its_calls_is_understood_from_the_first_reply(tmp_pa
         assert roles(request) == ["system", *["user", "assistant"] * 5][: len(request)], (
             "no tool role, no two in a row"
         )
-    assert "```bash" in model.requests[0][0]["content"]
+    assert "```python" in model.requests[0][0]["content"]
     assert model.requests[1][-1]["content"].startswith("Output:\nExit code: 0\n[stdout]\noutput\n")
     assert not any("Steps remaining" in str(request) for request in model.requests), "only near the end"
     assert [request[-2]["content"] for request in model.requests[1:]] == [model.replies[0].text, python.text]
