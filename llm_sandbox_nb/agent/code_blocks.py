@@ -31,7 +31,7 @@ class CodeBlock:
 
     @property
     def program(self) -> str | None:
-        """The Python code: of a Python block, and of a shell block that only starts Python and goes on in it."""
+        """The Python code: of a Python block, and of a shell block that starts Python and then has its code."""
         if self.language in _PYTHON:
             return self.content
         first, _, rest = self.content.lstrip().partition("\n")

@@ -257,6 +257,7 @@ def test_real_replies_in_text_mode_are_read_with_and_without_the_end_of_their_bl
         if "language" in given:
             command = json.loads(reply.calls[0].arguments)["command"]
             assert command.startswith("python3 - <<") == (given["language"] == "python")
+            assert "\nANSWER:" not in command, "a guess in a program is no code"
 
 
 def test_a_block_whose_end_the_server_has_left_out_is_executed() -> None:
