@@ -25,9 +25,18 @@ class CodeBlock:
         """The shell command that executes it; None for a block in another language, and for an empty one."""
         if not self.content.strip():
             return None
-        if self.language in _PYTHON:
-            return python_command(self.content)
+        if (program := self.program) is not None:
+            return python_command(program)
         return self.content if self.language in _SHELL else None
+
+    @property
+    def program(self) -> str | None:
+        """The Python code: of a Python block, and of a shell block that starts Python and then has its code."""
+        if self.language in _PYTHON:
+            return self.content
+        first, _, rest = self.content.lstrip().partition("\n")
+        starts = self.language in _SHELL and first.strip() in _PYTHON
+        return rest if starts and rest.strip() else None
 
 
 def code_blocks(text: str) -> list[CodeBlock]:
@@ -62,7 +71,7 @@ def with_python_as_bash(text: str) -> str:
     """The text with each Python block as the ```bash block that executes it."""
     lines, written, done = text.split("\n"), list[str](), 0
     for block in code_blocks(text):
-        if block.language in _PYTHON and block.command is not None:
+        if block.program is not None and block.command is not None:
             runs = re.findall(f"{block.mark[0]}++", block.content)
             mark = block.mark[0] * max([len(block.mark), *(len(run) + 1 for run in runs)])
             written += [*lines[done : block.first], f"{mark}bash", block.command, mark]

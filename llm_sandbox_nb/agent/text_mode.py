@@ -225,7 +225,8 @@ class TextMode:
                 return reply, self.form.answer_first
             submit = ToolCall(f"call_{uuid.uuid4().hex[:12]}", _SUBMIT, "{}")
             return dataclasses.replace(reply, text=answer, calls=(submit,)), ""
-        text = with_python_as_bash(reply.text) if self.form.python_blocks else reply.text
+        text = _without_guess(reply.text, self.form.answer) if self.form.answer else reply.text
+        text = with_python_as_bash(text) if self.form.python_blocks else text
         found = read_text_calls(text, self.tools, bash_blocks=True)
         calls = [(call.name, call.arguments) for call in found.calls]
         if not calls and found.text.strip().lower() in _LONE_SUBMIT:
@@ -249,6 +250,11 @@ def _with_closed_block(reply: Reply) -> Reply:
     if reply.finish_reason != "stop" or len(code_blocks(closed)) <= len(code_blocks(reply.text)):
         return reply
     return dataclasses.replace(reply, text=closed, message={**reply.message, "content": closed})
+
+
+def _without_guess(text: str, word: str) -> str:
+    """The text without an answer as the last line of its last block: it was written before that was executed."""
+    return re.sub(rf"\n{re.escape(word)}[^\n]*(?=\n```\s*\Z)", "", text)
 
 
 def answer_in(text: str, word: str) -> str:

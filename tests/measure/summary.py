@@ -192,7 +192,7 @@ def tables(found: Mapping[str, Any]) -> str:
     for model, one in found["models"].items():
         facts = one["machine"]
         parts.append(
-            f"### {model}\n\n{facts['cores']} cores, {facts['machine']}, {facts['threads']} threads for the model, "
+            f"### {model}\n\n{facts['cores']} cores, {facts['machine']}, threads of the model: {facts['threads']}, "
             f"sandboxes in {facts['isolation']}, seed {found['seed']}."
         )
         for task, number in NUMBERS.items():

@@ -70,7 +70,7 @@ def test_a_model_that_writes_its_calls_is_understood_from_the_first_reply(tmp_pa
         assert roles(request) == ["system", *["user", "assistant"] * 5][: len(request)], (
             "no tool role, no two in a row"
         )
-    assert "```bash" in model.requests[0][0]["content"]
+    assert "```python" in model.requests[0][0]["content"]
     assert model.requests[1][-1]["content"].startswith("Output:\nExit code: 0\n[stdout]\noutput\n")
     assert not any("Steps remaining" in str(request) for request in model.requests), "only near the end"
     assert [request[-2]["content"] for request in model.requests[1:]] == [model.replies[0].text, python.text]
@@ -233,6 +233,31 @@ def test_a_python_block_is_a_program_of_its_own_in_the_form_that_has_them() -> N
 )
 def test_a_block_that_is_only_shown_is_not_executed(text: str) -> None:
     assert read(text)[0] == []
+
+
+TEXT_MODE_REPLIES = [
+    json.loads(line)
+    for line in (Path(__file__).parents[2] / "data/text_mode_replies.jsonl").read_text("utf-8").splitlines()
+]
+
+
+@pytest.mark.parametrize("given", TEXT_MODE_REPLIES, ids=lambda given: given["reply"].replace("\n", " ")[:50])
+def test_real_replies_in_text_mode_are_read_with_and_without_the_end_of_their_block(
+    given: dict[str, str],
+) -> None:
+    mode = TextMode(load_text_form("code"), TOOL_SCHEMAS)
+    for text in (given["reply"], given["reply"].removesuffix("\n```")):
+        reply, refused = mode.read(said(text), ("[stdout]\nsome output",), "")
+        assert ([call.name for call in reply.calls], refused) == (
+            [given["call"]] if given["call"] else [],
+            "",
+        )
+        if "answer" in given:
+            assert reply.text == given["answer"]
+        if "language" in given:
+            command = json.loads(reply.calls[0].arguments)["command"]
+            assert command.startswith("python3 - <<") == (given["language"] == "python")
+            assert "\nANSWER:" not in command, "a guess in a program is no code"
 
 
 def test_a_block_whose_end_the_server_has_left_out_is_executed() -> None:
