@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from jupyter_process import JupyterProcess
 from live_runs import API, found
@@ -86,16 +87,15 @@ class OpenNotebook:
 
     def client(self, token: str | None = None, **options: Any) -> PlainClient:
         """An outside agent."""
-        return PlainClient(self.server, self.token if token is None else token, **options)
+        return PlainClient(self.server.url, self.token if token is None else token, **options)
 
 
 class PlainClient:
     """An MCP client of one era, made of HTTP requests."""
 
-    def __init__(
-        self, server: JupyterProcess, token: str, *, modern: bool = True, elicits: bool = False
-    ) -> None:
-        self.server, self.token, self.modern = server, token, modern
+    def __init__(self, url: str, token: str, *, modern: bool = True, elicits: bool = False) -> None:
+        """`url` is that of the Jupyter server."""
+        self.url, self.token, self.modern = urlsplit(url), token, modern
         self.capabilities: dict[str, Any] = {"elicitation": {}} if elicits else {}
         self.headers: dict[str, str] = {}
         self._ids = itertools.count(1)
@@ -127,7 +127,7 @@ class PlainClient:
 
     def connection(self) -> http.client.HTTPConnection:
         """A connection of its own."""
-        return http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE)
+        return http.client.HTTPConnection(self.url.hostname or "", self.url.port, timeout=PATIENCE)
 
     def start(
         self, message: dict[str, Any], headers: dict[str, str] | None = None, path: str = ""
@@ -145,7 +145,7 @@ class PlainClient:
             if message["method"] == "tools/call":
                 sent["Mcp-Name"] = message["params"]["name"]
         body = json.dumps({"jsonrpc": "2.0", **message})
-        connection.request("POST", f"/x/llm-sandbox/mcp{path}", body, {**sent, **(headers or {})})
+        connection.request("POST", f"{self.url.path}llm-sandbox/mcp{path}", body, {**sent, **(headers or {})})
         return connection
 
     def post(self, message: dict[str, Any], **options: Any) -> tuple[int, dict[str, str], Any]:

@@ -1,4 +1,4 @@
-"""A call of an outside agent, from HTTP request to result, against a call of our own agent in the same kernel."""
+"""A call of an outside agent, from its HTTP request to its result, against one of our own agent in the same kernel."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ MOST = 3.0
 def test_a_call_over_mcp_takes_at_most_three_times_as_long(tmp_path: Path) -> None:
     with jupyter(tmp_path) as server, server.warm_kernel() as kernel:
         cell = Cell(server, kernel, *(turn(bash("true")) for _ in range(CALLS)), SUBMIT)
+        assert cell.id  # known while the run lives
         assert cell.wait()["status"] == "ok"
         begun = [event.time for event in read_journal(cell.folder) if isinstance(event, ev.CallStarted)]
         own = statistics.median(later - first for first, later in pairwise(begun[5:]))
