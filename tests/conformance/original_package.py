@@ -412,6 +412,11 @@ def odd_replies_situation(beside: Beside) -> None:
         beside.add(f"call/{name}", *(result_facts("", one[place]) for one in replies))
     beside.add("call/after odd replies", *(result_facts("bash", one[len(odd)]) for one in replies))
     beside.add("end/odd replies", *map(ending_facts, sides))
+    kept = [
+        {"ids of calls are the server's": side.requests[-1].messages[-1]["tool_call_id"].startswith("call_")}
+        for side in sides
+    ]
+    beside.add("history", *kept)
 
 
 def ends_situations(beside: Beside) -> None:

@@ -57,17 +57,22 @@ def requests_of(words: list[str], cwd: Path, **more: str) -> list[RecordedReques
 def told(requests: list[RecordedRequest]) -> list[tuple[Any, ...]]:
     """The messages of the last request that both packages must agree about.
 
-    Documented differences: the counter's brackets, the form of a tool's result, and fields of a reply that mean
-    nothing (`function_call: null`).
+    Documented differences: the counter's brackets, the form of a tool's result, ids of calls, and fields of a reply
+    that mean nothing (`function_call: null`).
     """
     found: list[tuple[Any, ...]] = []
+    ids: dict[str, int] = {}
     for message in requests[-1].messages:
         calls = [
-            (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+            (
+                ids.setdefault(call["id"], len(ids)),
+                call["function"]["name"],
+                json.loads(call["function"]["arguments"]),
+            )
             for call in message.get("tool_calls") or ()
         ]
         if message["role"] == "tool":
-            found.append(("tool", message["tool_call_id"]))
+            found.append(("tool", ids[message["tool_call_id"]]))
         elif message["role"] == "assistant":
             found.append(("assistant", calls))
         else:
