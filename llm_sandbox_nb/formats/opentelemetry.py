@@ -326,6 +326,7 @@ def send(content: dict[str, Any], address: str) -> str:
         with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
             answer.read(1024**2)
     except urllib.error.HTTPError as error:
+        error.close()
         why = f"({error.code} {error.reason}).{_hint(error.code, kind)}"
         raise ValueError(f"The collector at {_plain(address)} refused the spans {why}") from error
     except (OSError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 
 if find_spec("inspect_ai") is None and os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") != "1":
     pytest.skip("Inspect AI is not installed: pip install --group conformance", allow_module_level=True)
+
+from llm_sandbox_nb.hosts.inspect_sandbox import InspectSandbox
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900)]
 
@@ -86,8 +89,8 @@ def test_inspects_own_sandboxes_have_the_same(tmp_path: Path) -> None:
         assert scores(f"docker:{compose}", tmp_path / "docker") == EXPECTED
 
 
-def test_an_unknown_isolation_is_named(tmp_path: Path) -> None:
+def test_an_unknown_isolation_is_named() -> None:
     with pytest.raises(
-        AssertionError, match="There is no isolation podmann: write --sandbox llm-sandbox-nb:NAME"
+        ValueError, match="There is no isolation podmann: write --sandbox llm-sandbox-nb:NAME"
     ):
-        scores("llm-sandbox-nb:podmann", tmp_path)
+        asyncio.run(InspectSandbox.sample_init("task", "/here/podmann", {}))
