@@ -52,7 +52,14 @@ test('files of other projects open as they did; ours open here by choice', async
   assert.equal(kind('trajectory.json'), 'llm-sandbox-trajectory');
   assert.equal(kind('task.traj'), 'llm-sandbox-traj');
   assert.equal(kind('task.traj.json'), 'llm-sandbox-traj');
-  for (const other of ['my-journal.jsonl', 'journal.jsonl.gz', 'old_trajectory.json', 'trajectory.jsonl', 'a.traj.gz', 'traj']) {
+  for (const other of [
+    'my-journal.jsonl',
+    'journal.jsonl.gz',
+    'old_trajectory.json',
+    'trajectory.jsonl',
+    'a.traj.gz',
+    'traj'
+  ]) {
     assert.equal(kind(other), undefined, other);
   }
   assert.deepEqual(

@@ -47,7 +47,7 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
         if isinstance(error, errors.LocalEntryNotFoundError):
             raise _unreachable(name, error) from error
         raise ModelError(
-            f"The repository {repository} has no file {file}: its page lists them under *Files*.",
+            f"The repository {repository} has no file {file}: see `Files` on its page.",
             kind="not_found",
         ) from error
     except errors.HFValidationError as error:
