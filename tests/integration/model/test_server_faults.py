@@ -642,3 +642,21 @@ def test_a_server_on_this_machine_is_reached_whatever_the_environment_says(
     with AnsweringServer() as server:
         _, failures = ask(model_at(server, name))
     assert (failures, len(server.posts)) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("ALL_PROXY", "socks4://192.0.2.1:1080", "names a proxy of the kind socks4"),
+        ("https_proxy", "ftp://192.0.2.1", "is not the address of a proxy"),
+        ("SSL_CERT_FILE", "/nowhere/ca.pem", "names /nowhere/ca.pem, which does not exist"),
+    ],
+)
+@pytest.mark.parametrize("name", ["m", "hosted_vllm/m"])
+def test_a_variable_that_cannot_be_used_is_named_at_once(
+    variable: str, value: str, said: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    error = failure(make_model(name, api_base="https://models.example/v1", api_key=KEY))
+    assert error.kind == "setup"
+    assert f"The environment variable {variable} {said}" in str(error)
