@@ -50,13 +50,17 @@ def main() -> int:
     parser.add_argument("notebook", nargs="?", type=Path, default=HERE / "01-first-task.ipynb")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--isolation", choices=("", "docker", "bubblewrap", "process"), default="")
-    parser.add_argument("--model", default="", help="the model of the first task: `local`, or a name as for -m")
+    parser.add_argument(
+        "--model", default="", help="the model of the first task: `local`, or a name as for -m"
+    )
     arguments = parser.parse_args()
     os.environ["LLM_SANDBOX_ISOLATION"] = arguments.isolation or asyncio.run(strongest())
     os.environ["JPY_SESSION_NAME"] = str(arguments.notebook.resolve())
     target = arguments.out.resolve() / arguments.notebook.name
     notebook = nbformat.read(arguments.notebook, as_version=4)
-    if arguments.model and not use_model(notebook, DEMO_MODEL if arguments.model == "local" else arguments.model):
+    if arguments.model and not use_model(
+        notebook, DEMO_MODEL if arguments.model == "local" else arguments.model
+    ):
         return 1
     failure = execute(notebook, arguments.notebook.resolve().parent, target)
     for trajectory in trajectories(notebook):
@@ -123,7 +127,9 @@ def tell(run: Trajectory) -> None:
     """Answer, files and isolation of one run."""
     if run.start:
         print(f"Task       {harmless(run.start.task.strip().splitlines()[0])}")
-        scripted = " (scripted: plays a file, asks no model)" if run.start.scripted else " (real, not scripted)"
+        scripted = (
+            " (scripted: plays a file, asks no model)" if run.start.scripted else " (real, not scripted)"
+        )
         print(f"Model      {run.start.model}{scripted}")
         if served := run.start.settings.get("served_by"):
             print(f"File       {served['file']}, sha256 {served['sha256']}, served by {served['engine']}")
