@@ -18,7 +18,7 @@ from llm_sandbox_nb.mcp_server.messages import (
     META_VERSION,
     Json,
     McpError,
-    Message,
+    RpcMessage,
     read_message,
 )
 
@@ -105,7 +105,7 @@ class Bridge:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _pass_on(self, line: bytes, message: Message) -> None:
+    async def _pass_on(self, line: bytes, message: RpcMessage) -> None:
         try:
             async for answer in self._answers(line, message):
                 self._write(answer)
@@ -116,7 +116,7 @@ class Bridge:
         finally:
             self._running.pop(message.id, None)
 
-    async def _answers(self, line: bytes, message: Message) -> AsyncIterator[Json]:
+    async def _answers(self, line: bytes, message: RpcMessage) -> AsyncIterator[Json]:
         headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         if message.modern:
             headers |= {"MCP-Protocol-Version": str(message.meta[META_VERSION]), "Mcp-Method": message.method}

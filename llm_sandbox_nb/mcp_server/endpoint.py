@@ -23,7 +23,7 @@ from llm_sandbox_nb.mcp_server.messages import (
     UNSUPPORTED_VERSION,
     Json,
     McpError,
-    Message,
+    RpcMessage,
 )
 from llm_sandbox_nb.mcp_server.request_state import RequestStateError, StateSigner
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts
@@ -96,7 +96,7 @@ class McpEndpoint:
         self._signer = signer or StateSigner()
 
     async def answer(
-        self, message: Message, client: ClientFacts | None, host: ToolHost, link: ClientLink
+        self, message: RpcMessage, client: ClientFacts | None, host: ToolHost, link: ClientLink
     ) -> Json:
         """The result of a request. `client` is what an earlier handshake said; a modern request says it itself.
 
@@ -114,7 +114,7 @@ class McpEndpoint:
                 return await self._call(message, client or ClientFacts(), host, link)
         raise _no_method(message.method)
 
-    async def _modern(self, message: Message, host: ToolHost, link: ClientLink) -> Json:
+    async def _modern(self, message: RpcMessage, host: ToolHost, link: ClientLink) -> Json:
         client = modern_client(message)
         kept = {"ttlMs": _FOREVER, "cacheScope": "public"}
         match message.method:
@@ -133,7 +133,7 @@ class McpEndpoint:
                 raise _no_method(message.method)
         return {"resultType": "complete", **result, "_meta": {META_SERVER: _SERVER}}
 
-    async def _call(self, message: Message, client: ClientFacts, host: ToolHost, link: ClientLink) -> Json:
+    async def _call(self, message: RpcMessage, client: ClientFacts, host: ToolHost, link: ClientLink) -> Json:
         name = message.params.get("name")
         if not isinstance(name, str) or name not in TOOLS:
             raise McpError(INVALID_PARAMS, f"There is no such tool: the tools are {', '.join(TOOLS)}.")
@@ -174,7 +174,7 @@ class McpEndpoint:
                 return tool_error(DECLINED)
             agreed = reply["about"]
 
-    async def _with_progress(self, message: Message, calling: Any, link: ClientLink) -> Json:
+    async def _with_progress(self, message: RpcMessage, calling: Any, link: ClientLink) -> Json:
         token = message.progress_token
         if token is None:
             found: Json = await calling
@@ -197,7 +197,7 @@ class McpEndpoint:
                 await telling
 
 
-def initialized(message: Message) -> tuple[ClientFacts, str, Json]:
+def initialized(message: RpcMessage) -> tuple[ClientFacts, str, Json]:
     """What a client says in its handshake, the version that is spoken with it, and the result.
 
     Raises:
@@ -217,7 +217,7 @@ def initialized(message: Message) -> tuple[ClientFacts, str, Json]:
     return client, version, result
 
 
-def modern_client(message: Message) -> ClientFacts:
+def modern_client(message: RpcMessage) -> ClientFacts:
     """What a modern request says of its client. Raises McpError when it says too little, or another version."""
     version, capabilities = message.meta.get(META_VERSION), message.meta.get(META_CAPABILITIES)
     if version != MODERN:

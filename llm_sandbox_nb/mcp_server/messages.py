@@ -45,7 +45,7 @@ class McpError(Exception):
 
 
 @dataclass(frozen=True)
-class Message:
+class RpcMessage:
     """A request (with an id and a method), a notification (without an id), or a response (without a method)."""
 
     method: str = ""
@@ -72,7 +72,7 @@ class Message:
         return token if isinstance(token, str | int) and not isinstance(token, bool) else None
 
 
-def read_message(data: bytes | str) -> Message:
+def read_message(data: bytes | str) -> RpcMessage:
     """The message in `data`.
 
     Raises:
@@ -93,12 +93,12 @@ def read_message(data: bytes | str) -> Message:
         raise McpError(INVALID_REQUEST, "The id of a message is a text or a whole number.")
     if method is None and "id" in value and ("result" in value or "error" in value):
         result = value.get("result")
-        return Message(id=id, result=result if isinstance(result, dict) else None)
+        return RpcMessage(id=id, result=result if isinstance(result, dict) else None)
     if not isinstance(method, str):
         raise McpError(INVALID_REQUEST, "The method of a message is a text.")
     if not isinstance(params, dict):
         raise McpError(INVALID_PARAMS, "The parameters of a message are an object.")
-    return Message(method=method, id=id, params=params)
+    return RpcMessage(method=method, id=id, params=params)
 
 
 def response(id: Id, result: Mapping[str, Any]) -> Json:

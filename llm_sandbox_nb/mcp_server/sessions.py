@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llm_sandbox_nb.mcp_server.messages import Id, Json, Message
+from llm_sandbox_nb.mcp_server.messages import Id, Json
 
 MOST_SESSIONS = 200
 """Of one server; the one that is unused longest makes room."""
@@ -60,7 +60,7 @@ class McpSession:
         """Nobody waits for this answer any more."""
         self._asked.pop(id, None)
 
-    def take(self, message: Message) -> bool:
+    def take(self, message: RpcMessage) -> bool:
         """Take an answer; says whether it was asked for."""
         asked = self._asked.pop(message.id, None) if message.id is not None else None
         if asked is None or asked.done():

@@ -17,7 +17,7 @@ from llm_sandbox_nb.mcp_server.messages import (
     Id,
     Json,
     McpError,
-    Message,
+    RpcMessage,
     notification,
     read_message,
     response,
@@ -90,14 +90,14 @@ class StdioServer:
         except McpError as error:
             self._write(error.to_json())
 
-    def _note(self, message: Message) -> None:
+    def _note(self, message: RpcMessage) -> None:
         """Take a notification: the only one that matters is that nobody waits any more."""
         if message.method == "notifications/cancelled":
             task = self._running.get(message.params.get("requestId", ""))
             if task is not None:
                 task.cancel()
 
-    async def _answer(self, message: Message, id: Id) -> None:
+    async def _answer(self, message: RpcMessage, id: Id) -> None:
         try:
             client = self._session.client if self._session else None
             if message.modern:

@@ -80,7 +80,7 @@ class McpCommand:
             return
         approve, out, new_token = _parsed(words)
         rules = checked_pause_rules(approve=approve)
-        place = Place(out, self._shell)
+        place = RunPlace(out, self._shell)
         sandbox = self._background.run(self._sandboxes.acquire(self._options()))
         token = self._background.run(keeper.mint_token(sandbox, keep=not new_token))
         place.show(connection_text(keeper.url, token) if token else KEPT, secret=token is not None)
@@ -130,7 +130,7 @@ class McpCommand:
         print(f"{said} The token is revoked." if revoke else said)
 
 
-class Place:
+class RunPlace:
     """Where a token is shown, so that it does not get into the saved notebook."""
 
     def __init__(self, file: str | None, shell: Any) -> None:

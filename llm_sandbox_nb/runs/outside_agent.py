@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -42,6 +41,7 @@ from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.older import steps_remaining
 from llm_sandbox_nb.trajectory.run_folder import HISTORY
 from llm_sandbox_nb.trajectory.trajectory import Call
 
@@ -59,7 +59,6 @@ _SO_FAR = 2000
 _LISTED = 100
 _FIRST = 2
 """Messages with which the conversation begins."""
-_STEPS_LEFT = re.compile(r"\[Steps remaining: \d+\]")
 _TOOL_NAMES = {"run_command": "execute_bash"}
 STOPPED = (
     "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
@@ -115,7 +114,8 @@ class OutsideModel:
     ) -> Reply:
         """See `Model.reply`: waits as long as no call comes."""
         said = messages[-1] if len(messages) > _FIRST and messages[-1]["role"] == "user" else {}
-        call = await self._next_call(_STEPS_LEFT.sub("", str(said.get("content", ""))).strip())
+        text = str(said.get("content", ""))
+        call = await self._next_call(text.removesuffix(steps_remaining(text)).strip())
         name = _TOOL_NAMES.get(call.tool, call.tool)
         arguments = json.dumps(call.arguments, ensure_ascii=False)
         made = {"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}

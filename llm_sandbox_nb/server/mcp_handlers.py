@@ -29,7 +29,7 @@ from llm_sandbox_nb.mcp_server.messages import (
     META_VERSION,
     Json,
     McpError,
-    Message,
+    RpcMessage,
     notification,
     read_message,
     response,
@@ -217,7 +217,7 @@ class McpHandler(JupyterHandler):
             self.log.exception("an MCP request failed")
             self._fail(McpError(INTERNAL_ERROR, "The server failed; its log says why.", status=500), id)
 
-    async def _take(self, message: Message, caller: Caller) -> None:
+    async def _take(self, message: RpcMessage, caller: Caller) -> None:
         header = self.request.headers.get("MCP-Protocol-Version")
         modern = message.modern or header == MODERN or (header is not None and header not in LEGACY)
         if message.method == "initialize" and not message.modern:
@@ -240,13 +240,13 @@ class McpHandler(JupyterHandler):
         self.set_status(202)
         self.finish()
 
-    def _check_headers(self, message: Message, header: str | None) -> None:
+    def _check_headers(self, message: RpcMessage, header: str | None) -> None:
         """The headers of a modern request have to say what its body says. Raises McpError."""
         if not message.method:
             raise McpError(INVALID_REQUEST, "A response has no place here.")
         if header is not None and header != MODERN:
             said = {**message.params, "_meta": {**message.meta, META_VERSION: header}}
-            modern_client(Message(message.method, message.id, said))
+            modern_client(RpcMessage(message.method, message.id, said))
         if message.id is not None:
             modern_client(message)
         names: dict[str, tuple[str | None, str]] = {"MCP-Protocol-Version": (header, MODERN)}
@@ -272,7 +272,7 @@ class McpHandler(JupyterHandler):
             raise web.HTTPError(404, "There is no such session (any more): begin with initialize.")
         return session
 
-    async def _answer(self, message: Message, caller: Caller) -> None:
+    async def _answer(self, message: RpcMessage, caller: Caller) -> None:
         assert message.id is not None
         host = KernelHost(caller, self.settings["llm_sandbox_manager"], self.settings["llm_sandbox_runs"])
         client = self._session.client if self._session else None

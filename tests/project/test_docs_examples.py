@@ -198,6 +198,7 @@ PROGRAMS: dict[str, Callable[[list[str]], Iterator[str]]] = {
             "docker",
             "export",
             "git",
+            "inspect",
             "llama-server",
             "llm-in-sandbox",
             "ollama",

@@ -25,6 +25,7 @@ from llm_sandbox_nb.server.card_handlers import card_routes
 from llm_sandbox_nb.server.handlers import rest_routes
 from llm_sandbox_nb.server.history_handlers import history_routes
 from llm_sandbox_nb.server.manager import SandboxManager
+from llm_sandbox_nb.server.mcp_handlers import mcp_token_routes
 from llm_sandbox_nb.server.policy import SandboxPolicy
 from llm_sandbox_nb.server.run_handlers import run_routes
 from llm_sandbox_nb.server.runs import RunRegistry
@@ -112,7 +113,7 @@ def test_every_route_of_the_server_is_there() -> None:
     """The routes as tornado knows them, not those of the OpenAPI file that the page is made from."""
     headings = re.findall(r"^### (?:GET|POST|PUT|DELETE) (/\S*)$", page("rest.md"), re.MULTILINE)
     shown = {re.sub(r"\{\w+\}", "*", path) for path in headings}
-    routes = [*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes]
+    routes = [*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes, *mcp_token_routes]
     known = {
         re.sub(r"\(\?P<\w+>.*?\)(?=/|$)", "*", route[0]).partition("/llm-sandbox/api")[2] for route in routes
     }

@@ -84,7 +84,7 @@ def _progress(what: str, size: int, stop: Stop) -> type[Any]:
 
     share = Share(what, size)
 
-    class Progress(tqdm):  # type: ignore[misc]
+    class _ShownProgress(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             kwargs |= {"disable": False, "file": _Nowhere()}
             kwargs.pop("name", None)
@@ -96,7 +96,7 @@ def _progress(what: str, size: int, stop: Stop) -> type[Any]:
             share.reached(int(self.n))
             return result
 
-    return Progress
+    return _ShownProgress
 
 
 class _Nowhere:

