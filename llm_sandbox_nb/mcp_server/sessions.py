@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llm_sandbox_nb.mcp_server.messages import Id, Json
+from llm_sandbox_nb.mcp_server.messages import Id, Json, RpcMessage
 
 MOST_SESSIONS = 200
 """Of one server; the one that is unused longest makes room."""
