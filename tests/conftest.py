@@ -54,7 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.campaign)
             item.add_marker(pytest.mark.alone)
     # What is timed comes last: the workers are done then, and hardly have to wait for it.
-    items.sort(key=lambda item: 2 if item.get_closest_marker("alone") else item.path.name not in LONG)
+    # Folders that one worker runs begin early, or the others would wait for it at the end.
+    early = (*LONG, *(one.rstrip("/").rpartition("/")[2] for one in TOGETHER))
+    items.sort(key=lambda item: 2 if item.get_closest_marker("alone") else not {*item.path.parts} & {*early})
 
 
 BROWSER = "tests/browser"
@@ -68,7 +70,9 @@ TOGETHER = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """A worker takes a file or one of the folders TOGETHER at a time. The first begins with tests/browser."""
+    """A worker takes a file or one of the folders TOGETHER at a time. The first one takes tests/browser, and nothing else:
+    Playwright keeps an event loop in its thread, which no other test meets.
+    """
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -84,6 +88,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
             elif node is self.nodes[0]:
                 self.workqueue.move_to_end(BROWSER, last=False)
                 super()._assign_work_unit(node)
+                if len(self.nodes) > 1:
+                    node.shutdown()
             elif len(self.workqueue) > 1:
                 self.workqueue.move_to_end(BROWSER)
                 super()._assign_work_unit(node)

@@ -318,4 +318,7 @@ def test_a_file_with_no_run_is_told(tmp_path: Path) -> None:
     (tmp_path / "trajectory_odd.json").write_text('{"p1": {"reward": 1}}')
     reading = load_runs([tmp_path])
     assert reading.runs == []
-    assert "trajectory_odd.json was left out: it is a file of another program" in reading.problems[0]
+    assert (
+        "trajectory_odd.json was left out: it is a JSON object with p1, and no trajectory"
+        in reading.problems[0]
+    )

@@ -248,9 +248,9 @@ def test_resources_of_a_file_reach_the_sandbox_of_a_cell_and_of_a_shell(shell: A
     limits = magics_of(shell)
     limits.read_files()
     assert (limits.limits().pids, limits.limits().memory_bytes) == (77, 300 * 1024**2)
-    from llm_sandbox_nb.cli.run_command import _sandbox_options
+    from llm_sandbox_nb.cli.run_command import sandbox_options
 
-    assert _sandbox_options(resolve({}, {}))["limits"] == limits.limits()
+    assert sandbox_options(resolve({}, {}))["limits"] == limits.limits()
 
 
 def test_a_chosen_model_is_that_of_the_next_cell(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
