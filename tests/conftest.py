@@ -70,8 +70,10 @@ TOGETHER = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """A worker takes a file or one of the folders TOGETHER at a time. The first one takes tests/browser, and nothing else:
-    Playwright keeps an event loop in its thread, which no other test meets.
+    """A worker takes a file or one of the folders TOGETHER at a time.
+
+    The first one takes tests/browser and nothing else: Playwright keeps an event loop in its thread, which no other
+    test meets.
     """
     if config.getvalue("dist") != "loadfile":
         return None

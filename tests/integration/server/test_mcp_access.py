@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_jupyter.jupyter_server import *  # noqa: F403 - fixtures, for this module alone
 from served import Served
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPResponse
 
@@ -17,7 +18,6 @@ from llm_sandbox_nb.mcp_server.tools import TOOLS
 from llm_sandbox_nb.server.mcp_grants import McpGrants
 from llm_sandbox_nb.server.mcp_handlers import McpServices
 
-pytest_plugins = ["pytest_jupyter.jupyter_server"]
 BOX, OTHER = "a" * 32, "b" * 32
 
 
