@@ -167,13 +167,13 @@ def _text(path: Path) -> str:
 def descendants(pid: int) -> set[int]:
     """All living descendants of a process."""
     parents = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            fields = entry.read_text().rpartition(")")[2].split()
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if fields[0] != "Z":
-            parents[int(entry.parent.name)] = int(fields[1])
+            parents[int(entry.name)] = int(fields[1])
     found, before = {pid}, set[int]()
     while found != before:
         before = set(found)

@@ -223,7 +223,7 @@ def test_the_same_check_passes_a_right_answer_and_says_where_it_can_be_tampered_
 def test_in_process_a_program_that_the_model_left_changes_the_check(tmp_path: Path) -> None:
     leave = (
         "(exec >/dev/null 2>&1 </dev/null; while :; do for one in /tmp/llm-sandbox-*/check/expected.txt; do "
-        "echo 41 > $one; done; sleep 0.02; done) &"
+        "echo 41 > $one~ && mv $one~ $one; done; sleep 0.02; done) &"
     )
 
     async def attacked() -> ev.Checked:

@@ -175,7 +175,8 @@ def test_no_devices(profile: str) -> None:
         """
     result = inside(probe, profile)
     names = (
-        "['core', 'fd', 'full', 'null', 'ptmx', 'pts', 'random', 'shm', 'stderr', 'stdin', 'stdout', 'tty',"
+        "['core', 'fd', 'full', 'mqueue', 'null', 'ptmx', 'pts', 'random', 'shm', 'stderr', 'stdin', 'stdout', "
+        "'tty',"
     )
     assert names in result
     assert "made" not in result

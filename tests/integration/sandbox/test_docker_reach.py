@@ -363,7 +363,7 @@ def test_what_cannot_be_closed_is_said(
     order = {"hosts": [(one, port) for one in gateways(bridge)], "token": secrets.token_hex(8)}
 
     async def body() -> None:
-        with pytest.raises(IsolationUnavailableError, match="use network='none', or network='open'"):
+        with pytest.raises(IsolationUnavailableError, match="network='none', or network='open'"):
             async with docker_box(image=SLIM_IMAGE):
                 pass
         async with docker_box(image=SLIM_IMAGE, network="open") as box:
