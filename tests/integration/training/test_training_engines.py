@@ -22,8 +22,8 @@ pytest.importorskip("trl", reason="training needs TRL: make .venv/.rl")
 
 import torch
 import vllm_stand_in
-from conftest import require
 from loopback_http import LoopbackHandler, LoopbackServer
+from support import require
 
 from llm_sandbox_nb.training import grpo
 from llm_sandbox_nb.training.config import ConfigError, load_config
