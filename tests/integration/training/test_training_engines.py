@@ -89,6 +89,15 @@ def assert_sampled_as_trained(trainer: Any, steps: int) -> None:
         assert one["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-3)
 
 
+def differing_rewards(folder: Path) -> dict[str, Any]:
+    """Rewards that always differ: with those of the task, no reply of so small a policy need be right."""
+    reward = folder / "reward.py"
+    reward.write_text(
+        "import random\ndef score(answer, gold, output_files, **row):\n    return random.random()\n"
+    )
+    return {"data__scorer": str(reward), "rollouts__zero_reward_for": []}
+
+
 def test_lora_trains_matrices_beside_the_weights(tmp_path: Path, policy: Path) -> None:
     config = load_config("tiny-cpu.yaml", changes(policy, model__lora__rank=4))
     end = TrainingRun(config, tmp_path / "run").run()
@@ -108,13 +117,9 @@ def test_vllm_in_process_gets_weights_and_limits(
     tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch, trainers: list[Any]
 ) -> None:
     vllm_stand_in.install(monkeypatch)
-    # Rewards that always differ: with those of the task, no reply of so small a policy need be right.
-    reward = tmp_path / "reward.py"
-    reward.write_text(
-        "import random\ndef score(answer, gold, output_files, **row):\n    return random.random()\n"
+    config = load_config(
+        "tiny-cpu.yaml", changes(policy, generation__engine="vllm", **differing_rewards(tmp_path))
     )
-    differing = {"data__scorer": str(reward), "rollouts__zero_reward_for": []}
-    config = load_config("tiny-cpu.yaml", changes(policy, generation__engine="vllm", **differing))
     end = TrainingRun(config, tmp_path / "run").run()
     (engine,) = vllm_stand_in.LLM.made
     assert engine.options["max_model_len"] == 512 + 320
@@ -157,7 +162,8 @@ def test_vllm_server_gets_weights_and_is_asked_by_each_rollout(
     vllm_stand_in.install(monkeypatch)
     pushed = vllm_stand_in.Weights(str(policy))
     monkeypatch.setattr(vllm_stand_in.Client, "weights", pushed)
-    made = changes(policy, generation__engine="vllm-server", generation__server=server)
+    rewards = differing_rewards(tmp_path)
+    made = changes(policy, generation__engine="vllm-server", generation__server=server, **rewards)
     end = TrainingRun(load_config("tiny-cpu.yaml", made), tmp_path / "run").run()
     assert pushed.pushes == 2
     assert changed(weights(policy), dict(pushed.model.named_parameters()))
