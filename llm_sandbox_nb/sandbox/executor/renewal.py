@@ -21,10 +21,8 @@ from . import (
     tree_stream,
 )
 from .children import ChildRequest
-from .entries import FOLDER, remove
 from .frames import dump, write_all
 from .processes import process_table
-from .request import describe_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,25 +73,10 @@ class RenewalRequest(ChildRequest):
         self.known = {os.getpid(), self.shell.pid} | self.executor.helper_pids()
 
     def child(self) -> None:
-        try:
-            remove_path(self.executor.spill)
-            outcome = {"facts": describe(self.known | {os.getpid()}, self.disk_watch.last)}
-        except OSError as error:
-            outcome = {"error": describe_error(error)}
-        write_all(3, dump(outcome))
+        kept = snapshotter.remove_path(self.executor.spill)
+        facts = describe(self.known | {os.getpid()}, self.disk_watch.last)
+        write_all(3, dump({"facts": {**facts, "kept outputs": repr(kept)}}))
         os._exit(0)
-
-
-def remove_path(path: bytes) -> None:
-    """Remove a file or folder, if it is there."""
-    try:
-        folder = os.open(os.path.dirname(path), FOLDER)
-    except FileNotFoundError:
-        return
-    try:
-        remove(folder, os.path.basename(path))
-    finally:
-        os.close(folder)
 
 
 def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
