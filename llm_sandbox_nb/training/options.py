@@ -78,7 +78,7 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
         "--repetition-penalty",
         metavar="X",
         type=float,
-        help="default: 1, which is none",
+        help="default: 1, no penalty",
     )
     evaluate.add_argument(
         "--network",
