@@ -33,6 +33,7 @@ from llm_sandbox_nb.agent.text_mode import (
     ToolCalls,
     is_native,
     load_text_form,
+    printed_line,
     result_kind,
     without_echoes,
 )
@@ -666,9 +667,9 @@ class Loop:
         self._executing = False
         in_text = self._written and not is_native(self._reply, call.id)
         if in_text:
-            kind = result_kind(event)
-            start, _, end = self._text.result(self._reply, _PLACE, kind).partition(_PLACE)
-            event.observation = self._text.result(self._reply, event.observation, kind)
+            form = partial(self._text.result, self._reply, kind=result_kind(event), line=printed_line(event))
+            start, _, end = form(_PLACE).partition(_PLACE)
+            event.observation = form(event.observation)
             # A form of the user's may say the result twice: then it has no one place.
             event.before, event.after = ("", "") if _PLACE in end else (start + event.before, end)
         self.failing.add(call.name, call.arguments, event.error, failed=event.failed)

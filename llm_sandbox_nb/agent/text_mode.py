@@ -40,6 +40,8 @@ _BLOCK: dict[str, Any] = {}
 _NAMED_END = re.compile(r"""["']name["']\s*:\s*["']submit["']""")
 BLOCK_END = "\n```\n"
 """Ends a reply after its first block, as a stop sequence; the server leaves it out of the text."""
+_LONGEST_ANSWER = 500
+"""Characters of a printed line that is offered as the answer: more is a text, which belongs in a file."""
 _LONE_SUBMIT = frozenset({"submit", "`submit`", "submit.", "submit()"})
 
 
@@ -58,6 +60,8 @@ class TextForm:
     """In place of `result`, where the call failed or wrote to stderr."""
     silent: str = ""
     """In place of `result`, where the call wrote nothing."""
+    one_line: str = ""
+    """In place of `result`, where the call printed one line; `{line}` stands for it."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
     first_block_ends: bool = False
@@ -127,11 +131,21 @@ def _tool_lines(function: Mapping[str, Any]) -> str:
 # --- what is sent ---
 
 
+def printed_line(event: CallFinished) -> str:
+    """Return the line that a successful call printed if it printed exactly one that an answer may be; else an empty text."""
+    if event.failed or event.stderr or not isinstance(event.stdout, str):
+        return ""
+    line = event.stdout.strip()
+    return line if len(line) <= _LONGEST_ANSWER and "\n" not in line else ""
+
+
 def result_kind(event: CallFinished) -> str:
-    """The key of a form for the result of a call."""
+    """Return the key of a form for the result of a call."""
     if event.failed or event.stderr:
         return "failed"
-    return "silent" if event.exit_code == 0 and not event.stdout else "result"
+    if event.exit_code == 0 and not event.stdout:
+        return "silent"
+    return "one_line" if printed_line(event) else "result"
 
 
 def is_native(message: Mapping[str, Any], call_id: str) -> bool:
@@ -200,15 +214,16 @@ class TextMode:
             str(function.get("name")), arguments if isinstance(arguments, Mapping) else {}
         )
 
-    def result(self, reply: Mapping[str, Any], observation: str, kind: str = "result") -> str:
-        """The result of a call as it goes back, in the form that the model used in `reply`.
+    def result(self, reply: Mapping[str, Any], observation: str, kind: str = "result", line: str = "") -> str:
+        """Return the result of a call as it goes back, in the form that the model used in `reply`.
 
-        `kind` is `result`, `failed` or `silent`, a key of the form.
+        `kind` is a key of the form: `result`, `failed`, `silent`, or `one_line` with the line that was printed.
         """
         if "<tool_call>" in str(reply.get("content")):
             return f"<tool_response>\n{observation}\n</tool_response>"
+        words = {"{output}": observation, "{line}": line}
         form = getattr(self.form, kind) or self.form.result
-        return form.replace("{output}", observation)
+        return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], form)
 
     def read(self, reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
         """The reply with the calls that are written in it; and why a call that it shows does not count.
