@@ -37,6 +37,9 @@ MIME = "application/vnd.llm-sandbox.trajectory+json"
 DEMO_MODEL = "local/qwen2.5-coder-1.5b"
 LONGEST = 150
 """Seconds that a real model gets for the first task."""
+WITH_MODEL = """\
+**What is real here?** All of it: the model `{name}`, its replies, the sandbox, the commands and their outputs. A real model can be wrong, \
+and its reply differs from run to run. The model of the second task, `scripted/first-task`, reads its replies from a file. Its card says so."""
 WITHOUT_ISOLATION = """\
 There is no isolation here: {reasons}.
 The demo's commands run as your own processes, with your rights. They are harmless: they come from a script,
@@ -45,7 +48,7 @@ not from a model. Look at {script}, if you want to read them first.
 
 
 def main() -> int:
-    """Choose the isolation, run the notebook, tell."""
+    """Choose the isolation, run the notebook, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("notebook", nargs="?", type=Path, default=HERE / "01-first-task.ipynb")
     parser.add_argument("--out", type=Path, default=Path("out"))
@@ -64,7 +67,7 @@ def main() -> int:
         return 1
     failure = execute(notebook, arguments.notebook.resolve().parent, target)
     for trajectory in trajectories(notebook):
-        tell(trajectory)
+        report(trajectory)
     print(f"\nThe notebook with its results is {target}")
     if failure:
         print(f"The notebook did not run to its end: {failure}", file=sys.stderr)
@@ -72,7 +75,7 @@ def main() -> int:
 
 
 def use_model(notebook: nbformat.NotebookNode, name: str) -> bool:
-    """Have a real model do the first task of the notebook; False when it cannot, and the reason was printed."""
+    """Put a real model into the notebook's first task and text. Print the reason and return False if it cannot be had."""
     if name.startswith(PREFIX):
         try:
             fetch_model(name)
@@ -82,6 +85,11 @@ def use_model(notebook: nbformat.NotebookNode, name: str) -> bool:
     first = next(cell for cell in notebook.cells if cell.source.startswith("%%sandbox -m scripted/"))
     first.source = re.sub(r"-m scripted/\S+", lambda _: f"-m {name} --time {LONGEST}", first.source, count=1)
     first.metadata["tags"] = [*first.metadata.get("tags", ()), "raises-exception"]  # it may reach a limit
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            text = cell.source.replace("`-m scripted/strawberry`", f"`-m {name}`")
+            head, real, _ = text.partition("**What is real here?**")
+            cell.source = head + WITH_MODEL.format(name=name) if real else text
     return True
 
 
@@ -123,7 +131,7 @@ def trajectories(notebook: nbformat.NotebookNode) -> list[Trajectory]:
     return [Trajectory(map(parse_python, unpacked(bundle)["events"])) for bundle in bundles]
 
 
-def tell(run: Trajectory) -> None:
+def report(run: Trajectory) -> None:
     """Answer, files and isolation of one run."""
     if run.start:
         print(f"Task       {harmless(run.start.task.strip().splitlines()[0])}")

@@ -32,7 +32,7 @@ Line = Mapping[str, Any]
 def write(out: Path, docs: Path, *, tuning: bool = False) -> Path:
     """Write data, tables and plot from the results in `out`; returns the page."""
     names, sets = (VARIANTS, DEVELOPMENT) if tuning else (COLUMNS, NUMBERS)
-    (docs / "data").mkdir(exist_ok=True)
+    (docs / "data").mkdir(parents=True, exist_ok=True)
     found = json.dumps(summarise(out, names, sets), indent=1, sort_keys=True)
     (docs / (TUNED if tuning else DATA)).write_text(f"{found}\n", "utf-8")
     rewrite(docs)

@@ -57,6 +57,7 @@ def test_a_real_model_is_fetched_checked_and_does_the_first_task(some_isolation:
     (first,) = [cell for cell in cells if cell.source.startswith("%%sandbox -m local/")]
     cards = [output for output in first.outputs if MIME in output.get("data", {})]
     assert "A real model, on this machine" in cards[-1].data["text/html"]
+    assert not any("scripted/strawberry" in cell.source for cell in cells), "the text names the real model"
     assert took < 360 * BUSY, f"{took:.0f} s"
 
 
