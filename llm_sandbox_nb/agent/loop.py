@@ -32,8 +32,8 @@ from llm_sandbox_nb.agent.text_mode import (
     TextMode,
     ToolCalls,
     is_native,
+    last_line,
     load_text_form,
-    printed_line,
     result_kind,
     without_echoes,
 )
@@ -667,7 +667,7 @@ class Loop:
         self._executing = False
         in_text = self._written and not is_native(self._reply, call.id)
         if in_text:
-            form = partial(self._text.result, self._reply, kind=result_kind(event), line=printed_line(event))
+            form = partial(self._text.result, self._reply, kind=result_kind(event), line=last_line(event))
             start, _, end = form(_PLACE).partition(_PLACE)
             event.observation = form(event.observation)
             # A form of the user's may say the result twice: then it has no one place.

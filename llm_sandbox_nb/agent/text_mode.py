@@ -61,7 +61,7 @@ class TextForm:
     silent: str = ""
     """In place of `result`, where the call wrote nothing."""
     one_line: str = ""
-    """In place of `result`, where the call printed one line; `{line}` stands for it."""
+    """In place of `result`, where the call printed one line. In both `{line}` stands for the last printed line."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
     first_block_ends: bool = False
@@ -131,12 +131,10 @@ def _tool_lines(function: Mapping[str, Any]) -> str:
 # --- what is sent ---
 
 
-def printed_line(event: CallFinished) -> str:
-    """Return the line that a successful call printed if it printed exactly one that an answer may be; else an empty text."""
-    if event.failed or event.stderr or not isinstance(event.stdout, str):
-        return ""
-    line = event.stdout.strip()
-    return line if len(line) <= _LONGEST_ANSWER and "\n" not in line else ""
+def last_line(event: CallFinished) -> str:
+    """Return the last printed line of a call, as the answer that the model may send. Empty if it is too long for one."""
+    lines = event.stdout.strip().splitlines() if isinstance(event.stdout, str) else []
+    return lines[-1].strip() if lines and len(lines[-1]) <= _LONGEST_ANSWER else ""
 
 
 def result_kind(event: CallFinished) -> str:
@@ -145,7 +143,8 @@ def result_kind(event: CallFinished) -> str:
         return "failed"
     if event.exit_code == 0 and not event.stdout:
         return "silent"
-    return "one_line" if printed_line(event) else "result"
+    line = last_line(event)
+    return "one_line" if line and line == str(event.stdout).strip() else "result"
 
 
 def is_native(message: Mapping[str, Any], call_id: str) -> bool:
@@ -193,7 +192,8 @@ class TextMode:
             else:
                 self._sent.append({"role": "system", "content": described})
         if role == "tool" or (role == "user" and self._joins):
-            text = self.form.result.replace("{output}", content) if role == "tool" else content
+            # An old result gets no advice on the next reply: only the newest message gives that.
+            text = f"{self.form.result.partition('{output}')[0]}{content}" if role == "tool" else content
             if self._joins:
                 text = f"{self._sent.pop()['content']}\n\n{text}"
             self._sent.append({"role": "user", "content": text})
@@ -217,12 +217,14 @@ class TextMode:
     def result(self, reply: Mapping[str, Any], observation: str, kind: str = "result", line: str = "") -> str:
         """Return the result of a call as it goes back, in the form that the model used in `reply`.
 
-        `kind` is a key of the form: `result`, `failed`, `silent`, or `one_line` with the line that was printed.
+        `kind` is a key of the form: `result`, `one_line`, `failed` or `silent`. `line` is the last printed line.
         """
         if "<tool_call>" in str(reply.get("content")):
             return f"<tool_response>\n{observation}\n</tool_response>"
         words = {"{output}": observation, "{line}": line}
         form = getattr(self.form, kind) or self.form.result
+        if "{line}" in form and not line:
+            form = f"{form.partition('{output}')[0]}{{output}}\n\n{self.form.form}"
         return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], form)
 
     def read(self, reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:

@@ -363,6 +363,11 @@ def test_an_error_is_answered_otherwise_than_a_result(tmp_path: Path) -> None:
     model = TalkingReplies(said(block("echo '{output}'")), said(block("ls /none | wc -l")), SAVES, SUBMITS)
     solved(tmp_path, model, tool_calls="text")
     assert "\nANSWER: {output}\n" in model.requests[1][-1]["content"], "the printed line, as it is"
+    mode = TextMode(load_text_form("code"), TOOL_SCHEMAS)
+    assert mode.result({}, "1\n22", "result", "22").endswith(
+        "ANSWER: 22\n" + mode.form.result.splitlines()[-1]
+    )
+    assert mode.result({}, "x" * 999).endswith(f"x\n\n{mode.form.form}"), "too long to be an answer"
     failed, silent = (request[-1]["content"] for request in model.requests[2:4])
     assert "There was an error" in failed, "a pipe hides the exit code, and stderr does not"
     assert "Nothing was printed" in silent
