@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.entry_rows import CHUNK_MOST, is_number
 from llm_sandbox_nb.sandbox.history.packs import is_pack_name
@@ -60,7 +61,7 @@ _BATCH = 1000
 Row = tuple[Any, ...]
 
 
-class _InvalidRowError(Exception):
+class _InvalidRowError(LLMSandboxError):
     """A row is none that this program writes. Says which."""
 
 

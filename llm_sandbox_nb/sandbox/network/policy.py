@@ -12,6 +12,8 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 NAMED_SETS: dict[str, tuple[str, ...]] = {
@@ -50,7 +52,7 @@ _NAME = re.compile(
 _LOOKS_LIKE_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
 
 
-class PolicyRefusalError(Exception):
+class PolicyRefusalError(LLMSandboxError):
     """The list does not let a connection through. The message says why, in a few words."""
 
 

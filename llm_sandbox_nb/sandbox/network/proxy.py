@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.contract import Connection
 from llm_sandbox_nb.sandbox.network.authority import Authority
 from llm_sandbox_nb.sandbox.network.internet import Internet
@@ -60,7 +61,7 @@ _CONNECTION_WORDS = frozenset(
 )
 
 
-class _RefusalError(Exception):
+class _RefusalError(LLMSandboxError):
     """A request is answered by the proxy itself."""
 
     def __init__(self, status: int, reason: str, decision: Literal["refused", "failed"] = "refused") -> None:

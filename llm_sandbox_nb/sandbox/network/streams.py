@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 LAST_WORDS = 5.0
 """Seconds for which a program may still send when its reply is over."""
 _PIECE = 256 * 1024
@@ -250,7 +252,7 @@ async def pass_on(
     return passed
 
 
-class NoTlsError(Exception):
+class NoTlsError(LLMSandboxError):
     """What a client says first is no TLS with a readable name."""
 
 
