@@ -22,7 +22,7 @@ from llm_sandbox_nb.sandbox.history.manifest import (
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 
 TEXT_MOST = 256 * 1024
-"""Bytes of a file up to which its text is shown."""
+"""Maximum bytes of a file whose text is shown."""
 TEXTS_MOST = 16 * 1024 * 1024
 FILES_MOST = 2000
 _NAMES = {FILE: "file", FOLDER: "folder", LINK: "link"}
@@ -30,9 +30,9 @@ Kind = Literal["added", "modified", "deleted"]
 
 
 def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
-    """What differs between two manifests.
+    """Compare two manifests.
 
-    Folders count when they were added, deleted or changed rights. Where the image was read (`ImageFiles.expand`), its
+    Folders count if they were added, deleted or changed rights. Where the image was read (`ImageFiles.expand`), its
     files do not count as new.
     """
     differing = sorted(differing_paths(before, after), key=os.fsencode)
@@ -49,7 +49,7 @@ def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
 
 
 def differing_paths(before: Manifest, after: Manifest) -> list[str]:
-    """Paths that differ for a person: other times of a folder do not count."""
+    """Return the paths that differ for a person; other times of a folder do not count."""
     changed = delta(before, after)
     image_folders = {
         parent(path)
@@ -61,14 +61,14 @@ def differing_paths(before: Manifest, after: Manifest) -> list[str]:
 
 
 def differing_contents(before: Manifest, after: Manifest) -> list[str]:
-    """The same without what was only written anew: another time with the same content, rights and owner."""
+    """Return `differing_paths` without files that were only written again with the same content, rights and owner."""
     return [
         path for path in differing_paths(before, after) if not _touched(before.get(path), after.get(path))
     ]
 
 
 def _touched(old: Entry | None, new: Entry | None) -> bool:
-    """Whether nothing but the time differs; of a file of which the content was not kept that is not known."""
+    """Return True if only the time differs. False for a file whose content was not stored."""
     if old is None or new is None or (new.type == FILE and new.chunks is None):
         return False
     return dataclasses.replace(old, mtime_ns=new.mtime_ns) == new
@@ -87,7 +87,7 @@ def _differs(before: Manifest, after: Manifest, path: str, in_image: bool) -> bo
 
 
 def in_base_folder(manifest: Manifest, path: str) -> bool:
-    """Whether a path lies below a folder that is named as a whole, as in the image."""
+    """Return True if a path lies below a folder that the manifest names as a whole, as in the image."""
     for folder in parents(path):
         entry = manifest.get(folder)
         if entry is not None:
@@ -106,7 +106,7 @@ def _change(store: HistoryStore, path: str, old: Entry | None, new: Entry | None
 
 
 def _text(store: HistoryStore, entry: Entry | None, room: int) -> bytes | None:
-    """The content of a small text file, else None."""
+    """Return the content of a small text file, else None."""
     if entry is None or entry.type != FILE or entry.chunks is None or entry.size > min(TEXT_MOST, room):
         return None
     try:
@@ -117,7 +117,7 @@ def _text(store: HistoryStore, entry: Entry | None, room: int) -> bytes | None:
 
 
 def _detail(old: Entry | None, new: Entry | None) -> str:
-    """What differs beside the content."""
+    """Describe the differences other than the content."""
     if old is None or new is None:
         entry = new or old
         return "" if entry is None or entry.type == FILE else _described(entry)
@@ -142,10 +142,11 @@ def _described(entry: Entry) -> str:
 
 
 def listing(manifest: Manifest, path: str, depth: int, limit: int) -> list[FileEntry]:
-    """What `Sandbox.list_files` would have returned at a checkpoint; what is in folders of the image is unknown.
+    """List files as `Sandbox.list_files` would have done at a checkpoint.
 
     Raises:
-        FileNotFoundError: nothing was at the path.
+        FileNotFoundError: if the path did not exist.
+        HistoryError: if the path was in a folder of the image, whose files the history does not hold.
     """
     here = manifest.get(path)
     if here is None and path != "/":

@@ -1,4 +1,4 @@
-"""Rows of entries: which values a sandbox may report, and a history on disk may hold. Both may be hostile."""
+"""Rows of entries: values that a sandbox may report and that a history on disk may hold. Both may be hostile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from llm_sandbox_nb.sandbox.history.manifest import BLOCK, CHAR, FILE, FOLDER, LINK, TYPES
 
 CHUNK_MOST = 1024 * 1024
-"""Bytes of one piece of content."""
+"""Maximum bytes of a piece of content."""
 XATTRS_MOST = 64 * 1024
 _PATH_MOST, _NAME_MOST = 4095, 255
 _NEVER = ("/proc", "/sys", "/dev")
@@ -18,7 +18,7 @@ _BUT = "/dev/shm"
 
 
 def path_problem(path: object) -> str:
-    """What is wrong with a path, for a sentence; empty for an absolute, normal one that may be reported."""
+    """Return the problem with a path, for a sentence; empty for an absolute, normal path that may be reported."""
     invalid = "it reports a file with an invalid path"
     if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
         return invalid
@@ -40,16 +40,16 @@ _PLAIN = re.compile(rb"/|(?:/(?!\.\.?(?:/|\Z))[^/\0]{1,%d})+" % _NAME_MOST)
 
 
 def is_kept_path(data: object) -> bool:
-    """Whether bytes are those of a path without a problem, see `path_problem`: a history may have very many."""
+    """Return True if `path_problem` accepts these bytes as a path; faster, because a history may have very many."""
     if not isinstance(data, bytes) or len(data) > _PATH_MOST or _PLAIN.fullmatch(data) is None:
         return False
     return not data.startswith((b"/proc/", b"/sys/", b"/dev/")) or not path_problem(os.fsdecode(data))
 
 
 def is_entry(row: object, *, kept: bool = False) -> bool:
-    """Whether the fields of a row after its path are those of an entry. The path of `link` is not looked at.
+    """Return True if the fields of a row after its path are those of an entry. Does not check the path of `link`.
 
-    A row that is `kept` in an index may also have the detail of what is as in the image.
+    An index may hold details of an entry that is as in the image: pass `kept` to accept them.
     """
     if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != 10:
         return False
@@ -71,7 +71,7 @@ def is_entry(row: object, *, kept: bool = False) -> bool:
 
 
 def is_number(value: object, least: int, most: int) -> bool:
-    """Whether a value is a whole number in a range."""
+    """Return True if a value is a whole number in a range."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -90,7 +90,7 @@ def _is_detail(kind: str, base: bool, size: int, detail: object) -> bool:
 
 
 def _is_kept_detail(kind: str, base: int, size: int, detail: object) -> bool:
-    """Whether it is what `Entry.row` makes of an entry of the image, whose target may be unknown."""
+    """Return True for the detail that `Entry.row` makes of an entry of the image, whose target may be unknown."""
     return base == 1 and ((kind == LINK and detail == "") or _is_detail(kind, False, size, detail))
 
 

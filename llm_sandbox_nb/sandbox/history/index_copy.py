@@ -1,9 +1,9 @@
-"""Copies the rows of an index on disk into a fresh one: a database that may come from a stranger is not used itself.
+"""Copy of an index into a fresh database: a database that may come from a stranger is never used itself.
 
-Its schema must be exactly ours, so that it has no trigger, no view and no other table. Each row is checked, and there
-are no more bytes and steps than its files have room for. Tables with a row for every file are checked and copied by
-SQLite alone, because they may be long; paths and entries are checked when they are read. The rows of this process's
-own histories take the same way, once for each opening.
+The schema must be exactly the one below, so that the database has no trigger, no view and no other table. Each row is
+checked. Rows and steps of SQLite are limited by the size of the files. Tables with a row for every file may be long:
+SQLite alone checks and copies them, and paths and entries are checked when read. The histories of this process are
+copied in the same way, once for each opening.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ CREATE TABLE IF NOT EXISTS image(path BLOB PRIMARY KEY, entry BLOB, listed INTEG
 """
 INDEX = "index.sqlite"
 INDEX_MOST = 2 * 1024**3
-"""Bytes of an index that is read."""
+"""Maximum bytes of an index that is read."""
 CHECKPOINTS_MOST = 100_000
 _CELL_MOST = 64 * 1024**2
-"""Bytes of one value: the longest is an entry of a file in many pieces."""
+"""Maximum bytes of a value. The longest is an entry of a file in many pieces."""
 _NUMBER_MOST = 2**53
 _STEPS = 10_000
-"""Steps of SQLite's machine between two looks at how many it has taken."""
+"""Steps of SQLite's virtual machine between two checks of the number of steps."""
 _STEPS_A_BYTE = 8
-"""Steps that it may take for each byte of an index: a row of 40 bytes takes a hundred."""
+"""Steps allowed for each byte of an index. A row of 40 bytes needs about a hundred."""
 _ID = re.compile(r"[\w-]{1,64}")
 _BATCH = 1000
 Row = tuple[Any, ...]
 
 
 class _InvalidRowError(LLMSandboxError):
-    """A row is none that this program writes. Says which."""
+    """This program does not write such a row. The message names the table."""
 
 
 def open_source(folder: Path) -> sqlite3.Connection:
-    """A connection to the index in `folder`, which another process may write meanwhile, to see when that happens.
+    """Open the index in `folder`, which another process may be writing, to notice its changes.
 
     Raises:
-        HistoryError: it is no index of a history.
+        HistoryError: if the file is not the index of a history.
     """
     _check_files(folder)
     try:
@@ -88,12 +88,12 @@ def open_source(folder: Path) -> sqlite3.Connection:
 
 
 def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -> None:
-    """Copy what the index in `folder` holds at this moment into `target`, which has the schema and no rows.
+    """Copy the present rows of the index in `folder` into `target`, which has the schema and no rows.
 
-    Unless `whole`, only its checkpoints and packs, which are few: not their files, and not those of the image.
+    Unless `whole`, copy only the checkpoints and packs, which are few.
 
     Raises:
-        HistoryError: it is no index of a history, or has other rows than this program writes.
+        HistoryError: if the file is not the index of a history, or has rows that this program does not write.
     """
     _check_files(folder)
     room = _size(folder)
@@ -134,7 +134,7 @@ def _address(folder: Path) -> str:
 
 
 def _trust_nothing(sql: sqlite3.Connection, *, attached: int) -> None:
-    """Let a connection execute nothing that a database brings, and attach no more databases than it must."""
+    """Disable everything that a database could make a connection execute, and limit attached databases."""
     if sys.version_info >= (3, 12):
         sql.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
     for pragma in ("trusted_schema=0", "cell_size_check=1", "mmap_size=0"):
@@ -145,7 +145,7 @@ def _trust_nothing(sql: sqlite3.Connection, *, attached: int) -> None:
 
 
 def unpacked_shell(data: bytes) -> bytes:
-    """The state of a shell as it was. Raises HistoryError when it is none."""
+    """Decompress the state of a shell. Raises HistoryError if the data is damaged."""
     machine = zlib.decompressobj()
     try:
         found = machine.decompress(data, CHUNK_MOST + 1)
@@ -166,7 +166,7 @@ def _text(data: bytes) -> str:
 
 
 def _check_files(folder: Path) -> None:
-    """Check that all files that SQLite would open are regular ones; its own journals name other files to remove."""
+    """Check that SQLite would open regular files only. Its journals could name other files to remove."""
     for suffix in ("", "-wal", "-shm"):
         try:
             info = (folder / f"{INDEX}{suffix}").lstat()
@@ -200,7 +200,7 @@ def _schema(sql: sqlite3.Connection, database: str) -> set[Row]:
 
 
 def _same_schema(sql: sqlite3.Connection) -> bool:
-    """Whether there are tables. Raises when one is not exactly ours: a process killed early leaves none."""
+    """Return True if there are tables; a process killed early leaves none. Raises _InvalidRowError for other tables."""
     found = _schema(sql, "theirs")
     if found and found != _schema(sql, "main"):
         raise _InvalidRowError("its tables are others")
@@ -226,7 +226,7 @@ WHERE typeof(path) = 'blob' AND {_KEPT} AND typeof(listed) = 'integer' AND liste
 
 
 class _Copy:
-    """One copy: checks each row, and that together they have no more bytes than the files."""
+    """Copy of the tables: checks each row, and that all rows together have no more bytes than the files."""
 
     def __init__(self, sql: sqlite3.Connection, room: int) -> None:
         self._sql, self._room = sql, room
@@ -247,9 +247,9 @@ class _Copy:
             self._copy_at_once("image", _IMAGE, "length(path) + ifnull(length(entry), 0)")
 
     def _copy_at_once(self, table: str, proper: str, length: str) -> None:
-        """Copy a table as one statement: there must be as many rows as are `proper`, and room for their `length`.
+        """Copy a table in one statement. Raise _InvalidRowError unless all rows are `proper` and fit.
 
-        Without the sum SQLite counts rows in one step, however many there are in pages that refer to themselves.
+        The sum of `length` stops a hostile file: SQLite counts rows in one step, even if pages refer to themselves.
         """
         count, size = self._sql.execute(
             f"SELECT count(*), ifnull(sum({length} + 1), 0) FROM theirs.{table}"

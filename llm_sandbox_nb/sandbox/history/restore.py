@@ -1,8 +1,8 @@
 """Restores: put a sandbox's files back to a checkpoint of its own history, or of the history that it continues.
 
-First a plan is made of what differs (`Plan`), then its records are sent to the executor (`RestoreBody`), then the files
-are scanned again. Where a file can be put into the sandbox from outside, much content goes there in one such file, the
-pack: sending it through the connection, record by record, takes twice the time.
+First make a plan of the differences (`Plan`), then send its records to the executor (`RestoreBody`), then scan the
+files again. Where a file can be put into the sandbox from outside, much content is sent in one such file, the pack:
+sending content through the connection, record by record, takes twice the time.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 RESTORE_TIMEOUT = 600.0
 _ROUNDS = 3
-"""How often it is tried when processes still change files."""
+"""Maximum attempts while processes still change files."""
 _PROBLEMS = 100
 _PATCH_FROM = 2 * 1024 * 1024
 """Bytes of a file from which on only its changed pieces are written."""
 PACK_FROM, PACK_MOST = 2 * 1024 * 1024, 512 * 1024 * 1024
-"""Bytes of content for which a pack is made: for less it is slower, for more it needs too much of the disk."""
+"""Bytes of content for which a pack is made. For less a pack is slower, for more it needs too much disk space."""
 _READY = b"ready"
 _BATCH = 512
 """Entries in one record."""
@@ -58,7 +58,7 @@ async def restore(
     id: str,
     connect_new: Callable[[], Awaitable[ExecutorConnection]],
 ) -> Restored:
-    """See `Sandbox.restore`. `connect_new` connects to a new sandbox of the image, when one is needed."""
+    """Restore a checkpoint; see `Sandbox.restore`. `connect_new` connects to a new sandbox of the image, if needed."""
     async with history.lock:
         history.checkpoint(id)
         return await _Restore(history, connect, id, connect_new).run()
@@ -140,7 +140,7 @@ class _Restore:
             self._problems.append(f"The shell was not fully restored: {printable(shell_problem)}.")
 
     async def _scan_again(self, safety: str) -> Plan:
-        """What still differs; if anything does, the present files become their own checkpoint."""
+        """Plan the differences that remain. If there are any, store the present files as a checkpoint."""
         scan, found = await self._history.scan_locked(await self._connect(), spare=0)
         try:
             plan = await self._plan(found)
@@ -157,7 +157,7 @@ class _Restore:
 
 
 def _after(before: Mapping[str, Entry], plan: Plan) -> dict[str, Entry]:
-    """The manifest that the executor remembers when a plan was applied."""
+    """Return the manifest that the executor remembers after applying a plan."""
     gone = set(plan.delete)
     kept = {
         path: entry
@@ -168,7 +168,7 @@ def _after(before: Mapping[str, Entry], plan: Plan) -> dict[str, Entry]:
 
 
 def _failures(outcome: Mapping[str, Any]) -> list[str]:
-    """What the executor could not restore, in sentences."""
+    """Return a sentence for each path that the executor could not restore."""
     failed = outcome.get("failed")
     rows = failed if isinstance(failed, list) else []
     return [
@@ -183,11 +183,11 @@ def _failures(outcome: Mapping[str, Any]) -> list[str]:
 
 @dataclass
 class Plan:
-    """What a restore does. `problems` has a sentence for each thing that cannot be restored."""
+    """Changes of a restore. `problems` has a sentence for each path that cannot be restored."""
 
     delete: list[str] = field(default_factory=list)
     make: list[tuple[str, Entry]] = field(default_factory=list)
-    """In an order in which folders come before what is in them, and a file before its other names."""
+    """Folders come before their files, and a file before its other names."""
     patch: dict[str, Entry] = field(default_factory=dict)
     """Files of `make` that exist and need only some pieces: as they are now."""
     touch: list[tuple[str, Entry]] = field(default_factory=list)
@@ -195,11 +195,11 @@ class Plan:
 
     @property
     def paths(self) -> int:
-        """How many paths change, without those in deleted folders."""
+        """Number of paths that change, without those in deleted folders."""
         return len({*self.delete, *(path for path, _ in self.make), *(path for path, _ in self.touch)})
 
     def needed(self, path: str, entry: Entry) -> list[Chunk]:
-        """The pieces of content that an entry of `make` needs."""
+        """Return the pieces of content that an entry of `make` needs."""
         if not has_content(path, entry):
             return []
         here = self.patch.get(path)
@@ -208,12 +208,12 @@ class Plan:
 
 
 def has_content(path: str, entry: Entry) -> bool:
-    """Whether content is written under this name: a file has some, and it is its first name."""
+    """Return True if content is written under this name: the file has content, and this is its first name."""
     return entry.type == FILE and bool(entry.chunks) and entry.group in ("", path)
 
 
 def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> Plan:
-    """What turns `current` into `target`, both expanded by `ImageFiles.expand`; only what differs changes."""
+    """Plan how to turn `current` into `target`, both expanded by `ImageFiles.expand`."""
     plan = Plan()
     _plan_deletes(plan, current, target)
     deleted = set(plan.delete)
@@ -230,7 +230,7 @@ def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> P
 
 
 def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str, Entry]) -> None:
-    """Plan what to delete, folders as a whole; also what is a folder on one side only."""
+    """Plan the paths to delete, folders as a whole. Includes paths that are a folder on one side only."""
     gone: set[str] = set()
     for path in sorted(current, key=os.fsencode):
         wanted = target.get(path)
@@ -243,7 +243,7 @@ def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str,
 
 
 def _changed_groups(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> dict[str, str]:
-    """Files with several names of which any differs: they are made again. The name to link to, by group."""
+    """Return the name to link to for each group of names where any name differs; such files are made again."""
     members: dict[str, list[str]] = defaultdict(list)
     for path, entry in target.items():
         if entry.group:
@@ -270,7 +270,7 @@ def _plan_file(plan: Plan, path: str, wanted: Entry, here: Entry | None) -> None
 
 
 def _same_content(wanted: Entry, here: Entry) -> bool:
-    """Whether only metadata differs."""
+    """Return True if only metadata differs."""
     if wanted.type != here.type or wanted.group != here.group:
         return False
     if wanted.type == FOLDER:
@@ -289,7 +289,7 @@ def _can_patch(wanted: Entry, here: Entry) -> bool:
 
 
 def printable(path: str) -> str:
-    """A text from a sandbox, escaped where it is not printable."""
+    """Return a text from a sandbox, escaped if not printable."""
     return path if path.isprintable() else ascii(path)
 
 
@@ -297,11 +297,11 @@ def printable(path: str) -> str:
 
 
 class RestoreBody:
-    """The body of a restore request: the records of its plan.
+    """Body of a restore request: the records of its plan.
 
     Args:
         shell: the state of the shell to restore.
-        deliver: puts a file into the sandbox from outside, where that is possible.
+        deliver: puts a file into the sandbox from outside, where possible.
         name: the name of the pack.
     """
 
@@ -324,21 +324,21 @@ class RestoreBody:
 
     @property
     def pack(self) -> str | None:
-        """The name of the pack; None when everything goes through the connection."""
+        """Name of the pack; None if everything is sent through the connection."""
         return self._name if self._deliver else None
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the executor says before its outcome: that it is ready for the pack.
+        """Read the executor's message that it is ready for the pack.
 
         Raises:
-            ProtocolError: it said something else.
+            ProtocolError: if the executor sent something else.
         """
         if self._deliver is None or self._ready.is_set() or (kind, payload) != (Kind.STDOUT, _READY):
             raise ProtocolError("it sent output without a request")
         self._ready.set()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """All records; with a pack, not before it is in its place. Content is read ahead, in a thread."""
+        """Yield all records; with a pack, wait until it is in place. Content is read ahead, in a thread."""
         placed = self._deliver is not None and await self._delivered(self._deliver)
         places = {piece.digest: piece.offset for piece in self._pieces.values()} if placed else {}
         records = _Records(self._plan, self._store, self._shell, places).all()
@@ -364,7 +364,7 @@ class RestoreBody:
 
 
 def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
-    """Each piece of content by its digest, with its place in a pack with all of them; and the size of that."""
+    """Return the pieces of a pack by digest, each with its place, and the size of the pack."""
     pieces: dict[bytes, Chunk] = {}
     size = 0
     for path, entry in plan.make:
@@ -376,7 +376,7 @@ def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
 
 
 class _Records:
-    """The records of a plan, in their order. `places`: where content is in the pack, see `_pack`."""
+    """Records of a plan, in order. `places`: places of content in the pack, see `_pack`."""
 
     def __init__(
         self, plan: Plan, store: HistoryStore, shell: bytes | None, places: dict[bytes, int]
@@ -388,7 +388,6 @@ class _Records:
         self._waiting: list[list[object]] = []
 
     def all(self) -> Iterator[bytes]:
-        """All of them."""
         plan = self._plan
         for start in range(0, len(plan.delete), _BATCH):
             yield _record("D", _json(plan.delete[start : start + _BATCH]))
@@ -429,7 +428,7 @@ class _Records:
 
 
 def _new_holes(wanted: Entry, here: Entry) -> Iterator[tuple[int, int]]:
-    """Parts that become holes and have content now."""
+    """Yield the ranges that become holes and have content now."""
     filled = [(chunk.offset, chunk.offset + chunk.length) for chunk in here.chunks or ()]
     for start, end in _holes(wanted.chunks or (), wanted.size):
         for first, last in filled:

@@ -1,4 +1,4 @@
-"""Snapshots: what a sandbox reports of its files. It may be hostile: everything is bounded, checked and hashed here."""
+"""Snapshots: a sandbox's report of its files. The sandbox may be hostile: everything is limited, checked and hashed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 HEAD = struct.Struct(">BI")
 RECORD_MOST = 2 * 1024 * 1024
 NAMES_MOST = 512 * 1024 * 1024
-"""Bytes of entries in one stream."""
+"""Maximum bytes of entries in one stream."""
 ENTRIES_MOST = 2_000_000
 
 
 @dataclass
 class Snapshot:
-    """What a sandbox reported: gone paths, entries, and the state of the shell."""
+    """Report of a sandbox: paths that are gone, entries, and the state of the shell."""
 
     gone: list[str] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -29,13 +29,13 @@ class Snapshot:
 
 
 class SnapshotReader:
-    """Reads the records of one stream.
+    """Reader of the records of one stream.
 
     Args:
-        content: takes the pieces of content.
-        length: the size of a piece that is kept already, by digest; None for others.
-        limit: bytes of content that the sandbox may send.
-        below: the only folder whose files it may report.
+        content: writer of the pieces of content.
+        length: returns the size of a piece that is stored already, by digest; None for others.
+        limit: maximum bytes of content that the sandbox may send.
+        below: the only folder whose files the sandbox may report.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class SnapshotReader:
         """Read one frame.
 
         Raises:
-            ProtocolError: its content is invalid.
-            HistoryNotWrittenError: this machine's disk is full.
+            ProtocolError: if its content is invalid.
+            HistoryNotWrittenError: if this machine's disk is full.
         """
         if kind != Kind.STDOUT:
             raise ProtocolError(f"its files came in a frame of kind {kind}")
@@ -89,10 +89,10 @@ class SnapshotReader:
             raise ProtocolError(f"it reports its files with a record of kind {kind}")
 
     def parse(self) -> Snapshot:
-        """Everything that came, checked. Call it in a thread: it may be much.
+        """Parse and check the whole report. Call in a thread, because there may be very many entries.
 
         Raises:
-            ProtocolError: it is invalid.
+            ProtocolError: if the report is invalid.
         """
         if self._buffer:
             raise ProtocolError("its report of files ends in the middle of a record")
@@ -108,7 +108,7 @@ class SnapshotReader:
         return snapshot
 
     def _path(self, path: object) -> str:
-        """A path, if the sandbox may report it."""
+        """Return a path if the sandbox may report it."""
         good = check_path(path)
         if self._below != "/" and good != self._below and not good.startswith(f"{self._below}/"):
             raise ProtocolError("it reports a file outside its folder")
@@ -126,7 +126,7 @@ class SnapshotReader:
         return path, Entry.of_row(kind, base, mode, uid, gid, mtime_ns, size, detail, link, xattrs)
 
     def _check_content(self, detail: Iterable[Sequence[object]]) -> None:
-        """Content must be kept already, or come in this stream."""
+        """Check that content is stored already or was sent in this stream."""
         for _, length, name in detail:
             digest = bytes.fromhex(str(name))
             place = self.content.places.get(digest)
@@ -135,10 +135,10 @@ class SnapshotReader:
 
 
 def check_path(path: object) -> str:
-    """An absolute, normal path.
+    """Return a path if it is absolute and normal.
 
     Raises:
-        ProtocolError: it is anything else.
+        ProtocolError: if not.
     """
     if problem := path_problem(path):
         raise ProtocolError(problem)
@@ -156,10 +156,10 @@ def _list(data: bytes) -> list[object]:
 
 
 def apply_snapshot(before: dict[str, Entry], snapshot: Snapshot, roots: Iterable[str]) -> dict[str, Entry]:
-    """The manifest after a snapshot. `before` is used up.
+    """Return the manifest after a snapshot. `before` may be changed.
 
     Raises:
-        ProtocolError: a file is reported whose folder is not.
+        ProtocolError: if a file is reported without its folder.
     """
     gone = set(snapshot.gone)
     folders = {path for path in gone if (entry := before.get(path)) is not None and entry.open_folder}
@@ -189,10 +189,10 @@ def _check_folders(manifest: dict[str, Entry], new: Iterable[str], roots: frozen
 
 
 def scanned_roots(outcome: Mapping[str, object]) -> Iterator[str]:
-    """The folders that were scanned.
+    """Yield the folders that were scanned.
 
     Raises:
-        ProtocolError: they are not a list of paths.
+        ProtocolError: if the outcome does not list paths.
     """
     roots = outcome.get("roots")
     if not isinstance(roots, list) or len(roots) > 1000:

@@ -1,4 +1,4 @@
-"""The certificate authority of one sandbox: for the hosts of its secrets alone, and known to nothing else."""
+"""Certificate authority of one sandbox, only for the hosts of its secrets. Nothing outside the sandbox trusts it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIFE = 365 * _DAY
 
 
 class Authority:
-    """Makes certificates for some hosts. Its key is in memory only; its certificate is good for these hosts only."""
+    """Authority for certificates of some hosts. The key stays in memory; the authority is limited to these hosts."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         from cryptography import x509
@@ -44,7 +44,7 @@ class Authority:
         return self._certificate.public_bytes(Encoding.PEM).decode("ascii")
 
     def context(self, host: str) -> ssl.SSLContext:
-        """What the proxy shows to a program that wants to speak with `host`, one of its hosts. HTTP/1.1 only."""
+        """Return the TLS context that the proxy uses as `host`, one of its hosts. HTTP/1.1 only."""
         if host not in self._contexts:
             self._contexts[host] = self._new_context(host)
         return self._contexts[host]

@@ -1,8 +1,8 @@
-"""The proxy behind a sandbox's door: the only one that decides where a connection goes, and what leaves with it.
+"""Proxy behind a sandbox's door: decides alone where a connection goes, and which data leaves.
 
-The order matters. The text of the host is checked before the list, the list before any lookup; there is one lookup, and
-what it found is checked and dialled as numbers. Then the first bytes have to be what was announced: TLS for the same
-name, or one plain request for the same host.
+The order matters. The text of the host is checked before the list, and the list before any lookup. There is one lookup;
+its addresses are checked and dialled as numbers. Then the first bytes must be as announced: TLS for the same name, or
+one plain request for the same host.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _RefusalError(LLMSandboxError):
 
 
 class Proxy:
-    """Serves the connections of one sandbox. `policy` may grow meanwhile; `report` hears of every connection."""
+    """Proxy for the connections of one sandbox. `policy` may grow meanwhile; `report` gets every connection."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Proxy:
         self.authority = Authority(list(hosts)) if secrets else None
 
     async def serve(self, client: ClosableStream) -> None:
-        """Serve one connection, from its first byte to its last. Raises ConnectionError when the client is gone."""
+        """Serve one connection, from its first byte to its last. Raises ConnectionError if the client is gone."""
         import h11
 
         speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MOST)
@@ -130,7 +130,7 @@ class Proxy:
     async def _connected(
         self, record: Connection, host: str, port: int, tls: bool
     ) -> tuple[CountingStream, HostRule]:
-        """Check, look up once, check, dial."""
+        """Check, look up once, check the addresses, dial."""
         try:
             rule = self.policy.check(host, port)
         except PolicyRefusalError as refusal:
@@ -173,7 +173,7 @@ class Proxy:
         rule: HostRule,
         secrets: list[Secret],
     ) -> None:
-        """Pass a CONNECT on: TLS for the same name, or anything where the list names this port."""
+        """Pass a CONNECT on: TLS for the same name, or anything if the list names this port."""
         import h11
 
         if not secrets and (rule is PUBLIC or (record.port not in USUAL_PORTS and rule.port is not None)):
@@ -206,7 +206,7 @@ class Proxy:
 
 
 async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
-    """The head of the first request. Raises ConnectionError, _RefusalError."""
+    """Read the head of the first request. Raises ConnectionError, _RefusalError."""
     import h11
 
     try:
@@ -229,7 +229,7 @@ async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
 
 
 def _check_framing(request: h11.Request) -> None:
-    """Refuse what two servers could understand differently."""
+    """Refuse heads that two servers could understand differently."""
     named: dict[bytes, list[bytes]] = {}
     for name, value in request.headers:
         named.setdefault(name, []).append(value)
@@ -246,7 +246,7 @@ def _check_framing(request: h11.Request) -> None:
 
 
 def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
-    """Host and port of a request to a proxy, whether secrets may go there, and the path for the server."""
+    """Return host and port of a request to a proxy, True if secrets may go there, and the path for the server."""
     text = request.target.decode("latin-1")
     if request.method == b"CONNECT":
         authority, path = text, b""
@@ -267,7 +267,7 @@ def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
 
 
 def _authority(text: str, usual: int | None) -> tuple[str, int]:
-    """`host:port`, with the usual port where none is named."""
+    """Parse `host:port`, with the usual port if the text names no port."""
     try:
         if text.startswith("["):
             host, _, port = text[1:].partition("]")
@@ -294,7 +294,7 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
 
 @dataclass
 class _Body:
-    """What was read of a request's body before its head was sent on."""
+    """Part of a request's body that was read before its head was sent on."""
 
     held: bytes = b""
     whole: bool = False
@@ -303,9 +303,13 @@ class _Body:
 async def _with_secrets(
     speaker: h11.Connection, client: Stream, request: h11.Request, secrets: list[Secret]
 ) -> tuple[h11.Request, _Body, list[bytes], list[str]]:
-    """The request with the values, what was read of its body, what a reply must not repeat, and the secrets' names.
+    """Put the secrets into a request.
 
-    Replies come whole and without compression, so that they can be searched.
+    Replies must be uncompressed and complete, so that they can be searched.
+
+    Returns:
+        The request, the part of its body that was read, the texts that a reply must not repeat, and the names of the
+        secrets that were put in.
     """
     import h11
 
@@ -331,7 +335,7 @@ async def _with_secrets(
 
 
 async def _read_body(speaker: h11.Connection, client: Stream) -> _Body:
-    """The body of a request, or its beginning where it is longer than `BODY_MOST`."""
+    """Read the body of a request, or only its beginning if longer than `BODY_MOST`."""
     held: list[bytes] = []
     async with asyncio.timeout(IDLE_TIME):
         while sum(map(len, held)) <= BODY_MOST:
@@ -351,7 +355,7 @@ async def _exchange(
     body: _Body,
     scrubber: Scrubber | None = None,
 ) -> None:
-    """One request and its reply; then both ends close. What else the client sends is never passed on."""
+    """Exchange one request and its reply, then close both ends. Further data from the client is never passed on."""
     import h11
 
     # What comes over a WebSocket could not be searched for a secret.
@@ -386,7 +390,7 @@ async def _exchange(
 async def _upload(
     speaker: h11.Connection, client: Stream, server: h11.Connection, upstream: CountingStream, body: _Body
 ) -> None:
-    """The body of the request, of which some may have been read."""
+    """Send the body of the request, of which a part may have been read already."""
     import h11
 
     piece: bytes | None = body.held
@@ -398,7 +402,7 @@ async def _upload(
 
 
 async def _next_piece(speaker: h11.Connection, client: Stream) -> bytes | None:
-    """The next piece of a request's body; None at its end."""
+    """Read the next piece of a request's body; None at its end."""
     import h11
 
     while True:
@@ -420,7 +424,7 @@ async def _reply(
     upstream: CountingStream,
     scrubber: Scrubber | None,
 ) -> bool:
-    """The reply; whether both sides speak WebSocket from now on."""
+    """Pass the reply on. Return True if both sides speak WebSocket from now on."""
     import h11
 
     left = None
@@ -455,7 +459,7 @@ async def _reply(
 
 
 async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
-    """The rest of a body whose length is known and which nobody has to look at."""
+    """Pass on the rest of a body of known length that need not be searched."""
     watch = _Watch()
     passing = pass_on(upstream, client, most=left, heard=watch.heard)
     (passed,) = await _first_failure(passing, watching=watch.wait())
@@ -464,7 +468,7 @@ async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
 
 
 def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Response:
-    """The head of a reply for the client."""
+    """Return the head of a reply for the client."""
     import h11
 
     left_out = _HOP | ({b"content-length"} if scrubber else set())
@@ -483,7 +487,7 @@ def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Respons
 async def _answer(
     speaker: h11.Connection, client: Stream, refusal: _RefusalError, record: Connection
 ) -> None:
-    """Say no, in words that a model understands, where an answer is still possible."""
+    """Refuse the request in words that a model understands, if an answer is still possible."""
     import h11
 
     if speaker.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -518,7 +522,7 @@ async def _send(speaker: h11.Connection, stream: Stream, *events: h11.Event) -> 
 
 
 async def _join(client: Stream, upstream: Stream) -> None:
-    """Pass bytes in both directions until both have ended, or nothing has come for long."""
+    """Pass bytes in both directions until both have ended, or nothing was sent for `IDLE_TIME`."""
     watch = _Watch()
 
     async def to_end(source: Stream, target: Stream) -> int:
@@ -530,24 +534,24 @@ async def _join(client: Stream, upstream: Stream) -> None:
 
 
 class _Watch:
-    """Fails when nothing was heard for long."""
+    """Timer that fails after a long silence."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
 
     def heard(self) -> None:
-        """Something was."""
+        """Restart the timer."""
         self._at = time.monotonic()
 
     async def wait(self) -> int:
-        """Wait for silence. Raises TimeoutError."""
+        """Wait for a silence of `IDLE_TIME`. Raises TimeoutError."""
         while (left := self._at + IDLE_TIME - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
             await asyncio.sleep(left)
         raise TimeoutError("it was silent for too long")
 
 
 async def _first_failure(*works: Awaitable[int], watching: Awaitable[int]) -> list[int]:
-    """What all works return; the first that fails, or the watch, ends them all."""
+    """Wait for all works and return their results. The first failure, or the watch, cancels them all."""
     tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(one) for one in works]
     watch = asyncio.ensure_future(watching)
     try:

@@ -1,4 +1,4 @@
-"""Streams of bytes that the proxy joins: a socket, TLS that it ends itself, and what a client says first in TLS."""
+"""Streams of bytes that the proxy joins: sockets, TLS that the proxy ends, and a client's first TLS message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Protocol
 from llm_sandbox_nb.errors import LLMSandboxError
 
 LAST_WORDS = 5.0
-"""Seconds for which a program may still send when its reply is over."""
+"""Seconds for which a program may still send after its reply is complete."""
 _PIECE = 256 * 1024
 _HELLO_MOST = 64 * 1024
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
@@ -23,11 +23,11 @@ class Stream(Protocol):
     """Both directions of a connection."""
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the end."""
+        """Return the next bytes; empty at the end."""
         ...
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send bytes, which may change once it returns; that is when there is room for more. Raises ConnectionError."""
+        """Send bytes, and return when there is room for more; only then may they change. Raises ConnectionError."""
         ...
 
     async def end_writing(self) -> None:
@@ -39,23 +39,23 @@ class ClosableStream(Stream, Protocol):
     """A stream with an end."""
 
     async def close(self) -> None:
-        """Close it, after what was written has left."""
+        """Close the stream after everything written was sent."""
         ...
 
 
 class CountingStream(Stream, Protocol):
-    """A connection to a server outside."""
+    """Connection to a server outside."""
 
     sent: int
     received: int
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         ...
 
 
 class PlainSocket:
-    """A connection without TLS, straight on its socket: a program's that was handed out of a sandbox, or a server's."""
+    """Connection without TLS, directly on its socket: from a program whose socket was handed out, or to a server."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -74,7 +74,7 @@ class PlainSocket:
         return data
 
     async def read_into(self, buffer: memoryview) -> int:
-        """Like `read`, without a copy: how many bytes are in the buffer now."""
+        """Read like `read`, without a copy. Return the number of bytes in the buffer."""
         try:
             size = await self._loop.sock_recv_into(self._socket, buffer)
         except OSError:
@@ -96,7 +96,7 @@ class PlainSocket:
             self._socket.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
-        """See `ClosableStream`. What a program still sends is read: else it would not get the end of its reply."""
+        """See `ClosableStream`. Reads until the program ends, else the program would lose the end of its reply."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
@@ -105,12 +105,12 @@ class PlainSocket:
         self.abort()
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self._socket.close()
 
 
 class SocketStream:
-    """A connection to a server outside, with TLS."""
+    """Connection to a server outside, with TLS."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -137,18 +137,18 @@ class SocketStream:
             raise ConnectionError("the server has closed the connection") from error
 
     async def end_writing(self) -> None:
-        """See `Stream`. TLS has no such end."""
+        """See `Stream`. Has no effect with TLS, which has no such end."""
         if self._writer.can_write_eof():
             with contextlib.suppress(OSError):
                 self._writer.write_eof()
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self._writer.transport.abort()
 
 
 class PrefixedStream:
-    """A stream of which some bytes were read already."""
+    """Stream of which some bytes were read already."""
 
     def __init__(self, first: bytes, stream: Stream) -> None:
         self._first = first
@@ -165,7 +165,7 @@ class PrefixedStream:
 
 
 class TlsStream:
-    """The server's side of TLS over another stream."""
+    """Server side of TLS over another stream."""
 
     def __init__(self, stream: Stream, context: ssl.SSLContext) -> None:
         self._stream = stream
@@ -173,7 +173,7 @@ class TlsStream:
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
 
     async def handshake(self) -> None:
-        """Agree on keys. Raises ConnectionError when the client does not, for instance because it trusts nobody."""
+        """Agree on keys. Raises ConnectionError if the client refuses, for example because it trusts no authority."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -230,10 +230,10 @@ class TlsStream:
 async def pass_on(
     source: Stream, target: Stream, *, most: int | None = None, heard: Callable[[], None] = lambda: None
 ) -> int:
-    """Pass bytes on until `source` ends, at most so many; `heard` is called for each piece.
+    """Pass on at most `most` bytes until `source` ends. `heard` is called for each piece.
 
     Returns:
-        How many.
+        The number of bytes passed on.
     """
     passed = 0
     buffer = memoryview(bytearray(_PIECE)) if isinstance(source, PlainSocket) else None
@@ -253,14 +253,14 @@ async def pass_on(
 
 
 class NoTlsError(LLMSandboxError):
-    """What a client says first is no TLS with a readable name."""
+    """A client's first message is not TLS with a readable server name."""
 
 
 async def read_hello(stream: Stream) -> tuple[bytes, str]:
-    """All bytes that a client has sent up to the end of its first TLS message, and the server's name in it.
+    """Read a client's first TLS message. Return all bytes read, and the server's name.
 
     Raises:
-        NoTlsError: it is something else, has no name or several, or hides the name.
+        NoTlsError: if the bytes are not TLS, or name no server, several, or only an encrypted one.
     """
     data = b""
     while (name := _server_name(data)) is None:
@@ -272,7 +272,7 @@ async def read_hello(stream: Stream) -> tuple[bytes, str]:
 
 
 def _server_name(data: bytes) -> str | None:
-    """The name in a client's first message; None while the message is not complete. Raises NoTlsError."""
+    """Return the server's name in a client's first message; None while incomplete. Raises NoTlsError."""
     message = b""
     while True:
         if data[:1] not in (b"", b"\x16") or data[1:2] not in (b"", b"\x03"):
@@ -297,7 +297,7 @@ def _server_name(data: bytes) -> str | None:
 
 
 def _name_in(hello: bytes) -> str:
-    """The name in the body of a ClientHello."""
+    """Return the server's name in the body of a ClientHello."""
     try:
         at = 34
         at += 1 + hello[at]
@@ -324,7 +324,7 @@ def _name_in(hello: bytes) -> str:
 
 
 def _only_name(content: bytes) -> bytes:
-    """The only entry of the extension."""
+    """Return the only entry of the extension."""
     listed, kind, size = struct.unpack_from(">HBH", content)
     if kind or listed != len(content) - 2 or size != listed - 3:
         raise NoTlsError("it does not name one server (SNI)")
