@@ -22,7 +22,7 @@ from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, delta, moved
 from llm_sandbox_nb.sandbox.history.packs import PackWriter, storing
 from llm_sandbox_nb.sandbox.history.snapshot import (
-    ENTRIES_MOST,
+    MAX_ENTRIES,
     SnapshotReader,
     apply_snapshot,
     scanned_roots,
@@ -31,6 +31,7 @@ from llm_sandbox_nb.sandbox.history.store import (
     HistoryStore,
     is_history,
     is_history_in_use,
+    reading_history,
     remove_history,
 )
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
@@ -40,9 +41,9 @@ from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 CHECKPOINT_TIMEOUT = 180.0
 SCAN_SECONDS = 120.0
 """Seconds after which a scan stops and reports the files found so far."""
-SPARE = 256 * 1024 * 1024
+SPARE_BYTES = 256 * 1024 * 1024
 """Bytes of this machine's disk that a checkpoint leaves free."""
-SPARE_OF_RESTORE = 16 * 1024 * 1024
+SPARE_BYTES_OF_RESTORE = 16 * 1024 * 1024
 """Bytes left free by the checkpoint before a restore; lower, because a user asked for the restore."""
 _PREFIX = "llm-sandbox-history-"
 _T = TypeVar("_T")
@@ -113,7 +114,7 @@ class SandboxHistory:
     def store_with(self, id: str) -> HistoryStore:
         """Return the store that must hold a checkpoint. Raises HistoryError if this sandbox has no checkpoints."""
         if self.store is None:
-            raise HistoryError(f"This sandbox has no checkpoint {id!r} because it has none yet.")
+            raise HistoryError(f"This sandbox has no checkpoint {id!r}: no checkpoint was taken yet.")
         return self.store
 
     def manifest(self, id: str) -> Manifest:
@@ -164,11 +165,8 @@ class SandboxHistory:
                 )
             self.store.continue_in(folder)
         elif source is not None:
-            store = HistoryStore(source, readonly=True)
-            try:
+            with reading_history(source) as store:
                 store.continue_in(folder)
-            finally:
-                store.close()
 
     def forget_scan(self) -> None:
         """Let the next scan report everything."""
@@ -205,7 +203,7 @@ class SandboxHistory:
             return await self.take_locked(connection)
 
     async def take_locked(
-        self, connection: ExecutorConnection, pinned: Collection[str] = (), *, spare: int = SPARE
+        self, connection: ExecutorConnection, pinned: Collection[str] = (), *, spare: int = SPARE_BYTES
     ) -> str:
         """Take a checkpoint while holding `lock`. Never drop `pinned` checkpoints to make room.
 
@@ -227,7 +225,7 @@ class SandboxHistory:
         return await finish_anyway(asyncio.to_thread(scan.commit, found, pinned))
 
     async def scan_locked(
-        self, connection: ExecutorConnection, *, spare: int = SPARE
+        self, connection: ExecutorConnection, *, spare: int = SPARE_BYTES
     ) -> tuple[PendingCheckpoint, dict[str, Entry]]:
         """Scan the files while holding `lock`. Return the pending checkpoint and all entries.
 
@@ -299,7 +297,7 @@ class PendingCheckpoint:
 
     def request(self) -> dict[str, Any]:
         """Return the request to the executor."""
-        limits = {"entries": ENTRIES_MOST // 2, "bytes": self._room, "seconds": SCAN_SECONDS}
+        limits = {"entries": MAX_ENTRIES // 2, "bytes": self._room, "seconds": SCAN_SECONDS}
         return {
             "op": "checkpoint",
             "id": self.id,

@@ -21,11 +21,11 @@ from llm_sandbox_nb.sandbox.history.manifest import (
 )
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 
-TEXT_MOST = 256 * 1024
+MAX_TEXT_BYTES = 256 * 1024
 """Maximum bytes of a file whose text is shown."""
-TEXTS_MOST = 16 * 1024 * 1024
-FILES_MOST = 2000
-_NAMES = {FILE: "file", FOLDER: "folder", LINK: "link"}
+MAX_TEXTS_BYTES = 16 * 1024 * 1024
+MAX_FILES = 2000
+_KIND_NAMES = {FILE: "file", FOLDER: "folder", LINK: "link"}
 Kind = Literal["added", "modified", "deleted"]
 
 
@@ -36,15 +36,15 @@ def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
     files do not count as new.
     """
     differing = sorted(differing_paths(before, after), key=os.fsencode)
-    room = TEXTS_MOST
+    room = MAX_TEXTS_BYTES
     found = []
-    for path in differing[:FILES_MOST]:
+    for path in differing[:MAX_FILES]:
         change = _change(store, path, before.get(path), after.get(path), room)
         room -= len(change.before or b"") + len(change.after or b"")
         found.append(change)
     incomplete = ""
-    if len(differing) > FILES_MOST:
-        incomplete = f"{len(differing) - FILES_MOST} more paths differ."
+    if len(differing) > MAX_FILES:
+        incomplete = f"{len(differing) - MAX_FILES} more paths differ."
     return Changes(tuple(found), incomplete)
 
 
@@ -81,7 +81,7 @@ def _differs(before: Manifest, after: Manifest, path: str, in_image: bool) -> bo
             return (old.mode, old.uid, old.gid) != (new.mode, new.uid, new.gid)
         return not old.alike(new)
     known, other = (old, after) if new is None else (new, before)
-    # Below a folder of the image that one side names as a whole, what the image has is no change.
+    # A file of the image is not a change below a folder that the other side names as a whole.
     as_image = known is not None and (known.base or (known.type == FOLDER and in_image))
     return not (as_image and in_base_folder(other, path))
 
@@ -107,10 +107,10 @@ def _change(store: HistoryStore, path: str, old: Entry | None, new: Entry | None
 
 def _text(store: HistoryStore, entry: Entry | None, room: int) -> bytes | None:
     """Return the content of a small text file, else None."""
-    if entry is None or entry.type != FILE or entry.chunks is None or entry.size > min(TEXT_MOST, room):
+    if entry is None or entry.type != FILE or entry.chunks is None or entry.size > min(MAX_TEXT_BYTES, room):
         return None
     try:
-        data = store.read(entry, TEXT_MOST)
+        data = store.read(entry, MAX_TEXT_BYTES)
     except (HistoryError, OSError):
         return None
     return None if b"\0" in data else data
@@ -138,7 +138,7 @@ def _detail(old: Entry | None, new: Entry | None) -> str:
 def _described(entry: Entry) -> str:
     if entry.type == LINK and not entry.base:
         return f"a link to {entry.target!r}"
-    return f"a {_NAMES.get(entry.type, 'special file')}"
+    return f"a {_KIND_NAMES.get(entry.type, 'special file')}"
 
 
 def listing(manifest: Manifest, path: str, depth: int, limit: int) -> list[FileEntry]:

@@ -17,7 +17,7 @@ from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 
 DESCRIBE_TIMEOUT = 600.0
-NAMES_MOST = 1_000_000
+MAX_NAMES = 1_000_000
 
 
 ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
@@ -113,7 +113,7 @@ class ImageFiles:
         known = await asyncio.to_thread(self._store.image_entry, folder)
         if known is None or not known[1]:
             connection = await self._connect()
-            listed = await connection.list_files(folder, limit=NAMES_MOST)
+            listed = await connection.list_files(folder, limit=MAX_NAMES)
             names = [one.path for one in listed if parent(one.path) == folder]
             entries: dict[str, tuple[Entry | None, bool]] = {
                 path: (entry, False) for path, entry in (await self._read(names, content=False)).items()

@@ -29,7 +29,7 @@ from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.packs import PARTIAL, PackWriter
 
 _COLUMNS = "c.id, p.id, c.time, c.files, c.size, c.duration, c.incomplete"
-_INVALID = "The history is damaged: what it says of a file is invalid."
+_INVALID = "The history is damaged: its record of a file is invalid."
 _FROM = "FROM checkpoints c LEFT JOIN checkpoints p ON p.number = c.parent"
 
 
@@ -265,7 +265,7 @@ class IndexReader:
         changed = self._seen != seen
         if self._index is not None and not changed and self._whole >= whole:
             return self._index, False
-        # Without a name SQLite keeps it in memory, and what is large in a file that nobody else can open.
+        # SQLite keeps a nameless database in memory, and large parts in a file that nobody else can open.
         sql = _with_schema(
             sqlite3.connect("", uri=True, isolation_level=None, check_same_thread=False, timeout=20.0)
         )
@@ -303,7 +303,7 @@ def _check_names(folder: Path) -> None:
     """Check that no name that an index uses is a link, a folder or another kind. Raises HistoryError."""
     for name in (INDEX, f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}-journal", _FRESH):
         if os.path.lexists(folder / name) and not is_file(folder, name):
-            raise HistoryError(f"{folder / name} is no regular file; give the folder of a history.")
+            raise HistoryError(f"{folder / name} is not a regular file; give the folder of a history.")
 
 
 def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None:

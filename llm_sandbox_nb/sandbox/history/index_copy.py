@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.entry_rows import CHUNK_MOST, is_number
+from llm_sandbox_nb.sandbox.history.entry_rows import MAX_CHUNK_BYTES, is_number
 from llm_sandbox_nb.sandbox.history.packs import is_pack_name
 
 VERSION = "1"
@@ -46,17 +46,17 @@ CREATE TABLE IF NOT EXISTS dropped(id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS image(path BLOB PRIMARY KEY, entry BLOB, listed INTEGER NOT NULL);
 """
 INDEX = "index.sqlite"
-INDEX_MOST = 2 * 1024**3
+MAX_INDEX_BYTES = 2 * 1024**3
 """Maximum bytes of an index that is read."""
-CHECKPOINTS_MOST = 100_000
-_CELL_MOST = 64 * 1024**2
+MAX_CHECKPOINTS = 100_000
+_MAX_VALUE_BYTES = 64 * 1024**2
 """Maximum bytes of a value. The longest is an entry of a file in many pieces."""
-_NUMBER_MOST = 2**53
-_STEPS = 10_000
+_MAX_NUMBER = 2**53
+_STEPS_PER_CHECK = 10_000
 """Steps of SQLite's virtual machine between two checks of the number of steps."""
-_STEPS_A_BYTE = 8
+_STEPS_PER_BYTE = 8
 """Steps allowed for each byte of an index. A row of 40 bytes needs about a hundred."""
-_ID = re.compile(r"[\w-]{1,64}")
+_ID_PATTERN = re.compile(r"[\w-]{1,64}")
 _BATCH = 1000
 Row = tuple[Any, ...]
 
@@ -97,7 +97,7 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
     """
     _check_files(folder)
     room = _size(folder)
-    steps = _STEPS_A_BYTE * room // _STEPS + 200
+    steps = _STEPS_PER_BYTE * room // _STEPS_PER_CHECK + 200
 
     def count() -> bool:
         nonlocal steps
@@ -107,7 +107,7 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
     try:
         _trust_nothing(target, attached=1)
         target.execute("ATTACH ? AS theirs", (_address(folder),))
-        target.set_progress_handler(count, _STEPS)
+        target.set_progress_handler(count, _STEPS_PER_CHECK)
         try:
             target.execute("BEGIN")
             if _same_schema(target):
@@ -126,8 +126,8 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
 
 
 def _address(folder: Path) -> str:
-    # A reader writes nothing, but in a writable folder SQLite sees what is being written. When it closes, it writes
-    # its log into the database: not into one that has a further name elsewhere.
+    # A reader writes nothing, but SQLite sees concurrent changes only in a writable folder. On closing, SQLite writes
+    # its log into the database, which must not happen to a file that has a second hard link.
     own = os.access(folder, os.W_OK) and (folder / INDEX).lstat().st_nlink == 1
     mode = "mode=rw" if own else "immutable=1"
     return f"file:{quote(str(folder / INDEX))}?{mode}"
@@ -139,7 +139,7 @@ def _trust_nothing(sql: sqlite3.Connection, *, attached: int) -> None:
         sql.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
     for pragma in ("trusted_schema=0", "cell_size_check=1", "mmap_size=0"):
         sql.execute(f"PRAGMA {pragma}")
-    sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_MOST)
+    sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
     sql.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, attached)
     sql.text_factory = _text
 
@@ -148,10 +148,10 @@ def unpacked_shell(data: bytes) -> bytes:
     """Decompress the state of a shell. Raises HistoryError if the data is damaged."""
     machine = zlib.decompressobj()
     try:
-        found = machine.decompress(data, CHUNK_MOST + 1)
+        found = machine.decompress(data, MAX_CHUNK_BYTES + 1)
     except zlib.error as error:
         raise HistoryError("The state of the shell at this checkpoint is damaged.") from error
-    if len(found) > CHUNK_MOST or not machine.eof:
+    if len(found) > MAX_CHUNK_BYTES or not machine.eof:
         raise HistoryError("The state of the shell at this checkpoint is damaged.")
     return found
 
@@ -177,11 +177,11 @@ def _check_files(folder: Path) -> None:
                 ) from None
             continue
         if not stat.S_ISREG(info.st_mode):
-            raise _no_index(folder, f"{INDEX}{suffix} is no regular file")
+            raise _no_index(folder, f"{INDEX}{suffix} is not a regular file")
     if os.path.lexists(folder / f"{INDEX}-journal"):
         raise _no_index(folder, "another program has not completed a change of it")
-    if _size(folder) > INDEX_MOST:
-        raise _no_index(folder, f"it has more than {INDEX_MOST} bytes")
+    if _size(folder) > MAX_INDEX_BYTES:
+        raise _no_index(folder, f"it has more than {MAX_INDEX_BYTES} bytes")
 
 
 def _size(folder: Path) -> int:
@@ -203,25 +203,25 @@ def _same_schema(sql: sqlite3.Connection) -> bool:
     """Return True if there are tables; a process killed early leaves none. Raises _InvalidRowError for other tables."""
     found = _schema(sql, "theirs")
     if found and found != _schema(sql, "main"):
-        raise _InvalidRowError("its tables are others")
+        raise _InvalidRowError("its tables are different")
     return bool(found)
 
 
-_KEPT = "(entry IS NULL OR typeof(entry) = 'blob')"
+_VALID_ENTRY = "(entry IS NULL OR typeof(entry) = 'blob')"
 _ENTRIES = f"""
 SELECT checkpoint, path, entry FROM theirs.entries
 WHERE typeof(checkpoint) = 'integer' AND checkpoint IN (SELECT number FROM main.checkpoints)
-AND typeof(path) = 'blob' AND {_KEPT}
+AND typeof(path) = 'blob' AND {_VALID_ENTRY}
 """
 _OBJECTS = f"""
 SELECT digest, pack, offset, o.size, crc FROM theirs.objects o CROSS JOIN main.packs p ON p.number = o.pack
 WHERE typeof(digest) = 'blob' AND length(digest) = 32
 AND typeof(pack) = 'integer' AND typeof(offset) = 'integer' AND typeof(o.size) = 'integer' AND typeof(crc) = 'integer'
-AND o.size BETWEEN 1 AND {CHUNK_MOST} AND offset BETWEEN 0 AND p.size - o.size AND crc BETWEEN 0 AND {2**32 - 1}
+AND o.size BETWEEN 1 AND {MAX_CHUNK_BYTES} AND offset BETWEEN 0 AND p.size - o.size AND crc BETWEEN 0 AND {2**32 - 1}
 """
 _IMAGE = f"""
 SELECT path, entry, listed FROM theirs.image
-WHERE typeof(path) = 'blob' AND {_KEPT} AND typeof(listed) = 'integer' AND listed IN (0, 1)
+WHERE typeof(path) = 'blob' AND {_VALID_ENTRY} AND typeof(listed) = 'integer' AND listed IN (0, 1)
 """
 
 
@@ -276,31 +276,31 @@ class _Copy:
     def _take_room(self, size: int) -> None:
         self._room -= size
         if self._room < 0:
-            raise _InvalidRowError("it has more rows than room for them")
+            raise _InvalidRowError("it has more rows than its files have room for")
 
     def _is_checkpoint(self, row: Row) -> bool:
         number, id, parent, time, files, size, duration, incomplete, shell = row
         proper = (
-            is_number(number, 1, _NUMBER_MOST)
+            is_number(number, 1, _MAX_NUMBER)
             and _is_id(id)
             and (parent is None or parent in self._checkpoints)  # always an older one, so never itself
             and all(isinstance(one, float) and math.isfinite(one) for one in (time, duration))
-            and all(is_number(one, 0, _NUMBER_MOST) for one in (files, size))
+            and all(is_number(one, 0, _MAX_NUMBER) for one in (files, size))
             and isinstance(incomplete, str)
             and len(incomplete) <= 2000
             and (incomplete.isprintable() or not incomplete)
-            and (shell is None or (isinstance(shell, bytes) and len(shell) <= 2 * CHUNK_MOST))
+            and (shell is None or (isinstance(shell, bytes) and len(shell) <= 2 * MAX_CHUNK_BYTES))
         )
         self._checkpoints.add(number)
-        return proper and len(self._checkpoints) <= CHECKPOINTS_MOST
+        return proper and len(self._checkpoints) <= MAX_CHECKPOINTS
 
     def _is_pack(self, row: Row) -> bool:
         number, name, size = row
-        if not is_number(number, 1, _NUMBER_MOST) or not is_pack_name(name) or name in self._names:
+        if not is_number(number, 1, _MAX_NUMBER) or not is_pack_name(name) or name in self._names:
             return False
         self._names.add(name)
-        return is_number(size, 0, _NUMBER_MOST)
+        return is_number(size, 0, _MAX_NUMBER)
 
 
 def _is_id(value: object) -> bool:
-    return isinstance(value, str) and _ID.fullmatch(value) is not None
+    return isinstance(value, str) and _ID_PATTERN.fullmatch(value) is not None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 FILE, FOLDER, LINK, FIFO, CHAR, BLOCK = "f", "d", "l", "p", "c", "b"
 TYPES = frozenset((FILE, FOLDER, LINK, FIFO, CHAR, BLOCK))
 
-_LINKS_MOST = 40
+_MAX_LINKS = 40
 
 
 class Chunk(NamedTuple):
@@ -78,11 +78,6 @@ class Entry:
     def encode(self) -> bytes:
         """Return the bytes that are stored in the index."""
         return json.dumps(self.row("")[1:], separators=(",", ":")).encode("ascii")
-
-    @classmethod
-    def decode(cls, data: bytes) -> Entry:
-        """Parse the bytes of `encode`."""
-        return cls.of_row(*json.loads(data))
 
     @classmethod
     def of_row(
@@ -214,7 +209,7 @@ def resolve(manifest: Manifest, path: str) -> str:
             raise FileNotFoundError(2, "No such file or directory", path)
         if entry is not None and entry.type == LINK and not entry.base:
             links += 1
-            if links > _LINKS_MOST:
+            if links > _MAX_LINKS:
                 raise OSError(40, "Too many levels of symbolic links", path)
             here = "/" if entry.target.startswith("/") else posixpath.dirname(here)
             todo += [part for part in reversed(entry.target.split("/")) if part not in ("", ".")]

@@ -21,16 +21,16 @@ from llm_sandbox_nb.windows import NO_LINK, NO_WAIT, NOT_INHERITED
 
 PARTIAL = ".partial"
 PACK = ".pack"
-_NAME = re.compile(r"[0-9a-f]{24}\.pack")
-_ANY = re.compile(r"[0-9a-f]{24}\.pack(?:\.partial)?")
-_OPEN = os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED
+_NAME_PATTERN = re.compile(r"[0-9a-f]{24}\.pack")
+_ANY_NAME_PATTERN = re.compile(r"[0-9a-f]{24}\.pack(?:\.partial)?")
+_OPEN_FLAGS = os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED
 """Flags that do not follow links, and do not wait for the other end of a FIFO."""
-_COPIED = 1024 * 1024
+_COPY_BYTES = 1024 * 1024
 
 
 def is_pack_name(name: object) -> bool:
     """Return True for a name that `PackWriter` gives; never true for a path."""
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+    return isinstance(name, str) and _NAME_PATTERN.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ class PackFolder:
         """Open a pack. Raises FileNotFoundError, or HistoryError if the name is not that of a regular file."""
         self._check(name)
         try:
-            descriptor = os.open(name, _OPEN, dir_fd=self._descriptor)
+            descriptor = os.open(name, _OPEN_FLAGS, dir_fd=self._descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
                 raise self._foreign(name) from error
@@ -99,7 +99,7 @@ class PackFolder:
         with os.scandir(self._descriptor) as entries:
             names = [entry.name for entry in entries]
         for name in names:
-            if _ANY.fullmatch(name) and name not in known:
+            if _ANY_NAME_PATTERN.fullmatch(name) and name not in known:
                 with contextlib.suppress(IsADirectoryError):
                     self.remove(name)
 
@@ -127,7 +127,7 @@ class PackFolder:
                     raise
                 except OSError:
                     with os.fdopen(os.dup(source), "rb") as file, other.create(name) as copy:
-                        while data := file.read(min(size, _COPIED)):
+                        while data := file.read(min(size, _COPY_BYTES)):
                             copy.write(data)
                             size -= len(data)
                     other.finish(name)
@@ -139,7 +139,7 @@ class PackFolder:
             raise self._foreign(name)
 
     def _foreign(self, name: str) -> HistoryError:
-        return HistoryError(f"The history in {self.path.parent} is damaged: {name!r:.80} is no pack.")
+        return HistoryError(f"The history in {self.path.parent} is damaged: {name!r:.80} is not a pack.")
 
 
 class PackWriter:
@@ -179,7 +179,7 @@ class PackWriter:
     def discard(self) -> None:
         """Remove the file."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # what it still holds does not fit on the disk
+            with contextlib.suppress(OSError):  # the buffered rest may not fit on the disk
                 self._file.close()
             for name in (self.name + PARTIAL, self.name):
                 self._folder.remove(name)

@@ -23,7 +23,7 @@ from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.sandbox.contract import Restored
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.history.checkpointing import (
-    SPARE_OF_RESTORE,
+    SPARE_BYTES_OF_RESTORE,
     SandboxHistory,
     finish_anyway,
 )
@@ -36,17 +36,17 @@ from llm_sandbox_nb.sandbox.protocol.channel import Deliver, ExecutorConnection
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 RESTORE_TIMEOUT = 600.0
-_ROUNDS = 3
+_MAX_ROUNDS = 3
 """Maximum attempts while processes still change files."""
-_PROBLEMS = 100
-_PATCH_FROM = 2 * 1024 * 1024
+_MAX_PROBLEMS = 100
+_MIN_PATCH_BYTES = 2 * 1024 * 1024
 """Bytes of a file from which on only its changed pieces are written."""
-PACK_FROM, PACK_MOST = 2 * 1024 * 1024, 512 * 1024 * 1024
+MIN_PACK_BYTES, MAX_PACK_BYTES = 2 * 1024 * 1024, 512 * 1024 * 1024
 """Bytes of content for which a pack is made. For less a pack is slower, for more it needs too much disk space."""
 _READY = b"ready"
 _BATCH = 512
 """Entries in one record."""
-_PIECE = 512 * 1024
+_PIECE_BYTES = 512 * 1024
 _OFFSET, _RANGE, _PART = struct.Struct(">Q"), struct.Struct(">QQ"), struct.Struct(">QQQ")
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class _Restore:
         self._store: HistoryStore = history.store_with(id)
         self._target = history.manifest(id)
         in_another_folder = self._target is not self._store.manifest(id)
-        # There the state of the shell would be that of the sandbox that it came from.
+        # In another folder, the saved state of the shell belongs to the sandbox that the history came from.
         self._shell = None if in_another_folder else self._store.shell(id)
         self._image = ImageFiles(self._store, connect_new)
         self._packs = True
@@ -88,10 +88,12 @@ class _Restore:
     async def run(self) -> Restored:
         """Plan, apply and scan again, until nothing differs."""
         began = time.monotonic()
-        safety = await self._history.take_locked(await self._connect(), {self._id}, spare=SPARE_OF_RESTORE)
+        safety = await self._history.take_locked(
+            await self._connect(), {self._id}, spare=SPARE_BYTES_OF_RESTORE
+        )
         plan = await self._plan(self._history.entries)
         files = plan.paths
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             try:
                 await self._apply(plan)
             except SandboxLostError:
@@ -104,7 +106,7 @@ class _Restore:
                 f"{plural(plan.paths, 'path differs', 'paths differ')} again: something still changes them, or "
                 "the checkpoint is damaged."
             )
-        problems = tuple(self._problems[:_PROBLEMS])
+        problems = tuple(self._problems[:_MAX_PROBLEMS])
         return Restored(self._id, safety, files, self._shell_restored, problems, time.monotonic() - began)
 
     async def _plan(self, found: Mapping[str, Entry]) -> Plan:
@@ -132,7 +134,7 @@ class _Restore:
         history.last_scan, history.entries, history.shell = new, _after(history.entries, plan), self._shell
         self._packs = self._packs and outcome.get("pack") != "missing"
         if body.pack and not self._packs:
-            return  # files that are put in from outside do not appear inside: the next round sends all
+            return  # delivered files do not appear inside: the next round uses the connection
         self._problems += [*plan.problems, *_failures(outcome)]
         shell_problem = outcome.get("shell")
         self._shell_restored = self._shell is not None and not shell_problem
@@ -173,7 +175,7 @@ def _failures(outcome: Mapping[str, Any]) -> list[str]:
     rows = failed if isinstance(failed, list) else []
     return [
         f"{printable(row[0])} could not be restored: {printable(row[1])}."
-        for row in rows[:_PROBLEMS]
+        for row in rows[:_MAX_PROBLEMS]
         if isinstance(row, list) and len(row) == 2 and all(isinstance(one, str) for one in row)
     ]
 
@@ -281,7 +283,13 @@ def _same_content(wanted: Entry, here: Entry) -> bool:
 
 
 def _can_patch(wanted: Entry, here: Entry) -> bool:
-    if wanted.type != FILE or here.type != FILE or wanted.group or here.group or wanted.size < _PATCH_FROM:
+    if (
+        wanted.type != FILE
+        or here.type != FILE
+        or wanted.group
+        or here.group
+        or wanted.size < _MIN_PATCH_BYTES
+    ):
         return False
     if here.chunks is None or wanted.chunks is None:
         return False
@@ -318,7 +326,7 @@ class RestoreBody:
         self._shell = shell
         self._pieces, size = _pack(plan) if deliver else ({}, 0)
         self._size = size
-        self._deliver = deliver if PACK_FROM <= size <= PACK_MOST else None
+        self._deliver = deliver if MIN_PACK_BYTES <= size <= MAX_PACK_BYTES else None
         self._name = name
         self._ready = asyncio.Event()
 
@@ -459,6 +467,6 @@ def _piece(records: Iterator[bytes]) -> bytes:
     for record in records:
         found.append(record)
         size += len(record)
-        if size >= _PIECE:
+        if size >= _PIECE_BYTES:
             break
     return b"".join(found)

@@ -21,7 +21,7 @@ from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Entry, resolve
 from llm_sandbox_nb.sandbox.history.restore import restore
 from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 
-READ_CAP = 1024**3
+MAX_READ_BYTES = 1024**3
 """Maximum bytes that `read_file` reads without a limit from its caller; hostile files are endless."""
 _T = TypeVar("_T")
 
@@ -101,7 +101,7 @@ class CheckpointingSandbox(Sandbox):
 
     async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
         """See `Sandbox.read_file`; the default `limit` is 1 GiB."""
-        cap = READ_CAP if limit is None else limit
+        cap = MAX_READ_BYTES if limit is None else limit
         if at is None:
             return await self.read_file_now(path, cap)
         manifest = self.history.manifest(at)

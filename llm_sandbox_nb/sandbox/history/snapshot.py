@@ -7,16 +7,16 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from llm_sandbox_nb.sandbox.history.entry_rows import CHUNK_MOST, is_entry, path_problem
+from llm_sandbox_nb.sandbox.history.entry_rows import MAX_CHUNK_BYTES, is_entry, path_problem
 from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, parents
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 HEAD = struct.Struct(">BI")
-RECORD_MOST = 2 * 1024 * 1024
-NAMES_MOST = 512 * 1024 * 1024
+MAX_RECORD_BYTES = 2 * 1024 * 1024
+MAX_ENTRIES_BYTES = 512 * 1024 * 1024
 """Maximum bytes of entries in one stream."""
-ENTRIES_MOST = 2_000_000
+MAX_ENTRIES = 2_000_000
 
 
 @dataclass
@@ -44,7 +44,7 @@ class SnapshotReader:
         self.content = content
         self._length = length
         self._left = limit
-        self._names_left = NAMES_MOST
+        self._names_left = MAX_ENTRIES_BYTES
         self._below = below
         self._buffer = bytearray()
         self._names: list[tuple[int, bytes]] = []
@@ -63,7 +63,7 @@ class SnapshotReader:
         at = 0
         while len(self._buffer) - at >= HEAD.size:
             record, size = HEAD.unpack_from(self._buffer, at)
-            if size > RECORD_MOST:
+            if size > MAX_RECORD_BYTES:
                 raise ProtocolError(f"a record of its files claims {size} bytes")
             end = at + HEAD.size + size
             if len(self._buffer) < end:
@@ -75,7 +75,7 @@ class SnapshotReader:
     def _record(self, kind: int, data: bytes) -> None:
         if kind == ord("C"):
             self._left -= len(data)
-            if not 0 < len(data) <= CHUNK_MOST or self._left < 0:
+            if not 0 < len(data) <= MAX_CHUNK_BYTES or self._left < 0:
                 raise ProtocolError("it sent more content of its files than it may")
             self.content.add(data, known=self._length)
         elif kind in b"EG":
@@ -83,7 +83,7 @@ class SnapshotReader:
             if self._names_left < 0:
                 raise ProtocolError("it reports more files than it may")
             self._names.append((kind, data))
-        elif kind == ord("S") and self._shell is None and len(data) <= CHUNK_MOST:
+        elif kind == ord("S") and self._shell is None and len(data) <= MAX_CHUNK_BYTES:
             self._shell = data
         else:
             raise ProtocolError(f"it reports its files with a record of kind {kind}")
@@ -103,7 +103,7 @@ class SnapshotReader:
                 snapshot.gone += [self._path(path) for path in rows]
             else:
                 snapshot.entries.update(self._entry(row) for row in rows)
-            if len(snapshot.entries) + len(snapshot.gone) > ENTRIES_MOST:
+            if len(snapshot.entries) + len(snapshot.gone) > MAX_ENTRIES:
                 raise ProtocolError("it reports more files than it may")
         return snapshot
 
@@ -196,6 +196,6 @@ def scanned_roots(outcome: Mapping[str, object]) -> Iterator[str]:
     """
     roots = outcome.get("roots")
     if not isinstance(roots, list) or len(roots) > 1000:
-        raise ProtocolError("it does not say what it has scanned")
+        raise ProtocolError("it does not report the folders that it scanned")
     for root in roots:
         yield check_path(root)

@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,9 +25,9 @@ from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWri
 from llm_sandbox_nb.windows import try_lock
 
 PACKS, LOCK = "packs", "lock"
-_MANIFESTS = 4
+_CACHED_MANIFESTS = 4
 """Maximum manifests in memory."""
-_ROOM = 0.9
+_SHARE_AFTER_DROPPING = 0.9
 """Share of the limit that is in use after dropping, so that not every checkpoint drops another."""
 
 
@@ -145,7 +145,7 @@ class HistoryStore:
 
     def _remember(self, id: str, manifest: dict[str, Entry]) -> None:
         self._manifests[id] = manifest
-        while len(self._manifests) > _MANIFESTS:
+        while len(self._manifests) > _CACHED_MANIFESTS:
             self._manifests.popitem(last=False)
 
     def shell(self, id: str) -> bytes | None:
@@ -260,7 +260,7 @@ class HistoryStore:
             before = self._manifests.get(checkpoint.parent or "", None if checkpoint.parent else {})
             if before is not None:
                 self._remember(checkpoint.id, apply_delta(before, changed))
-            # What is to be dropped is written anew without it: on a full disk the history exceeds its limit.
+            # Dropping copies live content into new packs. On a full disk that fails, and the history exceeds its limit.
             with contextlib.suppress(HistoryNotWrittenError), storing(self.folder):
                 gone, new = keep_within(
                     self._index, self._pack_folder, self._reader, self.limit, {*pinned, checkpoint.id}
@@ -330,6 +330,13 @@ class HistoryStore:
         return store
 
 
+@contextlib.contextmanager
+def reading_history(folder: Path) -> Iterator[HistoryStore]:
+    """Open the history in `folder` for reading, and close it at the end. Raises HistoryError."""
+    with contextlib.closing(HistoryStore(folder, readonly=True)) as store:
+        yield store
+
+
 def _lock_folder(folder: Path, *, make: bool = True) -> int:
     """Lock the folder against other writers. Raises HistoryError, FileNotFoundError, NotOwnFileError."""
     flags = os.O_RDWR | os.O_CREAT if make else os.O_RDONLY
@@ -377,7 +384,7 @@ def keep_within(
     try:
         with index.transaction():
             live = _live(index)
-            while sum(live.values()) > _ROOM * limit and old:
+            while sum(live.values()) > _SHARE_AFTER_DROPPING * limit and old:
                 _drop(index, old.pop(0))
                 live = _live(index)
             gone = _repack(index, packs, reader, live, new)

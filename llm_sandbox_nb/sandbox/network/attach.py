@@ -18,7 +18,7 @@ from llm_sandbox_nb.sandbox.network.policy import Policy
 from llm_sandbox_nb.sandbox.network.proxy import Proxy
 from llm_sandbox_nb.sandbox.network.secrets import read_secrets
 
-KEPT = 10_000
+KEPT_CONNECTIONS = 10_000
 """Connections that are remembered; the oldest are forgotten."""
 _BUNDLES = (
     "/etc/ssl/llm-sandbox-nb-site.pem",
@@ -46,7 +46,7 @@ class AllowedNetwork:
     def __init__(self, proxy: Proxy, door: Door) -> None:
         self._proxy = proxy
         self._door = door
-        self._kept: deque[Connection] = deque(maxlen=KEPT)
+        self._kept: deque[Connection] = deque(maxlen=KEPT_CONNECTIONS)
         self.on_connection: Callable[[Connection], None] | None = None
         proxy.report = self._reported
 
@@ -123,5 +123,5 @@ async def _install(sandbox: ChannelSandbox, pem: str) -> None:
     done = await sandbox.exec(argv, stdin=pem.encode(), cwd="/")
     if done.exit_code:
         raise SandboxError(
-            f"The sandbox does not take the certificate for its secrets: {done.text.strip()[:200]}."
+            f"The certificate for its secrets cannot be written into the sandbox: {done.text.strip()[:200]}."
         )

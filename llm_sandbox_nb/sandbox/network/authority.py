@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 _DAY = datetime.timedelta(days=1)
-_LIFE = 365 * _DAY
+_LIFETIME = 365 * _DAY
 
 
 class Authority:
@@ -56,7 +56,7 @@ class Authority:
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
         if host not in self.hosts:
-            raise ValueError(f"{host} is no host of a secret.")
+            raise ValueError(f"{host} is not a host of a secret.")
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
         builder = self._builder(name, key.public_key(), x509.BasicConstraints(False, None))
@@ -68,7 +68,7 @@ class Authority:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
-        with tempfile.TemporaryDirectory() as folder:  # the module takes them from files only
+        with tempfile.TemporaryDirectory() as folder:  # `load_cert_chain` reads files only
             path = Path(folder, "key.pem")
             path.touch(0o600)
             path.write_bytes(private + chain)
@@ -90,7 +90,7 @@ class Authority:
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _DAY)
-            .not_valid_after(now + _LIFE)
+            .not_valid_after(now + _LIFETIME)
             .add_extension(constraints, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(own), critical=False)

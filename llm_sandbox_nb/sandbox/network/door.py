@@ -12,7 +12,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
-from llm_sandbox_nb.sandbox.network.streams import LAST_WORDS, ClosableStream, PlainSocket
+from llm_sandbox_nb.sandbox.network.streams import DRAIN_TIMEOUT, ClosableStream, PlainSocket
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolError
@@ -23,19 +23,19 @@ WAY_OUT, PROXY_ONLY = "way out", f"one proxy, at 127.0.0.1:{DOOR_PORT}; programs
 """Texts for the details of a sandbox's protection."""
 HANDED = 1000
 """Descriptor by which the executor hands its listener out, where the starter of the sandbox provides one."""
-AHEAD = 256 * 1024
+MAX_UNREAD_BYTES = 256 * 1024
 """Maximum unread bytes of a program; the program waits then."""
-WAITING = 8
+REQUESTED_AHEAD = 8
 """Connections that are requested ahead."""
 AT_ONCE = 256
 """Maximum connections that are served at one time; others wait in the sandbox."""
 AT_ONCE_RELAYED = 48
 """`AT_ONCE` where the connection to the sandbox goes through a server, which limits requests."""
-HAND_OUT_TIME = 30.0
+HAND_OUT_TIMEOUT = 30.0
 """Seconds to wait for the listener."""
 _RECORD = struct.Struct(">cI")
-_PIECE = MAX_PAYLOAD - _RECORD.size
-_AHEAD = 8
+_PIECE_BYTES = MAX_PAYLOAD - _RECORD.size
+_MAX_WAITING_PIECES = 8
 """Maximum pieces for a program that wait to be sent."""
 
 logger = logging.getLogger(__name__)
@@ -47,9 +47,9 @@ class DoorConnection:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
-        self._leaving: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+        self._leaving: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_WAITING_PIECES)
         self._unread = 0
-        self._used = AHEAD
+        self._used = MAX_UNREAD_BYTES
         self._over = False
         self.begun = asyncio.Event()
         """Set once a program has connected."""
@@ -74,7 +74,7 @@ class DoorConnection:
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == Kind.STDOUT:
             self._unread += len(payload)
-            if self._unread > AHEAD:
+            if self._unread > MAX_UNREAD_BYTES:
                 raise ProtocolError("a connection sent more than was asked for")
             self._arrived.put_nowait(payload)
         elif kind == Kind.STDERR and payload == b"begun":
@@ -82,10 +82,10 @@ class DoorConnection:
         elif kind == Kind.STDERR and payload == b"ended":
             self._arrived.put_nowait(b"")
         else:
-            raise ProtocolError("a connection came with what is none of its parts")
+            raise ProtocolError("a connection sent an unknown message")
 
     async def _body(self) -> AsyncIterator[bytes]:
-        yield _RECORD.pack(b"a", AHEAD)
+        yield _RECORD.pack(b"a", MAX_UNREAD_BYTES)
         self._used = 0
         while (piece := await self._leaving.get()) is not None:
             yield piece
@@ -97,7 +97,7 @@ class DoorConnection:
         data = await self._arrived.get()
         self._unread -= len(data)
         self._used += len(data)
-        if self._used >= AHEAD // 4 and not self._over:
+        if self._used >= MAX_UNREAD_BYTES // 4 and not self._over:
             used, self._used = self._used, 0
             await self._put(_RECORD.pack(b"a", used))
         return data
@@ -108,8 +108,8 @@ class DoorConnection:
         Raises:
             ConnectionError: if the program is gone.
         """
-        for start in range(0, len(data), _PIECE):
-            piece = data[start : start + _PIECE]
+        for start in range(0, len(data), _PIECE_BYTES):
+            piece = data[start : start + _PIECE_BYTES]
             await self._put(_RECORD.pack(b"d", len(piece)) + piece)
 
     async def _put(self, piece: bytes | None) -> None:
@@ -134,7 +134,7 @@ class DoorConnection:
         """Close the connection after everything written was sent."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
+            async with asyncio.timeout(DRAIN_TIMEOUT):
                 while await self.read():
                     pass
         await self.abort()
@@ -171,7 +171,7 @@ class Door:
         self._places = asyncio.Semaphore(at_once)
         self._listener = listener
         takers = (
-            [self._take_connections() for _ in range(WAITING)]
+            [self._take_connections() for _ in range(REQUESTED_AHEAD)]
             if listener is None
             else [self._accept(listener)]
         )
@@ -246,7 +246,7 @@ async def take_listener(channel: Channel, outside: socket.socket) -> socket.sock
         SandboxLostError: if the sandbox is lost.
         SandboxError: if the sandbox hands out something else.
     """
-    answer = await channel.call({"op": "hand_out"}, timeout=HAND_OUT_TIME)
+    answer = await channel.call({"op": "hand_out"}, timeout=HAND_OUT_TIMEOUT)
     raise_error(answer, "")
     with contextlib.ExitStack() as opened:
         received: list[int] = []
@@ -263,4 +263,6 @@ async def take_listener(channel: Channel, outside: socket.socket) -> socket.sock
                     listener.setblocking(False)
                     return listener
             listener.close()
-    raise SandboxError("The sandbox hands out something else than the listener of its door; open a new one.")
+    raise SandboxError(
+        "The sandbox handed out something else than the listener of its door; open a new sandbox."
+    )

@@ -11,7 +11,7 @@ from llm_sandbox_nb.sandbox.network.streams import CountingStream, PlainSocket, 
 
 CONNECT_TIMEOUT = 20.0
 """Seconds to connect to one address."""
-LOOKUPS = 4
+MAX_LOOKUPS = 4
 """Maximum names looked up at one time. Each needs a thread of the pool that the whole process shares."""
 
 
@@ -22,7 +22,7 @@ class Internet:
         """Trust the certificates of a site, `ca_bundle`, in addition to the usual ones."""
         self._ca_bundle = ca_bundle
         self._context: ssl.SSLContext | None = None
-        self._lookups = asyncio.Semaphore(LOOKUPS)
+        self._lookups = asyncio.Semaphore(MAX_LOOKUPS)
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """Look up the addresses of a checked name once. Raises OSError."""

@@ -46,7 +46,7 @@ _INTERNET_6 = ipaddress.ip_network("2000::/3")
 _ISATAP = 0x5EFE
 _NOT_GLOBAL = tuple(ipaddress.ip_network(one) for one in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20"))
 """Addresses that `ipaddress` counts as global in some or all versions of Python, though they are not."""
-_NAME = re.compile(
+_NAME_PATTERN = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\Z"
 )
 _LOOKS_LIKE_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
@@ -88,7 +88,7 @@ class HostRule:
             return cls(checked_host(host), below, number, denies)
         except ValueError:
             raise ValueError(
-                f"{text!r} is nothing that can be allowed: write a host (example.org), all names below one "
+                f"{text!r} cannot be allowed: write a host (example.org), all names below one "
                 f"(*.example.org), either with a port (example.org:22), or one of {', '.join(NAMED_SETS)}."
             ) from None
 
@@ -179,7 +179,7 @@ def rules_of(entries: Iterable[str]) -> list[HostRule]:
 def read_port(text: str) -> int:
     """Parse a port. Raises ValueError."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65536:
-        raise ValueError("that is no port")
+        raise ValueError("not a port")
     return int(text)
 
 
@@ -191,15 +191,15 @@ def checked_host(text: str) -> str:
             resolvers accept as addresses (`0x7f.1`, `127.1`, `2130706433`) are refused too.
     """
     if not text.isascii():
-        raise ValueError("that is no host")
+        raise ValueError("not a host")
     host = text.lower()
     if ":" in host or re.fullmatch(r"[0-9]+(\.[0-9]+){3}", host):
         if "%" in host:
-            raise ValueError("that is no host")
+            raise ValueError("not a host")
         return str(ipaddress.ip_address(host))
     host = host.removesuffix(".")
-    if not _NAME.match(host) or _LOOKS_LIKE_NUMBER.match(host.rpartition(".")[2]):
-        raise ValueError("that is no host")
+    if not _NAME_PATTERN.match(host) or _LOOKS_LIKE_NUMBER.match(host.rpartition(".")[2]):
+        raise ValueError("not a host")
     return host
 
 

@@ -45,14 +45,14 @@ from llm_sandbox_nb.sandbox.network.streams import (
 if TYPE_CHECKING:
     import h11
 
-HEAD_TIME = 30.0
+HEAD_TIMEOUT = 30.0
 """Seconds for the head of a request, and for the first message of TLS."""
-IDLE_TIME = 600.0
+IDLE_TIMEOUT = 600.0
 """Seconds without a byte in either direction after which a connection is closed."""
-BODY_MOST = 1024 * 1024
+MAX_BODY_BYTES = 1024 * 1024
 """Bytes of a body into which secrets are put; longer ones are sent on as they are."""
-_HEAD_MOST = 64 * 1024
-_HOP = frozenset(
+_MAX_HEAD_BYTES = 64 * 1024
+_HOP_HEADERS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te",
      b"trailer", b"upgrade", b"http2-settings", b"expect")
 )  # fmt: skip
@@ -93,7 +93,7 @@ class Proxy:
         """Serve one connection, from its first byte to its last. Raises ConnectionError if the client is gone."""
         import h11
 
-        speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MOST)
+        speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         record = Connection("", 0, started=time.time())
         upstream: CountingStream | None = None
         try:
@@ -179,7 +179,7 @@ class Proxy:
         if not secrets and (rule is PUBLIC or (record.port not in USUAL_PORTS and rule.port is not None)):
             await _join(client, upstream)
             return
-        async with asyncio.timeout(HEAD_TIME):
+        async with asyncio.timeout(HEAD_TIMEOUT):
             first, name = await read_hello(client)
         if name != record.host:
             raise NoTlsError(f"its TLS is for {name[:80]}, not for {record.host}")
@@ -188,9 +188,9 @@ class Proxy:
             return
         assert self.authority is not None
         tls = TlsStream(PrefixedStream(first, client), self.authority.context(record.host))
-        speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MOST)
+        speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         try:
-            async with asyncio.timeout(HEAD_TIME):
+            async with asyncio.timeout(HEAD_TIMEOUT):
                 await tls.handshake()
             request = await _read_head(speaker, tls)
             _check_inner(request, record)
@@ -210,7 +210,7 @@ async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
     import h11
 
     try:
-        async with asyncio.timeout(HEAD_TIME):
+        async with asyncio.timeout(HEAD_TIMEOUT):
             while True:
                 event = speaker.next_event()
                 if isinstance(event, h11.Request):
@@ -219,7 +219,7 @@ async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
                     raise ConnectionError("the client has sent nothing")
                 speaker.receive_data(await client.read())
     except h11.RemoteProtocolError as error:
-        raise _RefusalError(400, f"it is no proper request ({error})") from error
+        raise _RefusalError(400, f"it is not a valid request ({error})") from error
     except TimeoutError:
         raise _RefusalError(408, "its head did not come in time", "failed") from None
     _check_framing(event)
@@ -273,14 +273,14 @@ def _authority(text: str, usual: int | None) -> tuple[str, int]:
             host, _, port = text[1:].partition("]")
             port = port.removeprefix(":")
             if ":" not in host:
-                raise ValueError("that is no address")
+                raise ValueError("not an address")
         else:
             host, _, port = text.partition(":")
         if not port and usual is None:
             raise ValueError("a port is needed")
         return checked_host(host), read_port(port) if port else usual or 0
     except ValueError:
-        raise _RefusalError(400, f"{text[:80]!r} is no host that can be checked") from None
+        raise _RefusalError(400, f"{text[:80]!r} is not a host that can be checked") from None
 
 
 def _check_inner(request: h11.Request, record: Connection) -> None:
@@ -289,7 +289,7 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
     if _authority(header.decode("latin-1"), 443) != (record.host, record.port):
         raise _RefusalError(421, "its Host header is not the host of its TLS")
     if not request.target.startswith(b"/"):
-        raise _RefusalError(400, "its target is no path")
+        raise _RefusalError(400, "its target is not a path")
 
 
 @dataclass
@@ -335,10 +335,10 @@ async def _with_secrets(
 
 
 async def _read_body(speaker: h11.Connection, client: Stream) -> _Body:
-    """Read the body of a request, or only its beginning if longer than `BODY_MOST`."""
+    """Read the body of a request, or only its beginning if longer than `MAX_BODY_BYTES`."""
     held: list[bytes] = []
-    async with asyncio.timeout(IDLE_TIME):
-        while sum(map(len, held)) <= BODY_MOST:
+    async with asyncio.timeout(IDLE_TIMEOUT):
+        while sum(map(len, held)) <= MAX_BODY_BYTES:
             piece = await _next_piece(speaker, client)
             if piece is None:
                 return _Body(b"".join(held), True)
@@ -358,16 +358,16 @@ async def _exchange(
     """Exchange one request and its reply, then close both ends. Further data from the client is never passed on."""
     import h11
 
-    # What comes over a WebSocket could not be searched for a secret.
+    # Messages of a WebSocket could not be searched for a secret.
     upgrades = [] if scrubber else [value.lower() for name, value in request.headers if name == b"upgrade"]
     websocket = upgrades == [b"websocket"]
-    headers = [(name, value) for name, value in request.headers if name not in _HOP]
+    headers = [(name, value) for name, value in request.headers if name not in _HOP_HEADERS]
     headers += (
         [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
         if websocket
         else [(b"connection", b"close")]
     )
-    server = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_MOST)
+    server = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
     await _send(server, upstream, h11.Request(method=request.method, target=path, headers=headers))
     uploading = asyncio.create_task(_upload(speaker, client, server, upstream, body))
     replying = asyncio.create_task(_reply(speaker, client, server, upstream, scrubber))
@@ -434,7 +434,7 @@ async def _reply(
             await _pass_rest(upstream, client, left)
             return False
         if event is h11.NEED_DATA:
-            async with asyncio.timeout(IDLE_TIME):
+            async with asyncio.timeout(IDLE_TIMEOUT):
                 data = await upstream.read()
             server.receive_data(data)
         elif isinstance(event, h11.InformationalResponse):
@@ -471,7 +471,7 @@ def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Respons
     """Return the head of a reply for the client."""
     import h11
 
-    left_out = _HOP | ({b"content-length"} if scrubber else set())
+    left_out = _HOP_HEADERS | ({b"content-length"} if scrubber else set())
     headers = [(name, value) for name, value in response.headers if name not in left_out]
     if scrubber:
         if any(name == b"content-encoding" and value.lower() != b"identity" for name, value in headers):
@@ -522,7 +522,7 @@ async def _send(speaker: h11.Connection, stream: Stream, *events: h11.Event) -> 
 
 
 async def _join(client: Stream, upstream: Stream) -> None:
-    """Pass bytes in both directions until both have ended, or nothing was sent for `IDLE_TIME`."""
+    """Pass bytes in both directions until both have ended, or nothing was sent for `IDLE_TIMEOUT`."""
     watch = _Watch()
 
     async def to_end(source: Stream, target: Stream) -> int:
@@ -544,8 +544,8 @@ class _Watch:
         self._at = time.monotonic()
 
     async def wait(self) -> int:
-        """Wait for a silence of `IDLE_TIME`. Raises TimeoutError."""
-        while (left := self._at + IDLE_TIME - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
+        """Wait for a silence of `IDLE_TIMEOUT`. Raises TimeoutError."""
+        while (left := self._at + IDLE_TIMEOUT - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
             await asyncio.sleep(left)
         raise TimeoutError("it was silent for too long")
 

@@ -21,8 +21,8 @@ from llm_sandbox_nb.sandbox.network.policy import checked_host, is_literal
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_SHORTEST = 8
+_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_MIN_VALUE_LENGTH = 8
 IN_BODY = "+body"
 """Suffix of a host whose requests get the value in their body too."""
 _CREDENTIALS = frozenset(
@@ -52,7 +52,7 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
         try:
             parts = [(host.strip().removesuffix(IN_BODY), host.strip().endswith(IN_BODY)) for host in hosts]
             names = [checked_host(host) for host, _ in parts]
-            valid = bool(_NAME.match(name) and names) and not any(map(is_literal, names))
+            valid = bool(_NAME_PATTERN.match(name) and names) and not any(map(is_literal, names))
             checked = tuple(host + IN_BODY * in_body for host, (_, in_body) in zip(names, parts, strict=True))
         except ValueError:
             valid = False
@@ -104,9 +104,9 @@ def read_secrets(
             raise ValueError(
                 f"The secret {name} has no value: set the environment variable {name} where you start this."
             )
-        if len(value) < _SHORTEST or not value.isascii() or not value.isprintable():
+        if len(value) < _MIN_VALUE_LENGTH or not value.isascii() or not value.isprintable():
             raise ValueError(
-                f"The environment variable {name} holds no secret that can be sent: at least {_SHORTEST} printable "
+                f"The environment variable {name} cannot be sent as a secret: at least {_MIN_VALUE_LENGTH} printable "
                 "ASCII characters are needed."
             )
         hosts = tuple(one.removesuffix(IN_BODY) for one in names)

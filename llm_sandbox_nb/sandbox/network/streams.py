@@ -12,10 +12,10 @@ from typing import Protocol
 
 from llm_sandbox_nb.errors import LLMSandboxError
 
-LAST_WORDS = 5.0
+DRAIN_TIMEOUT = 5.0
 """Seconds for which a program may still send after its reply is complete."""
-_PIECE = 256 * 1024
-_HELLO_MOST = 64 * 1024
+_PIECE_BYTES = 256 * 1024
+_MAX_HELLO_BYTES = 64 * 1024
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
 
 
@@ -67,7 +67,7 @@ class PlainSocket:
     async def read(self) -> bytes:
         """See `Stream`."""
         try:
-            data = await self._loop.sock_recv(self._socket, _PIECE)
+            data = await self._loop.sock_recv(self._socket, _PIECE_BYTES)
         except OSError:
             return b""
         self.received += len(data)
@@ -99,7 +99,7 @@ class PlainSocket:
         """See `ClosableStream`. Reads until the program ends, else the program would lose the end of its reply."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
+            async with asyncio.timeout(DRAIN_TIMEOUT):
                 while await self.read():
                     pass
         self.abort()
@@ -121,7 +121,7 @@ class SocketStream:
     async def read(self) -> bytes:
         """See `Stream`."""
         try:
-            data = await self._reader.read(_PIECE)
+            data = await self._reader.read(_PIECE_BYTES)
         except (OSError, ssl.SSLError):
             return b""
         self.received += len(data)
@@ -130,7 +130,7 @@ class SocketStream:
     async def write(self, data: bytes | memoryview) -> None:
         """See `Stream`."""
         self.sent += len(data)
-        self._writer.write(bytes(data))  # it keeps what does not leave at once
+        self._writer.write(bytes(data))  # the transport keeps bytes that it cannot send at once
         try:
             await self._writer.drain()
         except (OSError, ssl.SSLError) as error:
@@ -192,7 +192,7 @@ class TlsStream:
         """See `Stream`."""
         while True:
             try:
-                return self._tls.read(_PIECE)
+                return self._tls.read(_PIECE_BYTES)
             except ssl.SSLWantReadError:
                 await self._flush()
                 if not await self._fill():
@@ -236,9 +236,9 @@ async def pass_on(
         The number of bytes passed on.
     """
     passed = 0
-    buffer = memoryview(bytearray(_PIECE)) if isinstance(source, PlainSocket) else None
+    buffer = memoryview(bytearray(_PIECE_BYTES)) if isinstance(source, PlainSocket) else None
     while most is None or passed < most:
-        left = _PIECE if most is None else min(most - passed, _PIECE)
+        left = _PIECE_BYTES if most is None else min(most - passed, _PIECE_BYTES)
         piece: bytes | memoryview
         if buffer is not None and isinstance(source, PlainSocket):
             piece = buffer[: await source.read_into(buffer[:left])]
@@ -265,7 +265,7 @@ async def read_hello(stream: Stream) -> tuple[bytes, str]:
     data = b""
     while (name := _server_name(data)) is None:
         more = await stream.read()
-        if not more or len(data) > _HELLO_MOST:
+        if not more or len(data) > _MAX_HELLO_BYTES:
             raise NoTlsError("it sent no TLS")
         data += more
     return data, name
@@ -276,18 +276,18 @@ def _server_name(data: bytes) -> str | None:
     message = b""
     while True:
         if data[:1] not in (b"", b"\x16") or data[1:2] not in (b"", b"\x03"):
-            raise NoTlsError("it is no TLS")
+            raise NoTlsError("it is not TLS")
         if len(data) < 5:
             return None
         (size,) = struct.unpack_from(">H", data, 3)
         if not 0 < size <= 2**14:
-            raise NoTlsError("it is no TLS")
+            raise NoTlsError("it is not TLS")
         message += data[5 : 5 + size]
         if message[:1] not in (b"", b"\x01"):
-            raise NoTlsError("it is no TLS")
+            raise NoTlsError("it is not TLS")
         if len(message) >= 4:
             whole = 4 + int.from_bytes(message[1:4])
-            if whole > _HELLO_MOST:
+            if whole > _MAX_HELLO_BYTES:
                 raise NoTlsError("its first message is too long")
             if len(message) >= whole:
                 return _name_in(message[4:whole])
