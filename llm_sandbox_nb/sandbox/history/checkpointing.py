@@ -77,22 +77,18 @@ class SandboxHistory:
 
     @property
     def folder(self) -> Path | None:
-        """See `History.folder`."""
         return self.store.folder if self.store else None
 
     @property
     def limit(self) -> int:
-        """See `History.limit`."""
         return self._limit
 
     @property
     def size(self) -> int:
-        """See `History.size`."""
         return self.store.size if self.store else 0
 
     @property
     def notice(self) -> str:
-        """See `History.notice`."""
         dropped = self.store.dropped if self.store else 0
         if not dropped:
             return ""
@@ -104,11 +100,9 @@ class SandboxHistory:
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """See `History.checkpoints`."""
         return self.store.checkpoints() if self.store else []
 
     def checkpoint(self, id: str) -> Checkpoint:
-        """See `History.checkpoint`."""
         return self.store_with(id).checkpoint(id)
 
     def store_with(self, id: str) -> HistoryStore:
@@ -138,7 +132,6 @@ class SandboxHistory:
     # -- the folder ----------------------------------------------------------------------------------------
 
     async def keep(self, folder: Path, continue_from: Path | None, limit: int | None) -> None:
-        """See `Sandbox.keep_history`."""
         async with self.lock:
             await finish_anyway(asyncio.to_thread(self._keep, folder.absolute(), continue_from, limit))
 
@@ -156,7 +149,6 @@ class SandboxHistory:
             self.forget_scan()
 
     def _continue(self, folder: Path, source: Path | None) -> None:
-        """Copy the existing checkpoints into a new folder."""
         if self.store is not None and self.store.checkpoints():
             if source is not None and source.absolute() != self.store.folder:
                 raise HistoryError(
@@ -198,7 +190,6 @@ class SandboxHistory:
     # -- checkpoints ---------------------------------------------------------------------------------------
 
     async def take(self, connection: ExecutorConnection) -> str:
-        """See `Sandbox.checkpoint`."""
         async with self.lock:
             return await self.take_locked(connection)
 

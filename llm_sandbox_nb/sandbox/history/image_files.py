@@ -72,9 +72,7 @@ class ImageFiles:
 
     async def _open_folder(self, folder: str, found: dict[str, Entry], other: Manifest) -> None:
         """Add the entries of the image in a folder. Entries that `other` names as in the image need not be read."""
-        if folder not in found:
-            return
-        if found[folder].type != FOLDER:
+        if folder not in found or found[folder].type != FOLDER:
             return
         names = await self._names(folder)
         same = {path for path in names if (entry := other.get(path)) is not None and entry.base}

@@ -279,7 +279,6 @@ class IndexReader:
         return self._index, changed
 
     def close(self) -> None:
-        """Close the files."""
         self._close_copy()
         self._source.close()
 

@@ -217,12 +217,10 @@ class PackReader:
         return self._open[name]
 
     def forget(self, name: str) -> None:
-        """Close a pack."""
         descriptor = self._open.pop(name, None)
         if descriptor is not None:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close all packs."""
         for name in list(self._open):
             self.forget(name)

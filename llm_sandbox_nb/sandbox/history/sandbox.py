@@ -48,16 +48,13 @@ class CheckpointingSandbox(Sandbox):
     async def keep_history(
         self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
     ) -> None:
-        """See `Sandbox.keep_history`."""
         source = None if continue_from is None else Path(continue_from)
         await self.history.keep(Path(folder), source, limit)
 
     async def checkpoint(self) -> str:
-        """See `Sandbox.checkpoint`."""
         return await self.retrying(self.history.take)
 
     async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
-        """See `Sandbox.changes`."""
         if a is None and b is None:
             return await self.changes_now()
         for id in (a, b):
@@ -76,12 +73,10 @@ class CheckpointingSandbox(Sandbox):
         return await asyncio.to_thread(compare, store, before, after)
 
     async def restore(self, checkpoint: str) -> Restored:
-        """See `Sandbox.restore`."""
         async with _LazyClone(self) as clone:
             return await restore(self.history, self.connect, checkpoint, clone.connect)
 
     async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> CheckpointingSandbox:
-        """See `Sandbox.fork`."""
         store = self.history.store_with(checkpoint)
         store.checkpoint(checkpoint)
         folder = None if history is None else Path(history)
@@ -119,7 +114,6 @@ class CheckpointingSandbox(Sandbox):
     async def list_files(
         self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
     ) -> list[FileEntry]:
-        """See `Sandbox.list_files`."""
         if at is None:
             return await self.list_files_now(path, depth=depth, limit=limit)
         manifest = self.history.manifest(at)

@@ -82,7 +82,6 @@ class HistoryStore:
         self._reader = PackReader(self._packs)
 
     def close(self) -> None:
-        """Close the files."""
         with self._mutex:
             self._reader.close()
             self._release()
@@ -272,12 +271,10 @@ class HistoryStore:
     # -- the image -----------------------------------------------------------------------------------------
 
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
-        """See `Index.image_entry`."""
         with self._mutex:
             return self._index.image_entry(path)
 
     def image_names(self, folder: str) -> list[str]:
-        """See `Index.image_names`."""
         with self._mutex:
             return self._index.image_names(folder)
 

@@ -52,12 +52,10 @@ class AllowedNetwork:
 
     @property
     def connections(self) -> Sequence[Connection]:
-        """See `contract.Network`."""
         return tuple(self._kept)
 
     @property
     def closed(self) -> str:
-        """See `contract.Network`."""
         return self._door.closed
 
     @property
@@ -70,11 +68,9 @@ class AllowedNetwork:
         self._proxy.internet = internet
 
     def permit(self, entry: str, *, once: bool = False) -> None:
-        """See `contract.Network`."""
         self._proxy.policy.permit(entry, once=once)
 
     async def close(self) -> None:
-        """See `contract.Network`."""
         await self._door.close()
 
     def _reported(self, connection: Connection) -> None:

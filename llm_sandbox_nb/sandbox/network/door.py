@@ -140,7 +140,6 @@ class DoorConnection:
         await self.abort()
 
     async def abort(self) -> None:
-        """Close the connection at once."""
         self._call.cancel()
         with contextlib.suppress(asyncio.CancelledError, SandboxLostError):
             await asyncio.wait({self._call})

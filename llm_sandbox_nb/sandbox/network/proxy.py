@@ -540,7 +540,6 @@ class _Watch:
         self._at = time.monotonic()
 
     def heard(self) -> None:
-        """Restart the timer."""
         self._at = time.monotonic()
 
     async def wait(self) -> int:

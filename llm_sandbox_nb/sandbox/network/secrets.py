@@ -85,7 +85,6 @@ class Secret:
 
     @property
     def placeholder(self) -> str:
-        """See `placeholder`."""
         return placeholder(self.name)
 
 

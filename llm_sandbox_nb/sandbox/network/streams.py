@@ -65,7 +65,6 @@ class PlainSocket:
         self.received = 0
 
     async def read(self) -> bytes:
-        """See `Stream`."""
         try:
             data = await self._loop.sock_recv(self._socket, _PIECE_BYTES)
         except OSError:
@@ -83,7 +82,6 @@ class PlainSocket:
         return size
 
     async def write(self, data: bytes | memoryview) -> None:
-        """See `Stream`."""
         self.sent += len(data)
         try:
             await self._loop.sock_sendall(self._socket, data)
@@ -91,7 +89,6 @@ class PlainSocket:
             raise ConnectionError("the other side has closed the connection") from error
 
     async def end_writing(self) -> None:
-        """See `Stream`."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -105,7 +102,6 @@ class PlainSocket:
         self.abort()
 
     def abort(self) -> None:
-        """Close the connection at once."""
         self._socket.close()
 
 
@@ -119,7 +115,6 @@ class SocketStream:
         self.received = 0
 
     async def read(self) -> bytes:
-        """See `Stream`."""
         try:
             data = await self._reader.read(_PIECE_BYTES)
         except (OSError, ssl.SSLError):
@@ -128,7 +123,6 @@ class SocketStream:
         return data
 
     async def write(self, data: bytes | memoryview) -> None:
-        """See `Stream`."""
         self.sent += len(data)
         self._writer.write(bytes(data))  # the transport keeps bytes that it cannot send at once
         try:
@@ -143,7 +137,6 @@ class SocketStream:
                 self._writer.write_eof()
 
     def abort(self) -> None:
-        """Close the connection at once."""
         self._writer.transport.abort()
 
 
@@ -157,7 +150,6 @@ class PrefixedStream:
         self.end_writing = stream.end_writing
 
     async def read(self) -> bytes:
-        """See `Stream`."""
         if self._first:
             first, self._first = self._first, b""
             return first
@@ -189,7 +181,6 @@ class TlsStream:
                 return
 
     async def read(self) -> bytes:
-        """See `Stream`."""
         while True:
             try:
                 return self._tls.read(_PIECE_BYTES)
@@ -201,7 +192,6 @@ class TlsStream:
                 return b""
 
     async def write(self, data: bytes | memoryview) -> None:
-        """See `Stream`."""
         view = memoryview(data)
         while view:
             try:
@@ -211,7 +201,6 @@ class TlsStream:
         await self._flush()
 
     async def end_writing(self) -> None:
-        """See `Stream`."""
         with contextlib.suppress(ssl.SSLError):
             self._tls.unwrap()
         await self._flush()
