@@ -13,19 +13,47 @@ from llm_sandbox_nb.version import __version__
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.agent.control.run_control import RunControl as RunControl
+    from llm_sandbox_nb.agent.errors import ControlError as ControlError
+    from llm_sandbox_nb.agent.errors import InputError as InputError
+    from llm_sandbox_nb.agent.errors import RunError as RunError
     from llm_sandbox_nb.agent.limits import RunLimits as RunLimits
+    from llm_sandbox_nb.card.export import ExportError as ExportError
     from llm_sandbox_nb.card.export import export_html as export_html
+    from llm_sandbox_nb.errors import LLMSandboxError as LLMSandboxError
+    from llm_sandbox_nb.model.contract import ModelError as ModelError
     from llm_sandbox_nb.model.contract import ModelSettings as ModelSettings
     from llm_sandbox_nb.runs.run import Run as Run
     from llm_sandbox_nb.runs.solve import solve as solve
+    from llm_sandbox_nb.sandbox.errors import HistoryError as HistoryError
+    from llm_sandbox_nb.sandbox.errors import ImageError as ImageError
+    from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError as IsolationUnavailableError
+    from llm_sandbox_nb.sandbox.errors import SandboxError as SandboxError
+    from llm_sandbox_nb.sandbox.errors import SandboxLostError as SandboxLostError
+    from llm_sandbox_nb.sandbox.errors import TransferError as TransferError
     from llm_sandbox_nb.sandbox.open import open_sandbox as open_sandbox
+    from llm_sandbox_nb.trajectory.journal import JournalError as JournalError
+    from llm_sandbox_nb.trajectory.run_folder import RunNotFoundError as RunNotFoundError
 
 
 __all__ = [
+    "ControlError",
+    "ExportError",
+    "HistoryError",
+    "ImageError",
+    "InputError",
+    "IsolationUnavailableError",
+    "JournalError",
+    "LLMSandboxError",
+    "ModelError",
     "ModelSettings",
     "Run",
     "RunControl",
+    "RunError",
     "RunLimits",
+    "RunNotFoundError",
+    "SandboxError",
+    "SandboxLostError",
+    "TransferError",
     "__version__",
     "export_html",
     "open_sandbox",
@@ -33,10 +61,24 @@ __all__ = [
 ]
 
 _PUBLIC = {
+    "ControlError": "llm_sandbox_nb.agent.errors",
+    "ExportError": "llm_sandbox_nb.card.export",
+    "HistoryError": "llm_sandbox_nb.sandbox.errors",
+    "ImageError": "llm_sandbox_nb.sandbox.errors",
+    "InputError": "llm_sandbox_nb.agent.errors",
+    "IsolationUnavailableError": "llm_sandbox_nb.sandbox.errors",
+    "JournalError": "llm_sandbox_nb.trajectory.journal",
+    "LLMSandboxError": "llm_sandbox_nb.errors",
+    "ModelError": "llm_sandbox_nb.model.contract",
     "ModelSettings": "llm_sandbox_nb.model.contract",
     "Run": "llm_sandbox_nb.runs.run",
     "RunControl": "llm_sandbox_nb.agent.control.run_control",
+    "RunError": "llm_sandbox_nb.agent.errors",
     "RunLimits": "llm_sandbox_nb.agent.limits",
+    "RunNotFoundError": "llm_sandbox_nb.trajectory.run_folder",
+    "SandboxError": "llm_sandbox_nb.sandbox.errors",
+    "SandboxLostError": "llm_sandbox_nb.sandbox.errors",
+    "TransferError": "llm_sandbox_nb.sandbox.errors",
     "export_html": "llm_sandbox_nb.card.export",
     "open_sandbox": "llm_sandbox_nb.sandbox.open",
     "solve": "llm_sandbox_nb.runs.solve",

@@ -11,6 +11,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 HIDDEN = "(key)"
 """What stands in a text in place of a key."""
 _SHORTEST = 8
@@ -25,7 +27,7 @@ _PLAIN = re.compile(r"[!-~]+")
 _known: set[str] = set()
 
 
-class KeyTextError(ValueError):
+class KeyTextError(LLMSandboxError, ValueError):
     """A key has characters that no key has. The message names where it came from, never the key."""
 
 

@@ -18,6 +18,8 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import IO
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 _RELATIVE = {os.open, os.mkdir, os.unlink, os.rename} <= os.supports_dir_fd
 _FOLDER = (
     os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -31,7 +33,7 @@ NAMES_MOST = 100_000
 """Files of a run that are listed."""
 
 
-class NotOwnFileError(OSError):
+class NotOwnFileError(LLMSandboxError, OSError):
     """A name leads to a link, a device, a pipe, a socket or a folder, or out of its folder. The message says so."""
 
 

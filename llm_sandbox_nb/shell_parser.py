@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 _OPERATORS = ("<<<", "<<-", "&>>", "||", "&&", ";;", "<<", ">>", "&>", ">&", "<&", "|&", "|", "&", ";", "(", ")",
               "<", ">", "\n")  # fmt: skip
 _REDIRECTIONS = frozenset({"<", ">", ">>", "&>", "&>>", ">&", "<&", "<<<"})
@@ -56,7 +58,7 @@ class Command:
     """Whether only a loop's or condition's keyword stands here; redirections belong to the whole loop."""
 
 
-class _OpenQuoteError(Exception):
+class _OpenQuoteError(LLMSandboxError):
     pass
 
 

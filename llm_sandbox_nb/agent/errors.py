@@ -5,22 +5,25 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-from llm_sandbox_nb.one_sentence import OneSentence
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.trajectory.events import StopReason
 
 
-class InputError(OneSentence, ValueError):
-    """The run cannot start: an empty task, a missing file, an invalid prompt configuration.
+class InputError(LLMSandboxError, ValueError):
+    """An argument of a run is invalid, or a file is missing. Nothing was started or written.
 
-    Nothing was started or written. The message is one sentence that says what to do.
+    For example, `solve("", model="scripted/strawberry")`: the task is empty.
     """
 
 
-class ControlError(OneSentence, RuntimeError):
-    """There is nothing to control, or the decision is invalid. The message is one sentence."""
+class ControlError(LLMSandboxError, RuntimeError):
+    """The run cannot be controlled in this way now. Nothing changed.
+
+    For example, `result.edit(command="ls")` when no call waits for a decision.
+    """
 
 
-class StopRun(Exception):  # noqa: N818 - it is not an error
+class StopRun(LLMSandboxError):  # noqa: N818 - it is not an error
     """The run is over. `error` is one sentence when the reason is a failure."""
 
     def __init__(self, reason: StopReason, error: str | None = None) -> None:
@@ -29,8 +32,16 @@ class StopRun(Exception):  # noqa: N818 - it is not an error
         self.error = error
 
 
-class RunError(OneSentence, Exception):
-    """The model, the sandbox or this program failed. `run` is the `Run` with everything recorded so far."""
+class RunError(LLMSandboxError):
+    """The model, the sandbox or this program failed during a run. The record up to this point is kept.
+
+    For example, continue a run after its sandbox was lost::
+
+        try:
+            result = await solve(task, model=model)
+        except RunError as error:
+            result = await error.run.resume()
+    """
 
     def __init__(self, message: str, run: Any) -> None:
         super().__init__(message)
@@ -40,5 +51,5 @@ class RunError(OneSentence, Exception):
     def _render_traceback_(self) -> list[str]:
         """The sentence; below what a function of the user's, or a bug, has raised."""
         cause = self.__cause__
-        own = cause is None or isinstance(cause, OneSentence)
+        own = cause is None or isinstance(cause, LLMSandboxError)
         return [*([] if own else traceback.format_exception(cause)), *super()._render_traceback_()]

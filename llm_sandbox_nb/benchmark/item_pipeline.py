@@ -24,6 +24,7 @@ from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.swe import score_patch
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.benchmark.text_scorers import Score
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.model.contract import BROKEN_OFF, Checkable, Model, ModelError
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -38,7 +39,7 @@ _FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
 """Errors that another attempt would meet again, and other items would not."""
 
 
-class FatalError(Exception):
+class FatalError(LLMSandboxError):
     """The benchmark must stop: no key, no engine, ... The message is one sentence; all results so far are kept."""
 
 

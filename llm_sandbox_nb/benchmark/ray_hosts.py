@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.sandbox import process
 from llm_sandbox_nb.sandbox.leftover_folders import make_owned_folder, remove_left_folders
@@ -58,7 +59,7 @@ class _Host:
         self.joining = asyncio.create_task(_ready(self))
 
 
-class CallLostError(Exception):
+class CallLostError(LLMSandboxError):
     """Every actor that a call was given to has died."""
 
 

@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 FILE = "results.jsonl"
 CONFIG = "config.json"
 SCORER = "scorer"
@@ -22,7 +24,7 @@ ANSWERED = ("", SCORER, JUDGE)
 Key = tuple[str, str, str, int]
 
 
-class ResultsError(ValueError):
+class ResultsError(LLMSandboxError, ValueError):
     """A folder of results cannot be used. The message is one sentence that says what to do."""
 
 

@@ -11,8 +11,10 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
+from llm_sandbox_nb.errors import LLMSandboxError
 
-class DataError(ValueError):
+
+class DataError(LLMSandboxError, ValueError):
     """Data cannot be used. The message is one sentence that says what to do."""
 
 

@@ -14,6 +14,7 @@ from llm_sandbox_nb.benchmark.ifbench import constraints_of, ifbench
 from llm_sandbox_nb.benchmark.math_scorer import is_one_value, math_equal
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, NO_GOLD, Score, exact, letter, rouge_l, set_f1
+from llm_sandbox_nb.errors import LLMSandboxError
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
 REWARDED_BY_DOMAIN = ("math", "physics", "chem", "biomed", "instruct_follow")
@@ -136,7 +137,7 @@ def gold_problem(scorer: str, row: Row) -> str:
     return ""
 
 
-class ScorerError(ValueError):
+class ScorerError(LLMSandboxError, ValueError):
     """The Python file of a task cannot be used. The message is one sentence that says what to do."""
 
 

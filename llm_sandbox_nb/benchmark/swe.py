@@ -28,6 +28,7 @@ from llm_sandbox_nb.benchmark.evidence import REPORT, Ran, run_tests
 from llm_sandbox_nb.benchmark.patches import GIT, apply, restore_tests
 from llm_sandbox_nb.benchmark.rows import DataError, Row
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 
 TEST_COMMAND = "python3 -m pytest -q {test}"
@@ -166,7 +167,7 @@ def _names(row: Row, column: str) -> list[str]:
     return list(value)
 
 
-class _DecidedError(Exception):
+class _DecidedError(LLMSandboxError):
     """The score is known; nothing more needs to run."""
 
     def __init__(self, score: Score) -> None:

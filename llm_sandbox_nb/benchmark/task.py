@@ -26,6 +26,7 @@ from llm_sandbox_nb.agent.prompts import PromptConfig, braces_of
 from llm_sandbox_nb.benchmark.scorers import RULES
 from llm_sandbox_nb.benchmark.swe import EVIDENCE, TEST_COMMAND
 from llm_sandbox_nb.encoded_text import text_of
+from llm_sandbox_nb.errors import LLMSandboxError
 
 TASKS = Path(__file__).with_name("tasks")
 _FILES = ("task.yaml", "task.yml", "config.yaml")
@@ -47,7 +48,7 @@ _WITH_NETWORK = "install packages, look things up, write tools"
 _WITHOUT_NETWORK = "it has no network and all that it needs, so write tools"
 
 
-class TaskError(ValueError):
+class TaskError(LLMSandboxError, ValueError):
     """A task cannot be used. The message is one sentence that says what to do."""
 
 

@@ -13,7 +13,7 @@ from llm_sandbox_nb.card.bundle import Caps, trajectory_json
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.card.frame import POLICY
 from llm_sandbox_nb.card.text import card_file, json_for_script
-from llm_sandbox_nb.one_sentence import OneSentence
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
@@ -44,8 +44,11 @@ def _assets() -> Traversable:
     return files("llm_sandbox_nb") / "notebook" / "page"
 
 
-class ExportError(OneSentence, Exception):
-    """The file cannot be made. The message is one sentence that says what to do."""
+class ExportError(LLMSandboxError):
+    """The page of a run cannot be written.
+
+    For example, `result.to_html("/proc/run.html")`: this folder is not writable.
+    """
 
 
 def export_html(run: RunRecord, path: str | Path, caps: Caps = CAPS) -> Path:

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 from llm_sandbox_nb.card.text import escape
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.plain_text import first_line
 
@@ -58,7 +59,7 @@ json.dump(told, sys.stdout)
 """
 
 
-class UnreadableTableError(Exception):
+class UnreadableTableError(LLMSandboxError):
     """The file cannot be read; says why, without a full stop."""
 
 

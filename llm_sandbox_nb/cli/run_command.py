@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED, INTERRUPTED, MODEL_ERROR, SANDBOX_ERROR, exit_code
 from llm_sandbox_nb.cli.printer import Printer, doubts_text, harmless
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
@@ -120,7 +121,7 @@ def exit_code_of(run: Run) -> int:
     return exit_code(run.stop_reason, run.trajectory.state(live=False).check)
 
 
-class NotStartedError(Exception):
+class NotStartedError(LLMSandboxError):
     """No run was started."""
 
     def __init__(self, message: str, code: int) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 Files = Mapping[str, bytes]
 LARGEST = 20 * 2**20
 """Bytes of a file that is checked."""
@@ -27,7 +29,7 @@ def read_files(folder: Path) -> Files:
     return found
 
 
-class _WrongError(Exception):
+class _WrongError(LLMSandboxError):
     """What is wrong with a result, in one sentence."""
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formats import (
     anthropic_messages,
     atif,
@@ -43,7 +44,6 @@ from llm_sandbox_nb.formats.entries import (
 )
 from llm_sandbox_nb.formats.file_kinds import kind_of_bytes, kind_of_json
 from llm_sandbox_nb.formats.received import parse_json
-from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.own_folder import NotOwnFileError, open_file
 from llm_sandbox_nb.own_folder import read_file as read_own_file
 from llm_sandbox_nb.trajectory import events as ev
@@ -61,7 +61,7 @@ _RUNS_MOST = 10_000
 """Runs of one file."""
 
 
-class NoRecordError(OneSentence, ValueError):
+class NoRecordError(LLMSandboxError, ValueError):
     """A file holds no record of a run in a known format. The message says what it holds instead."""
 
 
@@ -209,7 +209,7 @@ def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[Foreign
         raise NoRecordError(f"{shown} is no trajectory that can be read: {why[:300]}.") from error
 
 
-class _OtherKindError(ValueError):
+class _OtherKindError(LLMSandboxError, ValueError):
     """A file is something else than a record; the message is what it is."""
 
 

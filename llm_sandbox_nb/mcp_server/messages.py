@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 Json = dict[str, Any]
 Id = str | int
 
@@ -26,7 +28,7 @@ MESSAGE_BYTES = 16 * 1024 * 1024
 """Bytes of the largest message that is read."""
 
 
-class McpError(Exception):
+class McpError(LLMSandboxError):
     """A message that cannot be answered with a result. The text is one sentence."""
 
     def __init__(self, code: int, message: str, *, status: int = 400, data: Json | None = None) -> None:

@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 LIFETIME = 600.0
 """Seconds that a person has for an answer."""
 _LONGEST = 2000
 
 
-class RequestStateError(ValueError):
+class RequestStateError(LLMSandboxError, ValueError):
     """The state was made up or changed, is of another request or caller, is too old, or was used before."""
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 OUTPUT_CHARACTERS = 20_000
 """Characters of a result; what is longer is in a file that the result names."""
 LONGEST_WAIT = 240.0
@@ -21,7 +23,7 @@ _LARGEST = 2**53
 _MOST = {"max_entries": 2000, "limit": 100_000, "depth": 10}
 
 
-class ToolInputError(ValueError):
+class ToolInputError(LLMSandboxError, ValueError):
     """The arguments of a call cannot be used. The message is one sentence for the agent; nothing was done."""
 
 

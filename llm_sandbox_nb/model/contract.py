@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.known_keys import without_keys
-from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.trajectory.events import Usage
 
 DeltaCallback = Callable[[str, str], None]
@@ -52,8 +52,11 @@ class Reply:
     """Why a call that is written in the text does not count; empty when there is none, or all count."""
 
 
-class ModelError(OneSentence, Exception):
-    """A request failed for good, or may be retried. The message is one sentence that says what to do."""
+class ModelError(LLMSandboxError):
+    """The model cannot be asked, or its request failed. `kind` names the cause, `retryable` says if a retry may help.
+
+    For example, `solve(task, model="scripted/missing")`: this script does not exist.
+    """
 
     def __init__(
         self,

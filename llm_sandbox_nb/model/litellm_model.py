@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 
 from llm_sandbox_nb.daemon_threads import in_daemon_thread
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.known_keys import KeyFilter, has_key
 from llm_sandbox_nb.model.connection import SENDS_NEW_MESSAGES, Access, request_client
 from llm_sandbox_nb.model.contract import (
@@ -133,7 +134,7 @@ _MOST_REASONINGS = 4096
 _log = logging.getLogger(__name__)
 
 
-class _ListenerError(Exception):
+class _ListenerError(LLMSandboxError):
     """The callback for pieces failed; that is not the model's failure."""
 
 

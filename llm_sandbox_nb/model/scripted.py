@@ -32,6 +32,7 @@ import httpx
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.errors import Target, to_model_error
 from llm_sandbox_nb.model.known_history import KnownHistories
@@ -298,7 +299,7 @@ def _pieces(script: Script, turn: ScriptTurn) -> Iterator[tuple[str, str]]:
         yield from (("", "") for _ in script.pieces(call.text))
 
 
-class _ServerError(Exception):
+class _ServerError(LLMSandboxError):
     """An error of the script, in the form in which a server's own comes."""
 
     def __init__(self, error: ScriptError) -> None:

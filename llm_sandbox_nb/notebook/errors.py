@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 E = TypeVar("E", bound=BaseException)
 
 
@@ -17,12 +19,8 @@ def in_one_sentence(error: E, message: str | None = None) -> E:
     return error
 
 
-class SandboxMagicError(Exception):
-    """A magic failed. The message says what to do."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        in_one_sentence(self)
+class SandboxMagicError(LLMSandboxError):
+    """A magic failed."""
 
 
 class SandboxUsageError(SandboxMagicError):

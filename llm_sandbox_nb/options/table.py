@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.isolations import ISOLATION_VARIABLE, NETWORKS, PROFILES, isolation_choices
 
 Convert = Callable[[Any], Any]
 
 
-class UsageError(Exception):
+class UsageError(LLMSandboxError):
     """The command line, a settings file or a cell cannot be understood. The message is one sentence on what to do."""
 
 

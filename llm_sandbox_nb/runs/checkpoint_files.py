@@ -22,7 +22,7 @@ from llm_sandbox_nb.sandbox.contract import Changes, Directories
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.history.diff import compare
 from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, moved, own_files
-from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history
+from llm_sandbox_nb.sandbox.history.store import HistoryStore, is_history, reading_history
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.run_folder import FILES, HISTORY
@@ -116,7 +116,7 @@ class CheckpointFiles:
         """Whether a checkpoint is kept."""
         if checkpoint is None or not is_history(self._folder):
             return False
-        with self._store() as store:
+        with reading_history(self._folder) as store:
             return any(one.id == checkpoint for one in store.checkpoints())
 
     async def changes_to(self, checkpoint: str) -> Changes:
@@ -132,12 +132,12 @@ class CheckpointFiles:
         return Changes() if now is None else await asyncio.to_thread(self._between, now, checkpoint)
 
     def _between(self, a: str, b: str) -> Changes:
-        with self._store() as store:
+        with reading_history(self._folder) as store:
             return compare(store, store.manifest(a), store.manifest(b))
 
     def manifest(self, checkpoint: str) -> Mapping[str, Entry]:
         """All entries at a checkpoint. Raises HistoryError when it is not kept."""
-        with self._store() as store:
+        with reading_history(self._folder) as store:
             return dict(store.manifest(checkpoint))
 
     def own(self, checkpoint: str, since: str | None = None) -> dict[str, Entry]:
@@ -148,7 +148,7 @@ class CheckpointFiles:
         """
         found = self._run.trajectory.changed_by_others(since or checkpoint)
         pairs = [(one.before, one.after) for one in found] + ([(since, checkpoint)] if since else [])
-        with self._store() as store:
+        with reading_history(self._folder) as store:
             kept = {one.id for one in store.checkpoints()}
             others = [
                 (store.manifest(before), store.manifest(after))
@@ -159,7 +159,7 @@ class CheckpointFiles:
 
     def of_image(self, path: str) -> Entry | None:
         """What the image, or the engine, has at a path, where the history knows it."""
-        with self._store() as store:
+        with reading_history(self._folder) as store:
             known = store.image_entry(path)
         return None if known is None else known[0]
 
@@ -170,7 +170,7 @@ class CheckpointFiles:
             HistoryError: it is not kept.
             OutputLimitExceededError: it has more than `limit` bytes.
         """
-        with self._store() as store:
+        with reading_history(self._folder) as store:
             return store.read(entry, limit)
 
     @contextmanager
@@ -178,16 +178,8 @@ class CheckpointFiles:
         """The history, and all entries at a checkpoint by the paths that they have in a container."""
         sandbox = self._run.trajectory.sandbox
         own_root = sandbox is not None and has_own_root(sandbox.protection.get("isolation"))
-        with self._store() as store:
+        with reading_history(self._folder) as store:
             yield store, moved(store.manifest(checkpoint), Directories().root if own_root else "/")
-
-    @contextmanager
-    def _store(self) -> Iterator[HistoryStore]:
-        store = HistoryStore(self._folder, readonly=True)
-        try:
-            yield store
-        finally:
-            store.close()
 
 
 def starting_files(run: RunRecord, step: int = 0) -> StartingFiles | None:

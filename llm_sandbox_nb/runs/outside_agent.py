@@ -35,6 +35,7 @@ from llm_sandbox_nb.agent.run_record import (
 from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.agent.tools.outside_tools import KeepingTool, outside_toolbox
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.runs.rewind import runs_since
 from llm_sandbox_nb.runs.run import Run
@@ -70,7 +71,7 @@ REWOUND = (
 WITHDRAWN = "The call was withdrawn before it was executed; nothing was done."
 
 
-class OutsideError(Exception):
+class OutsideError(LLMSandboxError):
     """A call cannot be executed. The message is one sentence for the agent; nothing was done."""
 
 

@@ -39,7 +39,7 @@ from llm_sandbox_nb.runs.checkpoint_files import (
 from llm_sandbox_nb.runs.event_loops import Awaitable
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, Sandbox
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
-from llm_sandbox_nb.sandbox.history.store import HistoryStore
+from llm_sandbox_nb.sandbox.history.store import reading_history
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
@@ -346,11 +346,8 @@ def _differing(folder: Path, a: str | None, b: str) -> int:
     """How many paths differ for a person, who does not count the times of folders."""
     if a is None:
         return 0
-    store = HistoryStore(folder / HISTORY, readonly=True)
-    try:
+    with reading_history(folder / HISTORY) as store:
         return len(differing_paths(store.manifest(a), store.manifest(b)))
-    finally:
-        store.close()
 
 
 def record_files(recorder: Recorder, step: int) -> None:

@@ -1,36 +1,56 @@
-"""Every exception a sandbox raises. Each message is one sentence that says what to do."""
+"""Exceptions that sandboxes raise. `llm_sandbox_nb.errors` draws the tree."""
 
 from __future__ import annotations
 
-from llm_sandbox_nb.one_sentence import OneSentence
+from llm_sandbox_nb.errors import LLMSandboxError
 
 
-class SandboxError(OneSentence, Exception):
-    """Base of everything the sandbox room raises on purpose."""
+class SandboxError(LLMSandboxError):
+    """A sandbox cannot be opened, or failed. Base of the exceptions that sandboxes raise.
+
+    For example, use another isolation if no container can be started::
+
+        try:
+            box = await open_sandbox("docker")
+        except SandboxError:
+            box = await open_sandbox("bubblewrap")
+    """
 
 
 class IsolationUnavailableError(SandboxError):
-    """The isolation asked for cannot work here: no engine, no `bwrap`, no user namespaces."""
+    """The chosen isolation cannot work here. No sandbox was opened.
+
+    For example, `open_sandbox("docker")` on a machine without a Docker engine.
+    """
 
 
 class ImageError(SandboxError):
-    """The image is missing, cannot be pulled or built, or has no bash or python3."""
+    """The image is missing, cannot be pulled or built, or has no bash or python3. No sandbox was opened.
+
+    For example, `open_sandbox("docker", image="no-such-image")`.
+    """
 
 
 class SandboxLostError(SandboxError):
-    """The sandbox died or stopped answering; nothing more can be done with it."""
+    """The sandbox died or stopped answering. Every further call raises this error: open a new sandbox.
+
+    For example, `box.run("ls")` after `box.close()`.
+    """
 
 
 class SandboxUserError(SandboxError):
-    """A command was to run as a user the sandbox cannot switch to."""
+    """The sandbox cannot run a command as the requested user."""
 
 
 class PolicyError(SandboxError):
-    """A site's policy does not allow what was asked for (isolation, image, network, number of sandboxes)."""
+    """The site's policy does not allow the requested isolation, image, network or number of sandboxes."""
 
 
 class TransferError(SandboxError):
-    """An upload or download was refused or went over its limits; says which member and why."""
+    """An upload or download was refused or exceeded a limit. The message names the file and the reason.
+
+    For example, `box.upload("/dev/null", "input")`: a device is neither a file nor a folder.
+    """
 
 
 class OutputLimitExceededError(SandboxError):
@@ -38,8 +58,11 @@ class OutputLimitExceededError(SandboxError):
 
 
 class HistoryError(SandboxError):
-    """A checkpoint, or the content of a file at it, is not there (any more); or a history cannot be used."""
+    """A checkpoint or a file in it is missing, or the history cannot be used. The files are unchanged.
+
+    For example, `box.restore("no-such-checkpoint")`.
+    """
 
 
 class HistoryNotWrittenError(HistoryError):
-    """This machine cannot write a history: its disk is full, for example. The sandbox is as it was."""
+    """The history cannot be written, for example because the disk is full. The sandbox is unchanged."""

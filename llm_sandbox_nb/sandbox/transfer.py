@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.own_folder import kind_of
 from llm_sandbox_nb.sandbox.contract import TransferKind
 from llm_sandbox_nb.sandbox.errors import TransferError
@@ -332,7 +333,7 @@ def _check_only(name: bytes, reader: TreeRecordReader) -> None:
     )
 
 
-class _RefusedError(Exception):
+class _RefusedError(LLMSandboxError):
     """An entry that is not written; says why."""
 
 

@@ -21,6 +21,7 @@ from jupyter_server.base.handlers import JupyterHandler
 from tornado import web
 from tornado.iostream import StreamClosedError
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN, McpEndpoint, initialized, modern_client
 from llm_sandbox_nb.mcp_server.messages import (
     HEADER_MISMATCH,
@@ -137,7 +138,7 @@ class KernelHost:
         return {"text": text, "data": {"sandboxes": found}, "error": False}
 
 
-class _NotOpenError(Exception):
+class _NotOpenError(LLMSandboxError):
     """There is no run that the call could be a step of."""
 
 

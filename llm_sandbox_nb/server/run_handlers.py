@@ -12,6 +12,7 @@ from jupyter_server.auth.decorator import authorized, ws_authenticated
 from tornado import web
 from tornado.websocket import WebSocketClosedError
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors, until_taken
 from llm_sandbox_nb.server.relay import TOO_SLOW
 from llm_sandbox_nb.server.runs import (
@@ -42,7 +43,7 @@ _BREATH = 0.03
 """Seconds between two messages that hold nothing but unfinished text."""
 
 
-class TooSlowError(Exception):
+class TooSlowError(LLMSandboxError):
     """A watcher does not take what is sent to it."""
 
 

@@ -19,6 +19,7 @@ from typing import IO, Any, Literal, Protocol
 from traitlets import Float, Integer
 from traitlets.config import LoggingConfigurable
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
 from llm_sandbox_nb.server.kernels import ServerKernels
 from llm_sandbox_nb.trajectory.decisions import TimeDecision, parse_decision
@@ -44,7 +45,7 @@ class ForeignRunError(SandboxError):
     """The run belongs to another kernel."""
 
 
-class PublisherError(ValueError):
+class PublisherError(LLMSandboxError, ValueError):
     """A publisher broke the protocol."""
 
 

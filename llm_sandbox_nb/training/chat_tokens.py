@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_end
 
@@ -52,7 +53,7 @@ class Tokenizer(Protocol):
         ...
 
 
-class TemplateError(ValueError):
+class TemplateError(LLMSandboxError, ValueError):
     """A tokenizer's chat template cannot be used. The message is one sentence that says what to do."""
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.isolations import NETWORKS
 
 CONFIGS = Path(__file__).with_name("configs")
@@ -21,7 +22,7 @@ MODES = ("sandbox", "sandbox-prompt", "llm")
 ENGINES = ("transformers", "vllm", "vllm-server")
 
 
-class ConfigError(ValueError):
+class ConfigError(LLMSandboxError, ValueError):
     """A configuration cannot be used. The message is one sentence that says what to do."""
 
 

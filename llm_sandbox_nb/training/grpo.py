@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.training.config import TrainingConfig
 from llm_sandbox_nb.training.generation import Generated
 from llm_sandbox_nb.training.policy import Sampling
@@ -26,7 +27,7 @@ RunRollouts = Callable[[list[str], Any], list[Rollout]]
 OnAdvantages = Callable[[list[float]], None]
 
 
-class MissingPackageError(ImportError):
+class MissingPackageError(LLMSandboxError, ImportError):
     """The extra `[rl]` is not installed."""
 
 

@@ -29,6 +29,7 @@ from llm_sandbox_nb.analysis.behaviour import behaviour_of
 from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
 from llm_sandbox_nb.benchmark.results import ResultsError, append_line, read_lines
 from llm_sandbox_nb.benchmark.results_folder import LOCK, FolderLock
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.training.config import TrainingConfig, load_config
 from llm_sandbox_nb.training.rollouts import LOST, Rollout
 from llm_sandbox_nb.trajectory import events as ev
@@ -49,7 +50,7 @@ COMPLETE = "complete"
 _STEP = re.compile(r"step-(\d+)$")
 
 
-class RecordError(ValueError):
+class RecordError(LLMSandboxError, ValueError):
     """The folder of a training cannot be used. The message is one sentence that says what to do."""
 
 

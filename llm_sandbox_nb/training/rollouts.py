@@ -24,6 +24,7 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task, without_network
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -42,7 +43,7 @@ GRACE = 120.0
 """Seconds beyond its deadline after which a rollout is lost, whatever it waits for."""
 
 
-class RolloutError(Exception):
+class RolloutError(LLMSandboxError):
     """No rollout can work: no engine, no image, no scorer. The message is one sentence that says what to do."""
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import clip
 from llm_sandbox_nb.known_keys import without_keys, without_keys_in
-from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.own_folder import (
     NotOwnFileError,
     is_file,
@@ -39,11 +39,14 @@ _PREVIEW = 4000
 """Characters of such a text in the event: its beginning and its end."""
 
 
-class JournalError(OneSentence, Exception):
-    """A journal cannot be read or begun, or another process writes it. The message says why."""
+class JournalError(LLMSandboxError):
+    """The journal of a run cannot be read or started, or another process is writing it.
+
+    For example, `Run.load(folder)` of a journal with a damaged line in its middle.
+    """
 
 
-class JournalNotWrittenError(OSError):
+class JournalNotWrittenError(LLMSandboxError, OSError):
     """The record of a run cannot be written: the disk is full, for example."""
 
 

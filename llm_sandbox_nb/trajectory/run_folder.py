@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 
-from llm_sandbox_nb.one_sentence import OneSentence
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.own_folder import file_names, is_file
 
 JOURNAL = "journal.jsonl"
@@ -29,8 +29,11 @@ _SHORTEST = 4
 """Characters of a short id, at least."""
 
 
-class RunNotFoundError(OneSentence, FileNotFoundError):
-    """No run has this name, or several have. The message says what to do."""
+class RunNotFoundError(LLMSandboxError, FileNotFoundError):
+    """A name or path does not lead to exactly one run.
+
+    For example, `Run.load("/no/such/run")`.
+    """
 
 
 class RunFile(os.PathLike[str]):

@@ -133,7 +133,7 @@ def test_every_event_has_its_heading_and_every_field_a_row() -> None:
 
 def test_every_public_name_has_its_docstring_on_the_page() -> None:
     public = [name for name in llm_sandbox_nb.__all__ if name != "__version__"]
-    shown = re.findall(r"^\.\. auto(?:function|class):: ([\w.]+)$", page("api.md"), re.MULTILINE)
+    shown = re.findall(r"^\.\. auto(?:function|class|exception):: ([\w.]+)$", page("api.md"), re.MULTILINE)
     for path in shown:
         module, _, name = path.rpartition(".")
         assert hasattr(importlib.import_module(module), name), path
@@ -236,3 +236,9 @@ def test_a_beginning_that_is_no_sentence_is_an_error(
     )
     with pytest.raises(KeyError, match="No sentence begins like this any more"):
         reference.errors(first=True)
+
+
+def test_every_public_name_is_in_a_table_of_the_python_page() -> None:
+    text = page("python.md")
+    public = [name for name in llm_sandbox_nb.__all__ if name != "__version__"]
+    assert [name for name in public if not re.search(rf"`{name}\b|^## {name}$", text, re.MULTILINE)] == []

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from llm_sandbox_nb.agent.tools.toolbox import ARGUMENTS
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import shorten
-from llm_sandbox_nb.one_sentence import OneSentence
 
 Place = Literal["call", "observation"]
 
@@ -26,7 +26,7 @@ _LONGEST = 2_000
 _MOST_PARTS = 200
 
 
-class BreakpointError(OneSentence, ValueError):
+class BreakpointError(LLMSandboxError, ValueError):
     """An expression is not a valid breakpoint. The message is one sentence."""
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from llm_sandbox_nb.agent.control.breakpoints import Breakpoint, Moment
 from llm_sandbox_nb.agent.tools.toolbox import only_edits
 from llm_sandbox_nb.daemon_threads import in_daemon_thread
-from llm_sandbox_nb.one_sentence import OneSentence
+from llm_sandbox_nb.errors import LLMSandboxError
 
 Approve = Literal["ask", "edits", "auto"]
 """`ask`: every call waits for approval. `edits`: only commands do, not the editor and submit. `auto`: none does."""
@@ -19,7 +19,7 @@ Predicate = Callable[[Moment], Any]
 """Whether to pause. May be a coroutine function; any other function is called in its own thread."""
 
 
-class PauseRulesError(OneSentence, ValueError):
+class PauseRulesError(LLMSandboxError, ValueError):
     """The pause rules are invalid. The message is one sentence."""
 
 

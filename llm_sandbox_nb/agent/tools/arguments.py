@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.trajectory.events import clean_text
 
 _SHOWN = 80
@@ -17,7 +18,7 @@ _AROUND = 30
 _LARGEST = 2**53
 
 
-class ArgumentsError(Exception):
+class ArgumentsError(LLMSandboxError):
     """A call cannot be executed as it was written. The message is for the model."""
 
     def __init__(self, message: str, kind: str = "bad_arguments") -> None:

@@ -17,6 +17,7 @@ from llm_sandbox_nb.agent.tools.text_file import (
     replace_once,
 )
 from llm_sandbox_nb.agent.tools.tool import CallView, Outcome, Tool, ToolContext
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
 from llm_sandbox_nb.trajectory.events import clean_text
@@ -30,7 +31,7 @@ _LISTED = 200
 _NAMED_LINES = 20
 
 
-class EditorError(Exception):
+class EditorError(LLMSandboxError):
     """The command cannot be done; nothing was changed. The message is for the model."""
 
 

@@ -7,6 +7,7 @@ import codecs
 import re
 from dataclasses import dataclass, replace
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange
 from llm_sandbox_nb.trajectory.events import FileDiff, clean_text
 from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
@@ -25,11 +26,11 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _SAMPLE = 256 * 1024
 
 
-class NotTextError(Exception):
+class NotTextError(LLMSandboxError):
     """The bytes are not text in any encoding we can write back unchanged."""
 
 
-class NotEncodableError(Exception):
+class NotEncodableError(LLMSandboxError):
     """The new text has a character that the file's encoding does not have; says which."""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.model.contract import ModelError
 
 _MAGIC = b"GGUF"
@@ -27,7 +28,7 @@ _KEPT_ENDS = (
 )  # fmt: skip
 
 
-class _NotGgufError(Exception):
+class _NotGgufError(LLMSandboxError):
     """The file is no GGUF; the message continues `... is no GGUF file`."""
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.local.loading_progress import Share, show
@@ -23,7 +24,7 @@ _PIECE = 1 << 20
 _SUM = re.compile(r"[0-9a-f]{64}")
 
 
-class FetchStoppedError(Exception):
+class FetchStoppedError(LLMSandboxError):
     """Nobody waits for the file any more."""
 
 

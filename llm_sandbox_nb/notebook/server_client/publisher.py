@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.agent.control.run_control import execute_decision
 from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.decisions import parse_decision
@@ -48,7 +49,7 @@ _FOR_GOOD = (4403,)
 """Close codes after which connecting again is of no use."""
 
 
-class _AwayError(Exception):
+class _AwayError(LLMSandboxError):
     """The server does not answer at this moment."""
 
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.notebook.server_client.address import START_TIMEOUT, ServerAddress, ask_server
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Protection
@@ -30,7 +31,7 @@ SANDBOX_ENDED = 4410
 _CONNECT_TIMEOUT = 10.0
 
 
-class ServerUnreachableError(Exception):
+class ServerUnreachableError(LLMSandboxError):
     """The server does not answer at this moment; it may later."""
 
 

@@ -1,4 +1,4 @@
-"""The history of one sandbox: takes checkpoints, keeps them, and reads them."""
+"""History of one sandbox: creates, stores and reads checkpoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
 from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, delta, moved
 from llm_sandbox_nb.sandbox.history.packs import PackWriter, storing
 from llm_sandbox_nb.sandbox.history.snapshot import (
-    ENTRIES_MOST,
+    MAX_ENTRIES,
     SnapshotReader,
     apply_snapshot,
     scanned_roots,
@@ -31,6 +31,7 @@ from llm_sandbox_nb.sandbox.history.store import (
     HistoryStore,
     is_history,
     is_history_in_use,
+    reading_history,
     remove_history,
 )
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
@@ -39,20 +40,20 @@ from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 
 CHECKPOINT_TIMEOUT = 180.0
 SCAN_SECONDS = 120.0
-"""Seconds after which a scan ends with what it has found."""
-SPARE = 256 * 1024 * 1024
+"""Seconds after which a scan stops and reports the files found so far."""
+SPARE_BYTES = 256 * 1024 * 1024
 """Bytes of this machine's disk that a checkpoint leaves free."""
-SPARE_OF_RESTORE = 16 * 1024 * 1024
-"""The same of the checkpoint before files are restored: a person asked for that, and it changes little."""
+SPARE_BYTES_OF_RESTORE = 16 * 1024 * 1024
+"""Bytes left free by the checkpoint before a restore; lower, because a user asked for the restore."""
 _PREFIX = "llm-sandbox-history-"
 _T = TypeVar("_T")
 
 
 class SandboxHistory:
-    """See `History`. Used from one event loop; whoever scans or restores the sandbox holds `lock`.
+    """History of one sandbox; see `History`. Use from one event loop, and hold `lock` while scanning or restoring.
 
     Args:
-        scope: which files it covers, in a sentence.
+        scope: which files the history covers, in a sentence.
         below: the only folder whose files the sandbox may report.
     """
 
@@ -76,22 +77,18 @@ class SandboxHistory:
 
     @property
     def folder(self) -> Path | None:
-        """See `History.folder`."""
         return self.store.folder if self.store else None
 
     @property
     def limit(self) -> int:
-        """See `History.limit`."""
         return self._limit
 
     @property
     def size(self) -> int:
-        """See `History.size`."""
         return self.store.size if self.store else 0
 
     @property
     def notice(self) -> str:
-        """See `History.notice`."""
         dropped = self.store.dropped if self.store else 0
         if not dropped:
             return ""
@@ -103,24 +100,22 @@ class SandboxHistory:
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """See `History.checkpoints`."""
         return self.store.checkpoints() if self.store else []
 
     def checkpoint(self, id: str) -> Checkpoint:
-        """See `History.checkpoint`."""
         return self.store_with(id).checkpoint(id)
 
     def store_with(self, id: str) -> HistoryStore:
-        """The store that must hold a checkpoint. Raises HistoryError when there is no checkpoint at all."""
+        """Return the store that must hold a checkpoint. Raises HistoryError if this sandbox has no checkpoints."""
         if self.store is None:
-            raise HistoryError(f"This sandbox has no checkpoint {id!r} because it has none yet.")
+            raise HistoryError(f"This sandbox has no checkpoint {id!r}: no checkpoint was taken yet.")
         return self.store
 
     def manifest(self, id: str) -> Manifest:
-        """All entries at a checkpoint, as they would be in this sandbox.
+        """Return all entries at a checkpoint, with paths as in this sandbox.
 
         Raises:
-            HistoryError: there is no such checkpoint, or it has files where this sandbox can have none.
+            HistoryError: if the checkpoint does not exist, or has files where this sandbox cannot have any.
         """
         store = self.store_with(id)
         found = moved(store.manifest(id), self.below)
@@ -137,7 +132,6 @@ class SandboxHistory:
     # -- the folder ----------------------------------------------------------------------------------------
 
     async def keep(self, folder: Path, continue_from: Path | None, limit: int | None) -> None:
-        """See `Sandbox.keep_history`."""
         async with self.lock:
             await finish_anyway(asyncio.to_thread(self._keep, folder.absolute(), continue_from, limit))
 
@@ -155,7 +149,6 @@ class SandboxHistory:
             self.forget_scan()
 
     def _continue(self, folder: Path, source: Path | None) -> None:
-        """Copy the checkpoints there are into a new folder."""
         if self.store is not None and self.store.checkpoints():
             if source is not None and source.absolute() != self.store.folder:
                 raise HistoryError(
@@ -164,11 +157,8 @@ class SandboxHistory:
                 )
             self.store.continue_in(folder)
         elif source is not None:
-            store = HistoryStore(source, readonly=True)
-            try:
+            with reading_history(source) as store:
                 store.continue_in(folder)
-            finally:
-                store.close()
 
     def forget_scan(self) -> None:
         """Let the next scan report everything."""
@@ -200,17 +190,16 @@ class SandboxHistory:
     # -- checkpoints ---------------------------------------------------------------------------------------
 
     async def take(self, connection: ExecutorConnection) -> str:
-        """See `Sandbox.checkpoint`."""
         async with self.lock:
             return await self.take_locked(connection)
 
     async def take_locked(
-        self, connection: ExecutorConnection, pinned: Collection[str] = (), *, spare: int = SPARE
+        self, connection: ExecutorConnection, pinned: Collection[str] = (), *, spare: int = SPARE_BYTES
     ) -> str:
-        """Take a checkpoint while holding `lock`; `pinned` checkpoints are not dropped for it.
+        """Take a checkpoint while holding `lock`. Never drop `pinned` checkpoints to make room.
 
         Raises:
-            HistoryNotWrittenError: this machine's disk would have less than `spare` bytes.
+            HistoryNotWrittenError: if this machine's disk would have less than `spare` bytes.
         """
         first = self.last_scan is None
         scan, found = await self.scan_locked(connection, spare=spare)
@@ -227,12 +216,12 @@ class SandboxHistory:
         return await finish_anyway(asyncio.to_thread(scan.commit, found, pinned))
 
     async def scan_locked(
-        self, connection: ExecutorConnection, *, spare: int = SPARE
+        self, connection: ExecutorConnection, *, spare: int = SPARE_BYTES
     ) -> tuple[PendingCheckpoint, dict[str, Entry]]:
-        """Scan the files while holding `lock`. Returns all entries, and what can keep them as a checkpoint.
+        """Scan the files while holding `lock`. Return the pending checkpoint and all entries.
 
         Raises:
-            HistoryNotWrittenError: this machine's disk would have less than `spare` bytes.
+            HistoryNotWrittenError: if this machine's disk would have less than `spare` bytes.
         """
         store = await asyncio.to_thread(self._open)
         scan = PendingCheckpoint(self, store, room_for_content(store, spare))
@@ -257,7 +246,7 @@ class HistoryCopy:
 
     @classmethod
     def of(cls, source: HistoryStore, folder: Path | None) -> HistoryCopy:
-        """Copy a history into `folder`, or a temporary one. Raises HistoryError."""
+        """Copy a history into `folder`, or into a temporary folder if None. Raises HistoryError."""
         target = Path(tempfile.mkdtemp(prefix=_PREFIX)) if folder is None else folder.absolute()
         return cls(source.continued_in(target), folder is None)
 
@@ -269,10 +258,10 @@ class HistoryCopy:
 
 
 def room_for_content(store: HistoryStore, spare: int) -> int:
-    """Bytes of content that one checkpoint may take.
+    """Return the maximum bytes of content for one checkpoint.
 
     Raises:
-        HistoryNotWrittenError: this machine's disk would have less than `spare` bytes.
+        HistoryNotWrittenError: if this machine's disk would have less than `spare` bytes.
     """
     free = shutil.disk_usage(store.folder).free
     if free <= spare:
@@ -284,7 +273,7 @@ def room_for_content(store: HistoryStore, spare: int) -> int:
 
 
 class PendingCheckpoint:
-    """One scan of the files, which becomes a checkpoint if anything has changed."""
+    """Scan of the files that becomes a checkpoint if anything has changed."""
 
     def __init__(self, history: SandboxHistory, store: HistoryStore, room: int) -> None:
         self.id = secrets.token_hex(8)
@@ -298,8 +287,8 @@ class PendingCheckpoint:
         self._incomplete = ""
 
     def request(self) -> dict[str, Any]:
-        """The request to the executor."""
-        limits = {"entries": ENTRIES_MOST // 2, "bytes": self._room, "seconds": SCAN_SECONDS}
+        """Return the request to the executor."""
+        limits = {"entries": MAX_ENTRIES // 2, "bytes": self._room, "seconds": SCAN_SECONDS}
         return {
             "op": "checkpoint",
             "id": self.id,
@@ -309,10 +298,10 @@ class PendingCheckpoint:
         }
 
     def entries(self, outcome: Mapping[str, Any]) -> dict[str, Entry]:
-        """All entries there are now.
+        """Return all current entries.
 
         Raises:
-            ProtocolError: the sandbox reported something impossible.
+            ProtocolError: if the sandbox reported something impossible.
         """
         history, snapshot = self._history, self.reader.parse()
         incremental = outcome.get("incremental") is True
@@ -328,10 +317,10 @@ class PendingCheckpoint:
         return found
 
     def commit(self, found: dict[str, Entry], pinned: Collection[str] = (), *, changed: bool = False) -> str:
-        """Keep the entries if anything has changed, or is `changed` for sure. Returns the sandbox's checkpoint.
+        """Store the entries if anything has changed, or always if `changed`. Return the id of the current checkpoint.
 
         Raises:
-            HistoryNotWrittenError: this machine's disk is full.
+            HistoryNotWrittenError: if this machine's disk is full.
         """
         history, store = self._history, self._store
         if not changed and self._unchanged(found):
@@ -362,7 +351,7 @@ class PendingCheckpoint:
         )
 
     def discard(self, found: dict[str, Entry]) -> None:
-        """Remember the entries without keeping them: the history's head holds the same."""
+        """Remember the entries without storing them, because the head of the history has the same."""
         self.content.discard()
         self._remember(found)
 
@@ -378,7 +367,7 @@ def _printable(text: object) -> str:
 
 
 async def finish_anyway(work: Awaitable[_T]) -> _T:
-    """Wait for work that must not stop half-way: a cancellation is raised after it."""
+    """Wait for work that must not stop half-way; raise a cancellation afterwards."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -21,35 +21,35 @@ from llm_sandbox_nb.sandbox.history.manifest import (
 )
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 
-TEXT_MOST = 256 * 1024
-"""Bytes of a file up to which its text is shown."""
-TEXTS_MOST = 16 * 1024 * 1024
-FILES_MOST = 2000
-_NAMES = {FILE: "file", FOLDER: "folder", LINK: "link"}
+MAX_TEXT_BYTES = 256 * 1024
+"""Maximum bytes of a file whose text is shown."""
+MAX_TEXTS_BYTES = 16 * 1024 * 1024
+MAX_FILES = 2000
+_KIND_NAMES = {FILE: "file", FOLDER: "folder", LINK: "link"}
 Kind = Literal["added", "modified", "deleted"]
 
 
 def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
-    """What differs between two manifests.
+    """Compare two manifests.
 
-    Folders count when they were added, deleted or changed rights. Where the image was read (`ImageFiles.expand`), its
+    Folders count if they were added, deleted or changed rights. Where the image was read (`ImageFiles.expand`), its
     files do not count as new.
     """
     differing = sorted(differing_paths(before, after), key=os.fsencode)
-    room = TEXTS_MOST
+    room = MAX_TEXTS_BYTES
     found = []
-    for path in differing[:FILES_MOST]:
+    for path in differing[:MAX_FILES]:
         change = _change(store, path, before.get(path), after.get(path), room)
         room -= len(change.before or b"") + len(change.after or b"")
         found.append(change)
     incomplete = ""
-    if len(differing) > FILES_MOST:
-        incomplete = f"{len(differing) - FILES_MOST} more paths differ."
+    if len(differing) > MAX_FILES:
+        incomplete = f"{len(differing) - MAX_FILES} more paths differ."
     return Changes(tuple(found), incomplete)
 
 
 def differing_paths(before: Manifest, after: Manifest) -> list[str]:
-    """Paths that differ for a person: other times of a folder do not count."""
+    """Return the paths that differ for a person; other times of a folder do not count."""
     changed = delta(before, after)
     image_folders = {
         parent(path)
@@ -61,14 +61,14 @@ def differing_paths(before: Manifest, after: Manifest) -> list[str]:
 
 
 def differing_contents(before: Manifest, after: Manifest) -> list[str]:
-    """The same without what was only written anew: another time with the same content, rights and owner."""
+    """Return `differing_paths` without files that were only written again with the same content, rights and owner."""
     return [
         path for path in differing_paths(before, after) if not _touched(before.get(path), after.get(path))
     ]
 
 
 def _touched(old: Entry | None, new: Entry | None) -> bool:
-    """Whether nothing but the time differs; of a file of which the content was not kept that is not known."""
+    """Return True if only the time differs. False for a file whose content was not stored."""
     if old is None or new is None or (new.type == FILE and new.chunks is None):
         return False
     return dataclasses.replace(old, mtime_ns=new.mtime_ns) == new
@@ -81,13 +81,13 @@ def _differs(before: Manifest, after: Manifest, path: str, in_image: bool) -> bo
             return (old.mode, old.uid, old.gid) != (new.mode, new.uid, new.gid)
         return not old.alike(new)
     known, other = (old, after) if new is None else (new, before)
-    # Below a folder of the image that one side names as a whole, what the image has is no change.
+    # A file of the image is not a change below a folder that the other side names as a whole.
     as_image = known is not None and (known.base or (known.type == FOLDER and in_image))
     return not (as_image and in_base_folder(other, path))
 
 
 def in_base_folder(manifest: Manifest, path: str) -> bool:
-    """Whether a path lies below a folder that is named as a whole, as in the image."""
+    """Return True if a path lies below a folder that the manifest names as a whole, as in the image."""
     for folder in parents(path):
         entry = manifest.get(folder)
         if entry is not None:
@@ -106,18 +106,18 @@ def _change(store: HistoryStore, path: str, old: Entry | None, new: Entry | None
 
 
 def _text(store: HistoryStore, entry: Entry | None, room: int) -> bytes | None:
-    """The content of a small text file, else None."""
-    if entry is None or entry.type != FILE or entry.chunks is None or entry.size > min(TEXT_MOST, room):
+    """Return the content of a small text file, else None."""
+    if entry is None or entry.type != FILE or entry.chunks is None or entry.size > min(MAX_TEXT_BYTES, room):
         return None
     try:
-        data = store.read(entry, TEXT_MOST)
+        data = store.read(entry, MAX_TEXT_BYTES)
     except (HistoryError, OSError):
         return None
     return None if b"\0" in data else data
 
 
 def _detail(old: Entry | None, new: Entry | None) -> str:
-    """What differs beside the content."""
+    """Describe the differences other than the content."""
     if old is None or new is None:
         entry = new or old
         return "" if entry is None or entry.type == FILE else _described(entry)
@@ -138,14 +138,15 @@ def _detail(old: Entry | None, new: Entry | None) -> str:
 def _described(entry: Entry) -> str:
     if entry.type == LINK and not entry.base:
         return f"a link to {entry.target!r}"
-    return f"a {_NAMES.get(entry.type, 'special file')}"
+    return f"a {_KIND_NAMES.get(entry.type, 'special file')}"
 
 
 def listing(manifest: Manifest, path: str, depth: int, limit: int) -> list[FileEntry]:
-    """What `Sandbox.list_files` would have returned at a checkpoint; what is in folders of the image is unknown.
+    """List files as `Sandbox.list_files` would have done at a checkpoint.
 
     Raises:
-        FileNotFoundError: nothing was at the path.
+        FileNotFoundError: if the path did not exist.
+        HistoryError: if the path was in a folder of the image, whose files the history does not hold.
     """
     here = manifest.get(path)
     if here is None and path != "/":

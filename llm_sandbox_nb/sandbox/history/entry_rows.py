@@ -1,4 +1,4 @@
-"""Rows of entries: which values a sandbox may report, and a history on disk may hold. Both may be hostile."""
+"""Rows of entries: values that a sandbox may report and that a history on disk may hold. Both may be hostile."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from collections.abc import Sequence
 
 from llm_sandbox_nb.sandbox.history.manifest import BLOCK, CHAR, FILE, FOLDER, LINK, TYPES
 
-CHUNK_MOST = 1024 * 1024
-"""Bytes of one piece of content."""
-XATTRS_MOST = 64 * 1024
-_PATH_MOST, _NAME_MOST = 4095, 255
-_NEVER = ("/proc", "/sys", "/dev")
-_BUT = "/dev/shm"
+MAX_CHUNK_BYTES = 1024 * 1024
+"""Maximum bytes of a piece of content."""
+MAX_XATTRS_CHARACTERS = 64 * 1024
+_MAX_PATH_BYTES, _MAX_NAME_BYTES = 4095, 255
+_KERNEL_FOLDERS = ("/proc/", "/sys/", "/dev/")
+_SHARED_MEMORY = "/dev/shm/"
+"""Exception in `/dev`: files of programs."""
 
 
 def path_problem(path: object) -> str:
-    """What is wrong with a path, for a sentence; empty for an absolute, normal one that may be reported."""
+    """Return the problem with a path, for a sentence; empty for an absolute, normal path that may be reported."""
     invalid = "it reports a file with an invalid path"
     if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
         return invalid
@@ -29,27 +30,29 @@ def path_problem(path: object) -> str:
     if os.fsdecode(data) != path:
         return invalid
     names = data.split(b"/")[1:] if path != "/" else []
-    if len(data) > _PATH_MOST or any(name in (b"", b".", b"..") or len(name) > _NAME_MOST for name in names):
+    if len(data) > _MAX_PATH_BYTES or any(
+        name in (b"", b".", b"..") or len(name) > _MAX_NAME_BYTES for name in names
+    ):
         return invalid
-    if path.startswith(tuple(f"{folder}/" for folder in _NEVER)) and not f"{path}/".startswith(f"{_BUT}/"):
+    if path.startswith(_KERNEL_FOLDERS) and not f"{path}/".startswith(_SHARED_MEMORY):
         return "it reports files of the kernel"
     return ""
 
 
-_PLAIN = re.compile(rb"/|(?:/(?!\.\.?(?:/|\Z))[^/\0]{1,%d})+" % _NAME_MOST)
+_PATH_PATTERN = re.compile(rb"/|(?:/(?!\.\.?(?:/|\Z))[^/\0]{1,%d})+" % _MAX_NAME_BYTES)
 
 
 def is_kept_path(data: object) -> bool:
-    """Whether bytes are those of a path without a problem, see `path_problem`: a history may have very many."""
-    if not isinstance(data, bytes) or len(data) > _PATH_MOST or _PLAIN.fullmatch(data) is None:
+    """Return True if `path_problem` accepts these bytes as a path; faster, because a history may have very many."""
+    if not isinstance(data, bytes) or len(data) > _MAX_PATH_BYTES or _PATH_PATTERN.fullmatch(data) is None:
         return False
     return not data.startswith((b"/proc/", b"/sys/", b"/dev/")) or not path_problem(os.fsdecode(data))
 
 
 def is_entry(row: object, *, kept: bool = False) -> bool:
-    """Whether the fields of a row after its path are those of an entry. The path of `link` is not looked at.
+    """Return True if the fields of a row after its path are those of an entry. Does not check the path of `link`.
 
-    A row that is `kept` in an index may also have the detail of what is as in the image.
+    An index may hold details of an entry that is as in the image: pass `kept` to accept them.
     """
     if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != 10:
         return False
@@ -71,7 +74,7 @@ def is_entry(row: object, *, kept: bool = False) -> bool:
 
 
 def is_number(value: object, least: int, most: int) -> bool:
-    """Whether a value is a whole number in a range."""
+    """Return True if a value is a whole number in a range."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -83,14 +86,14 @@ def _is_detail(kind: str, base: bool, size: int, detail: object) -> bool:
     if kind == FILE:
         return isinstance(detail, list) and _are_chunks(detail, size)
     if kind == LINK:
-        return isinstance(detail, str) and 0 < len(detail) <= _PATH_MOST and _is_name(detail)
+        return isinstance(detail, str) and 0 < len(detail) <= _MAX_PATH_BYTES and _is_name(detail)
     if kind in (CHAR, BLOCK):
         return isinstance(detail, list) and len(detail) == 2 and all(is_number(n, 0, 2**32) for n in detail)
     return False
 
 
 def _is_kept_detail(kind: str, base: int, size: int, detail: object) -> bool:
-    """Whether it is what `Entry.row` makes of an entry of the image, whose target may be unknown."""
+    """Return True for the detail that `Entry.row` makes of an entry of the image, whose target may be unknown."""
     return base == 1 and ((kind == LINK and detail == "") or _is_detail(kind, False, size, detail))
 
 
@@ -107,7 +110,7 @@ def _are_chunks(rows: list[object], size: int) -> bool:
         if not isinstance(row, list) or len(row) != 3:
             return False
         offset, length, digest = row
-        if not is_number(offset, end, size) or not is_number(length, 1, CHUNK_MOST):
+        if not is_number(offset, end, size) or not is_number(length, 1, MAX_CHUNK_BYTES):
             return False
         if not isinstance(digest, str) or len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
             return False
@@ -118,6 +121,6 @@ def _are_chunks(rows: list[object], size: int) -> bool:
 def _is_attributes(value: object) -> bool:
     if value is None:
         return True
-    if not isinstance(value, dict) or len(json.dumps(value)) > XATTRS_MOST:
+    if not isinstance(value, dict) or len(json.dumps(value)) > MAX_XATTRS_CHARACTERS:
         return False
     return all(isinstance(one, str) for one in value.values())

@@ -1,4 +1,4 @@
-"""Files of the image, which a manifest only names as unchanged: read once from a new sandbox, then kept."""
+"""Files of the image, which a manifest only names as unchanged. A new sandbox reads them once; the store keeps them."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 
 DESCRIBE_TIMEOUT = 600.0
-NAMES_MOST = 1_000_000
+MAX_NAMES = 1_000_000
 
 
 ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
-"""What an engine writes for each container: no other sandbox has the same."""
+"""Files that an engine writes for each container, so they differ between sandboxes of one image."""
 
 
 class ImageFiles:
-    """The files of an image. `connect` connects to a new sandbox of it, when something must be read."""
+    """Files of an image. `connect` connects to a new sandbox of the image if something must be read."""
 
     def __init__(self, store: HistoryStore, connect: Callable[[], Awaitable[ExecutorConnection]]) -> None:
         self._store = store
         self._connect = connect
 
     async def expand(self, manifest: Manifest, other: Manifest, *, content: bool) -> dict[str, Entry]:
-        """The manifest with the entries of the image wherever `other` has something else.
+        """Return the manifest with the entries of the image wherever `other` has something else.
 
-        Afterwards the two can be compared path by path: what is `base` in both is the same, what is `base` in
-        one is not, and with `content` all that `other` lacks is named with its content.
+        Afterwards the two can be compared path by path: an entry that is `base` in both is the same, an entry that is
+        `base` in only one is not. With `content`, everything that `other` lacks has its content.
 
         Raises:
-            SandboxError: the image cannot be read.
+            SandboxError: if the image cannot be read.
         """
         found = dict(manifest)
         for path in sorted(path for path, entry in other.items() if entry.open_folder):
@@ -53,17 +53,17 @@ class ImageFiles:
         return found
 
     async def learn_engine_files(self, found: Manifest) -> None:
-        """Keep what the engine wrote for this sandbox alone, before anything changes it."""
+        """Store the files that the engine wrote for this sandbox alone, before anything changes them."""
         own = [path for path in ENGINE_FILES if path in found and found[path].base]
         if own:
             await self._learn(own, content=True)
 
     async def entry(self, path: str) -> Entry:
-        """What the image has at a path, with its content.
+        """Read the entry of the image at a path, with its content.
 
         Raises:
-            FileNotFoundError: nothing.
-            SandboxError: the image cannot be read.
+            FileNotFoundError: if the image has nothing at this path.
+            SandboxError: if the image cannot be read.
         """
         found = (await self._entries([path]))[path]
         if found is None:
@@ -71,10 +71,8 @@ class ImageFiles:
         return found
 
     async def _open_folder(self, folder: str, found: dict[str, Entry], other: Manifest) -> None:
-        """Name what the image has in a folder; what `other` names as in the image needs no reading."""
-        if folder not in found:
-            return
-        if found[folder].type != FOLDER:
+        """Add the entries of the image in a folder. Entries that `other` names as in the image need not be read."""
+        if folder not in found or found[folder].type != FOLDER:
             return
         names = await self._names(folder)
         same = {path for path in names if (entry := other.get(path)) is not None and entry.base}
@@ -83,7 +81,7 @@ class ImageFiles:
         found.update((path, replace(entry, base=path != folder)) for path, entry in _present(read).items())
 
     async def _subtree(self, folder: str) -> dict[str, Entry]:
-        """A folder of the image and everything below it, with its content."""
+        """Return a folder of the image and everything below, with content."""
         known = await asyncio.to_thread(self._known_subtree, folder)
         if known is None:
             writer = self._store.writer()
@@ -94,7 +92,7 @@ class ImageFiles:
         return known
 
     def _known_subtree(self, folder: str) -> dict[str, Entry] | None:
-        """The same from what is kept; None when something was never read."""
+        """Return `_subtree` from the store; None if something was never read."""
         found: dict[str, Entry] = {}
         todo = [folder]
         while todo:
@@ -113,7 +111,7 @@ class ImageFiles:
         known = await asyncio.to_thread(self._store.image_entry, folder)
         if known is None or not known[1]:
             connection = await self._connect()
-            listed = await connection.list_files(folder, limit=NAMES_MOST)
+            listed = await connection.list_files(folder, limit=MAX_NAMES)
             names = [one.path for one in listed if parent(one.path) == folder]
             entries: dict[str, tuple[Entry | None, bool]] = {
                 path: (entry, False) for path, entry in (await self._read(names, content=False)).items()
@@ -124,7 +122,7 @@ class ImageFiles:
         return await asyncio.to_thread(self._store.image_names, folder)
 
     async def _entries(self, paths: Collection[str], *, content: bool = True) -> dict[str, Entry | None]:
-        """What the image has at paths, with the content of files."""
+        """Return the entries of the image at paths, from the store where possible."""
         known = {path: await asyncio.to_thread(self._store.image_entry, path) for path in paths}
         missing = [path for path, row in known.items() if row is None or (content and _lacks(row[0]))]
         if missing:
@@ -132,7 +130,7 @@ class ImageFiles:
         return {path: row[0] for path, row in known.items() if row is not None}
 
     async def _learn(self, paths: Collection[str], *, content: bool) -> dict[str, tuple[Entry | None, bool]]:
-        """Read paths, and keep what the image has there."""
+        """Read paths in the image and store their entries."""
         writer = self._store.writer()
         found = await self._read(paths, content=content, writer=writer)
         entries: dict[str, tuple[Entry | None, bool]] = {
@@ -175,7 +173,7 @@ def _open(manifest: Manifest, path: str) -> bool:
 
 
 def _in_image(manifest: Manifest, path: str) -> bool:
-    """Whether a path is, or lies below, what is as in the image."""
+    """Return True if a path is as in the image, by itself or as part of a folder."""
     while path != "/":
         entry = manifest.get(path)
         if entry is not None:

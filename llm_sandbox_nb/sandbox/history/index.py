@@ -1,4 +1,4 @@
-"""The index of a history in SQLite, one transaction for each change."""
+"""Index of a history in SQLite, with one transaction for each change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.packs import PARTIAL, PackWriter
 
 _COLUMNS = "c.id, p.id, c.time, c.files, c.size, c.duration, c.incomplete"
-_INVALID = "The history is damaged: what it says of a file is invalid."
+_INVALID = "The history is damaged: its record of a file is invalid."
 _FROM = "FROM checkpoints c LEFT JOIN checkpoints p ON p.number = c.parent"
 
 
@@ -41,7 +41,7 @@ class Index:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or none of the changes in it."""
+        """Commit all changes made inside, or roll them all back."""
         self.sql.execute("BEGIN IMMEDIATE")
         try:
             yield self.sql
@@ -54,27 +54,19 @@ class Index:
     # -- checkpoints ---------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
-        """All checkpoints, oldest first."""
+        """Return all checkpoints, oldest first."""
         rows = self.sql.execute(f"SELECT {_COLUMNS} {_FROM} ORDER BY c.number").fetchall()
         return [Checkpoint(*row) for row in rows]
 
     def checkpoint(self, id: str) -> Checkpoint:
-        """One.
-
-        Raises:
-            HistoryError: there is none.
-        """
+        """Return a checkpoint. Raises HistoryError if there is no such checkpoint."""
         row = self.sql.execute(f"SELECT {_COLUMNS} {_FROM} WHERE c.id = ?", (id,)).fetchone()
         if row is None:
             self.number(id)
         return Checkpoint(*row)
 
     def number(self, id: str) -> int:
-        """The number of a checkpoint.
-
-        Raises:
-            HistoryError: there is none.
-        """
+        """Return the number of a checkpoint. Raises HistoryError if there is no such checkpoint."""
         row = self.sql.execute("SELECT number FROM checkpoints WHERE id = ?", (id,)).fetchone()
         if row:
             return int(row[0])
@@ -88,14 +80,14 @@ class Index:
         )
 
     def shell(self, id: str) -> bytes | None:
-        """The state of the shell at a checkpoint, if it was saved."""
+        """Return the state of the shell at a checkpoint, if saved."""
         row = self.sql.execute(
             "SELECT shell FROM checkpoints WHERE number = ?", (self.number(id),)
         ).fetchone()
         return unpacked_shell(row[0]) if row[0] is not None else None
 
     def manifest(self, id: str) -> dict[str, Entry]:
-        """All entries at a checkpoint: its own, then its parent's that it does not replace, and so on."""
+        """Return all entries at a checkpoint: those of its parents, replaced by newer entries."""
         rows = self.sql.execute(
             "WITH RECURSIVE line(number, parent, age) AS ("
             " SELECT number, parent, 0 FROM checkpoints WHERE number = ?"
@@ -113,7 +105,7 @@ class Index:
         shell: bytes | None,
         content: PackWriter,
     ) -> None:
-        """Add a checkpoint, with the pack that holds its content."""
+        """Add a checkpoint with the pack that holds its content."""
         with self.transaction() as sql:
             parent = None if checkpoint.parent is None else self.number(checkpoint.parent)
             number = sql.execute(
@@ -134,7 +126,7 @@ class Index:
             self.add_pack(content)
 
     def add_pack(self, content: PackWriter) -> None:
-        """Add a pack and what is in it; it replaces other places of the same content. Inside a transaction."""
+        """Add a pack and its content, replacing other places of the same content. Call inside a transaction."""
         if not content.places:
             return
         pack = self.sql.execute(
@@ -146,7 +138,7 @@ class Index:
     # -- content -------------------------------------------------------------------------------------------
 
     def place(self, digest: bytes) -> tuple[str, int, int, int] | None:
-        """Pack, offset, length and CRC-32 of a piece of content."""
+        """Return pack, offset, length and CRC-32 of a piece of content."""
         row = self.sql.execute(
             "SELECT name, offset, o.size, crc FROM objects o JOIN packs ON number = pack WHERE digest = ?",
             (digest,),
@@ -154,15 +146,15 @@ class Index:
         return None if row is None else (row[0], row[1], row[2], row[3])
 
     def packs(self) -> dict[str, int]:
-        """All packs and their sizes."""
+        """Return the size in bytes of each pack."""
         return dict(self.sql.execute("SELECT name, size FROM packs").fetchall())
 
     # -- the image -----------------------------------------------------------------------------------------
 
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
-        """What the image has at a path (None: nothing), and whether it is a folder whose names are known.
+        """Return the image's entry at a path, and True if the path is a folder whose names are known.
 
-        None when it was never read.
+        The entry is None if the image has nothing there. The result is None if the path was never read.
         """
         row = self.sql.execute(
             "SELECT entry, listed FROM image WHERE path = ?", (os.fsencode(path),)
@@ -170,7 +162,7 @@ class Index:
         return (kept_entry(row[0]) if row[0] is not None else None, bool(row[1])) if row else None
 
     def image_names(self, folder: str) -> list[str]:
-        """Paths of what the image has directly in a folder, as far as it was read."""
+        """Return the paths directly in a folder of the image, as far as they were read."""
         start = os.fsencode(folder).rstrip(b"/") + b"/"
         rows = self.sql.execute(
             "SELECT path FROM image WHERE path > ? AND path < ? AND instr(substr(path, ?), X'2F') = 0"
@@ -180,7 +172,7 @@ class Index:
         return [_kept_path(row[0]) for row in rows]
 
     def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: PackWriter) -> None:
-        """Keep what the image has at paths, with the content of its files."""
+        """Store entries of the image with the content of its files."""
         with self.transaction() as sql:
             sql.executemany(
                 "INSERT INTO image VALUES (?, ?, ?) ON CONFLICT(path) DO UPDATE SET"
@@ -194,7 +186,7 @@ class Index:
 
 
 def kept_entry(data: bytes) -> Entry:
-    """An entry from a row of an index, which may come from a stranger. Raises HistoryError when it is none."""
+    """Parse an entry from a row of an index, which may be hostile. Raises HistoryError if invalid."""
     try:
         row = json.loads(data)
     except (ValueError, RecursionError):
@@ -205,7 +197,7 @@ def kept_entry(data: bytes) -> Entry:
 
 
 def _kept_path(data: bytes) -> str:
-    """A path from a row of an index, which may come from a stranger. Raises HistoryError when it is none."""
+    """Parse a path from a row of an index, which may be hostile. Raises HistoryError if invalid."""
     if not is_kept_path(data):
         raise HistoryError(_INVALID)
     return os.fsdecode(data)
@@ -215,10 +207,10 @@ def _kept_path(data: bytes) -> str:
 
 
 def writable_index(folder: Path) -> Index:
-    """The index in `folder`, for the one process that writes it: rows of before are in a fresh database.
+    """Open the index in `folder` for its only writer. Earlier rows are copied into a fresh database first.
 
     Raises:
-        HistoryError: it holds no index of a history.
+        HistoryError: if the folder holds anything else than the index of a history.
     """
     _check_names(folder)
     _finish_replacement(folder)
@@ -242,12 +234,12 @@ def write_copy(folder: Path, index: Index) -> None:
 
 
 class IndexReader:
-    """The index in a folder, for reading while another process may write it: a copy, made anew when it has changed.
+    """Read-only index of a folder that another process may be writing: a copy, renewed after each change.
 
-    What checkpoints hold is copied when it is first asked for: whoever lists them does not wait for all their files.
+    Entries are copied when first asked for, so that listing the checkpoints does not wait for all their files.
 
     Raises:
-        HistoryError: it holds no index of a history.
+        HistoryError: if the folder does not hold the index of a history.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -258,9 +250,9 @@ class IndexReader:
         self._whole = False
 
     def current(self, *, whole: bool) -> tuple[Index, bool]:
-        """The rows as they are now, and whether they have changed since the last call. Raises HistoryError.
+        """Return the current rows, and True if they changed since the last call. Raises HistoryError.
 
-        Unless `whole`, those of files may be missing.
+        Unless `whole`, the rows of files may be missing.
         """
         inode = self._inode()
         if self._seen is not None and self._seen[0] != inode:
@@ -273,7 +265,7 @@ class IndexReader:
         changed = self._seen != seen
         if self._index is not None and not changed and self._whole >= whole:
             return self._index, False
-        # Without a name SQLite keeps it in memory, and what is large in a file that nobody else can open.
+        # SQLite keeps a nameless database in memory, and large parts in a file that nobody else can open.
         sql = _with_schema(
             sqlite3.connect("", uri=True, isolation_level=None, check_same_thread=False, timeout=20.0)
         )
@@ -287,7 +279,6 @@ class IndexReader:
         return self._index, changed
 
     def close(self) -> None:
-        """Close the files."""
         self._close_copy()
         self._source.close()
 
@@ -304,18 +295,18 @@ class IndexReader:
 
 
 _FRESH = f"{INDEX}.fresh"
-"""A whole index, which takes the place of the present one."""
+"""Complete index that waits to replace the present one."""
 
 
 def _check_names(folder: Path) -> None:
     """Check that no name that an index uses is a link, a folder or another kind. Raises HistoryError."""
     for name in (INDEX, f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}-journal", _FRESH):
         if os.path.lexists(folder / name) and not is_file(folder, name):
-            raise HistoryError(f"{folder / name} is no regular file; give the folder of a history.")
+            raise HistoryError(f"{folder / name} is not a regular file; give the folder of a history.")
 
 
 def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
-    """Make a new database, and give it the name under which it waits to take its place."""
+    """Fill a new database, then rename it so that it waits to replace the present one."""
     name = f"{INDEX}.{secrets.token_hex(6)}{PARTIAL}"
     try:
         os.close(open_file(folder, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -334,7 +325,7 @@ def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None
 
 
 def _finish_replacement(folder: Path) -> None:
-    """Put a whole new index in its place, without the journals of the one before, which would be read as its own."""
+    """Replace the index by the waiting one. Old journals are removed, else SQLite would apply them to the new index."""
     for stale in folder.glob(f"{INDEX}.*{PARTIAL}*"):
         if not stale.is_dir() or stale.is_symlink():
             stale.unlink()
@@ -346,7 +337,7 @@ def _finish_replacement(folder: Path) -> None:
 
 
 def _connect(path: Path, *, journal: str = "WAL") -> sqlite3.Connection:
-    """A connection to a database that this program has made."""
+    """Connect to a database that this program has made."""
     where = f"file:{quote(str(path))}?mode=rw"
     sql = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False, timeout=20.0)
     sql.execute("PRAGMA trusted_schema=0")

@@ -1,9 +1,9 @@
-"""Copies the rows of an index on disk into a fresh one: a database that may come from a stranger is not used itself.
+"""Copy of an index into a fresh database: a database that may come from a stranger is never used itself.
 
-Its schema must be exactly ours, so that it has no trigger, no view and no other table. Each row is checked, and there
-are no more bytes and steps than its files have room for. Tables with a row for every file are checked and copied by
-SQLite alone, because they may be long; paths and entries are checked when they are read. The rows of this process's
-own histories take the same way, once for each opening.
+The schema must be exactly the one below, so that the database has no trigger, no view and no other table. Each row is
+checked. Rows and steps of SQLite are limited by the size of the files. Tables with a row for every file may be long:
+SQLite alone checks and copies them, and paths and entries are checked when read. The histories of this process are
+copied in the same way, once for each opening.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.errors import HistoryError
-from llm_sandbox_nb.sandbox.history.entry_rows import CHUNK_MOST, is_number
+from llm_sandbox_nb.sandbox.history.entry_rows import MAX_CHUNK_BYTES, is_number
 from llm_sandbox_nb.sandbox.history.packs import is_pack_name
 
 VERSION = "1"
@@ -45,30 +46,30 @@ CREATE TABLE IF NOT EXISTS dropped(id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS image(path BLOB PRIMARY KEY, entry BLOB, listed INTEGER NOT NULL);
 """
 INDEX = "index.sqlite"
-INDEX_MOST = 2 * 1024**3
-"""Bytes of an index that is read."""
-CHECKPOINTS_MOST = 100_000
-_CELL_MOST = 64 * 1024**2
-"""Bytes of one value: the longest is an entry of a file in many pieces."""
-_NUMBER_MOST = 2**53
-_STEPS = 10_000
-"""Steps of SQLite's machine between two looks at how many it has taken."""
-_STEPS_A_BYTE = 8
-"""Steps that it may take for each byte of an index: a row of 40 bytes takes a hundred."""
-_ID = re.compile(r"[\w-]{1,64}")
+MAX_INDEX_BYTES = 2 * 1024**3
+"""Maximum bytes of an index that is read."""
+MAX_CHECKPOINTS = 100_000
+_MAX_VALUE_BYTES = 64 * 1024**2
+"""Maximum bytes of a value. The longest is an entry of a file in many pieces."""
+_MAX_NUMBER = 2**53
+_STEPS_PER_CHECK = 10_000
+"""Steps of SQLite's virtual machine between two checks of the number of steps."""
+_STEPS_PER_BYTE = 8
+"""Steps allowed for each byte of an index. A row of 40 bytes needs about a hundred."""
+_ID_PATTERN = re.compile(r"[\w-]{1,64}")
 _BATCH = 1000
 Row = tuple[Any, ...]
 
 
-class _InvalidRowError(Exception):
-    """A row is none that this program writes. Says which."""
+class _InvalidRowError(LLMSandboxError):
+    """This program does not write such a row. The message names the table."""
 
 
 def open_source(folder: Path) -> sqlite3.Connection:
-    """A connection to the index in `folder`, which another process may write meanwhile, to see when that happens.
+    """Open the index in `folder`, which another process may be writing, to notice its changes.
 
     Raises:
-        HistoryError: it is no index of a history.
+        HistoryError: if the file is not the index of a history.
     """
     _check_files(folder)
     try:
@@ -87,16 +88,16 @@ def open_source(folder: Path) -> sqlite3.Connection:
 
 
 def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -> None:
-    """Copy what the index in `folder` holds at this moment into `target`, which has the schema and no rows.
+    """Copy the present rows of the index in `folder` into `target`, which has the schema and no rows.
 
-    Unless `whole`, only its checkpoints and packs, which are few: not their files, and not those of the image.
+    Unless `whole`, copy only the checkpoints and packs, which are few.
 
     Raises:
-        HistoryError: it is no index of a history, or has other rows than this program writes.
+        HistoryError: if the file is not the index of a history, or has rows that this program does not write.
     """
     _check_files(folder)
     room = _size(folder)
-    steps = _STEPS_A_BYTE * room // _STEPS + 200
+    steps = _STEPS_PER_BYTE * room // _STEPS_PER_CHECK + 200
 
     def count() -> bool:
         nonlocal steps
@@ -106,7 +107,7 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
     try:
         _trust_nothing(target, attached=1)
         target.execute("ATTACH ? AS theirs", (_address(folder),))
-        target.set_progress_handler(count, _STEPS)
+        target.set_progress_handler(count, _STEPS_PER_CHECK)
         try:
             target.execute("BEGIN")
             if _same_schema(target):
@@ -125,32 +126,32 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
 
 
 def _address(folder: Path) -> str:
-    # A reader writes nothing, but in a writable folder SQLite sees what is being written. When it closes, it writes
-    # its log into the database: not into one that has a further name elsewhere.
+    # A reader writes nothing, but SQLite sees concurrent changes only in a writable folder. On closing, SQLite writes
+    # its log into the database, which must not happen to a file that has a second hard link.
     own = os.access(folder, os.W_OK) and (folder / INDEX).lstat().st_nlink == 1
     mode = "mode=rw" if own else "immutable=1"
     return f"file:{quote(str(folder / INDEX))}?{mode}"
 
 
 def _trust_nothing(sql: sqlite3.Connection, *, attached: int) -> None:
-    """Let a connection execute nothing that a database brings, and attach no more databases than it must."""
+    """Disable everything that a database could make a connection execute, and limit attached databases."""
     if sys.version_info >= (3, 12):
         sql.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
     for pragma in ("trusted_schema=0", "cell_size_check=1", "mmap_size=0"):
         sql.execute(f"PRAGMA {pragma}")
-    sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_MOST)
+    sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
     sql.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, attached)
     sql.text_factory = _text
 
 
 def unpacked_shell(data: bytes) -> bytes:
-    """The state of a shell as it was. Raises HistoryError when it is none."""
+    """Decompress the state of a shell. Raises HistoryError if the data is damaged."""
     machine = zlib.decompressobj()
     try:
-        found = machine.decompress(data, CHUNK_MOST + 1)
+        found = machine.decompress(data, MAX_CHUNK_BYTES + 1)
     except zlib.error as error:
         raise HistoryError("The state of the shell at this checkpoint is damaged.") from error
-    if len(found) > CHUNK_MOST or not machine.eof:
+    if len(found) > MAX_CHUNK_BYTES or not machine.eof:
         raise HistoryError("The state of the shell at this checkpoint is damaged.")
     return found
 
@@ -165,7 +166,7 @@ def _text(data: bytes) -> str:
 
 
 def _check_files(folder: Path) -> None:
-    """Check that all files that SQLite would open are regular ones; its own journals name other files to remove."""
+    """Check that SQLite would open regular files only. Its journals could name other files to remove."""
     for suffix in ("", "-wal", "-shm"):
         try:
             info = (folder / f"{INDEX}{suffix}").lstat()
@@ -176,11 +177,11 @@ def _check_files(folder: Path) -> None:
                 ) from None
             continue
         if not stat.S_ISREG(info.st_mode):
-            raise _no_index(folder, f"{INDEX}{suffix} is no regular file")
+            raise _no_index(folder, f"{INDEX}{suffix} is not a regular file")
     if os.path.lexists(folder / f"{INDEX}-journal"):
         raise _no_index(folder, "another program has not completed a change of it")
-    if _size(folder) > INDEX_MOST:
-        raise _no_index(folder, f"it has more than {INDEX_MOST} bytes")
+    if _size(folder) > MAX_INDEX_BYTES:
+        raise _no_index(folder, f"it has more than {MAX_INDEX_BYTES} bytes")
 
 
 def _size(folder: Path) -> int:
@@ -199,33 +200,33 @@ def _schema(sql: sqlite3.Connection, database: str) -> set[Row]:
 
 
 def _same_schema(sql: sqlite3.Connection) -> bool:
-    """Whether there are tables. Raises when one is not exactly ours: a process killed early leaves none."""
+    """Return True if there are tables; a process killed early leaves none. Raises _InvalidRowError for other tables."""
     found = _schema(sql, "theirs")
     if found and found != _schema(sql, "main"):
-        raise _InvalidRowError("its tables are others")
+        raise _InvalidRowError("its tables are different")
     return bool(found)
 
 
-_KEPT = "(entry IS NULL OR typeof(entry) = 'blob')"
+_VALID_ENTRY = "(entry IS NULL OR typeof(entry) = 'blob')"
 _ENTRIES = f"""
 SELECT checkpoint, path, entry FROM theirs.entries
 WHERE typeof(checkpoint) = 'integer' AND checkpoint IN (SELECT number FROM main.checkpoints)
-AND typeof(path) = 'blob' AND {_KEPT}
+AND typeof(path) = 'blob' AND {_VALID_ENTRY}
 """
 _OBJECTS = f"""
 SELECT digest, pack, offset, o.size, crc FROM theirs.objects o CROSS JOIN main.packs p ON p.number = o.pack
 WHERE typeof(digest) = 'blob' AND length(digest) = 32
 AND typeof(pack) = 'integer' AND typeof(offset) = 'integer' AND typeof(o.size) = 'integer' AND typeof(crc) = 'integer'
-AND o.size BETWEEN 1 AND {CHUNK_MOST} AND offset BETWEEN 0 AND p.size - o.size AND crc BETWEEN 0 AND {2**32 - 1}
+AND o.size BETWEEN 1 AND {MAX_CHUNK_BYTES} AND offset BETWEEN 0 AND p.size - o.size AND crc BETWEEN 0 AND {2**32 - 1}
 """
 _IMAGE = f"""
 SELECT path, entry, listed FROM theirs.image
-WHERE typeof(path) = 'blob' AND {_KEPT} AND typeof(listed) = 'integer' AND listed IN (0, 1)
+WHERE typeof(path) = 'blob' AND {_VALID_ENTRY} AND typeof(listed) = 'integer' AND listed IN (0, 1)
 """
 
 
 class _Copy:
-    """One copy: checks each row, and that together they have no more bytes than the files."""
+    """Copy of the tables: checks each row, and that all rows together have no more bytes than the files."""
 
     def __init__(self, sql: sqlite3.Connection, room: int) -> None:
         self._sql, self._room = sql, room
@@ -246,9 +247,9 @@ class _Copy:
             self._copy_at_once("image", _IMAGE, "length(path) + ifnull(length(entry), 0)")
 
     def _copy_at_once(self, table: str, proper: str, length: str) -> None:
-        """Copy a table as one statement: there must be as many rows as are `proper`, and room for their `length`.
+        """Copy a table in one statement. Raise _InvalidRowError unless all rows are `proper` and fit.
 
-        Without the sum SQLite counts rows in one step, however many there are in pages that refer to themselves.
+        The sum of `length` stops a hostile file: SQLite counts rows in one step, even if pages refer to themselves.
         """
         count, size = self._sql.execute(
             f"SELECT count(*), ifnull(sum({length} + 1), 0) FROM theirs.{table}"
@@ -275,31 +276,31 @@ class _Copy:
     def _take_room(self, size: int) -> None:
         self._room -= size
         if self._room < 0:
-            raise _InvalidRowError("it has more rows than room for them")
+            raise _InvalidRowError("it has more rows than its files have room for")
 
     def _is_checkpoint(self, row: Row) -> bool:
         number, id, parent, time, files, size, duration, incomplete, shell = row
         proper = (
-            is_number(number, 1, _NUMBER_MOST)
+            is_number(number, 1, _MAX_NUMBER)
             and _is_id(id)
             and (parent is None or parent in self._checkpoints)  # always an older one, so never itself
             and all(isinstance(one, float) and math.isfinite(one) for one in (time, duration))
-            and all(is_number(one, 0, _NUMBER_MOST) for one in (files, size))
+            and all(is_number(one, 0, _MAX_NUMBER) for one in (files, size))
             and isinstance(incomplete, str)
             and len(incomplete) <= 2000
             and (incomplete.isprintable() or not incomplete)
-            and (shell is None or (isinstance(shell, bytes) and len(shell) <= 2 * CHUNK_MOST))
+            and (shell is None or (isinstance(shell, bytes) and len(shell) <= 2 * MAX_CHUNK_BYTES))
         )
         self._checkpoints.add(number)
-        return proper and len(self._checkpoints) <= CHECKPOINTS_MOST
+        return proper and len(self._checkpoints) <= MAX_CHECKPOINTS
 
     def _is_pack(self, row: Row) -> bool:
         number, name, size = row
-        if not is_number(number, 1, _NUMBER_MOST) or not is_pack_name(name) or name in self._names:
+        if not is_number(number, 1, _MAX_NUMBER) or not is_pack_name(name) or name in self._names:
             return False
         self._names.add(name)
-        return is_number(size, 0, _NUMBER_MOST)
+        return is_number(size, 0, _MAX_NUMBER)
 
 
 def _is_id(value: object) -> bool:
-    return isinstance(value, str) and _ID.fullmatch(value) is not None
+    return isinstance(value, str) and _ID_PATTERN.fullmatch(value) is not None

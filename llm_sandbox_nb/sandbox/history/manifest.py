@@ -1,4 +1,4 @@
-"""Manifests: what is at each path of a checkpoint, and what differs between two."""
+"""Manifests: the entry at each path of a checkpoint, and the differences between two checkpoints."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import NamedTuple
 FILE, FOLDER, LINK, FIFO, CHAR, BLOCK = "f", "d", "l", "p", "c", "b"
 TYPES = frozenset((FILE, FOLDER, LINK, FIFO, CHAR, BLOCK))
 
-_LINKS_MOST = 40
+_MAX_LINKS = 40
 
 
 class Chunk(NamedTuple):
-    """A piece of a file's content; what no chunk covers is a hole."""
+    """Piece of a file's content. Ranges that no chunk covers are holes."""
 
     offset: int
     length: int
@@ -24,9 +24,9 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is at a path: type, rights, times and content, as `executor/README.md` describes it.
+    """Entry at a path: type, rights, times and content, as `executor/README.md` describes.
 
-    A `base` entry is as in the image: a file or link with its content, a folder with all that is below it. Only its
+    A `base` entry is as in the image: a file or link with its content, a folder with everything below. Only the
     metadata is known.
     """
 
@@ -37,23 +37,23 @@ class Entry:
     mtime_ns: int = 0
     size: int = 0
     target: str = ""
-    """Where a link leads."""
+    """Target of a link."""
     chunks: tuple[Chunk, ...] | None = None
-    """A file's content; None when it was not kept."""
+    """Content of a file; None if not stored."""
     group: str = ""
     """The first name of a file that has several; empty for others."""
     device: tuple[int, int] = (0, 0)
     xattrs: str = ""
-    """Extended attributes as canonical JSON; empty when there are none."""
+    """Extended attributes as canonical JSON; empty if the entry has none."""
     base: bool = False
 
     @property
     def open_folder(self) -> bool:
-        """Whether it is a folder whose content the manifest names."""
+        """True for a folder whose content the manifest names."""
         return self.type == FOLDER and not self.base
 
     def alike(self, other: Entry) -> bool:
-        """Whether both are the same as far as is known: of an entry of the image only metadata is known."""
+        """Return True if both are the same as far as known. Of entries as in the image only metadata is known."""
         if self.base or other.base:
             return self._metadata() == other._metadata()
         return self == other
@@ -63,7 +63,7 @@ class Entry:
         return self.type, self.mode, self.uid, self.gid, self.mtime_ns, size
 
     def row(self, path: str) -> list[object]:
-        """As it travels to the executor."""
+        """Return the row that is sent to the executor."""
         detail: object = None
         if self.type == FILE and self.chunks is not None:
             detail = [[at, size, digest.hex()] for at, size, digest in self.chunks]
@@ -76,13 +76,8 @@ class Entry:
         return [path, self.type, int(self.base), *facts, detail, self.group or None, xattrs]
 
     def encode(self) -> bytes:
-        """As it is kept in the index."""
+        """Return the bytes that are stored in the index."""
         return json.dumps(self.row("")[1:], separators=(",", ":")).encode("ascii")
-
-    @classmethod
-    def decode(cls, data: bytes) -> Entry:
-        """What `encode` made."""
-        return cls.of_row(*json.loads(data))
 
     @classmethod
     def of_row(
@@ -98,7 +93,7 @@ class Entry:
         link: str | None,
         xattrs: object,
     ) -> Entry:
-        """From the fields of a row after its path, which were checked."""
+        """Make an entry from the fields of a row after its path, which were checked."""
         entry = cls(kind, mode, uid, gid, mtime_ns, size, group=link or "", base=bool(base))
         if xattrs:
             entry = replace(entry, xattrs=json.dumps(xattrs, sort_keys=True, separators=(",", ":")))
@@ -114,11 +109,11 @@ class Entry:
 
 
 Manifest = Mapping[str, Entry]
-"""All entries of a checkpoint by path. Below a base folder, and only there, what is not named is as in the image."""
+"""All entries of a checkpoint by path. Below a `base` folder, paths that are not named are as in the image."""
 
 
 def delta(before: Manifest, after: Manifest) -> dict[str, Entry | None]:
-    """What turns `before` into `after`; None for what is gone."""
+    """Return the changes that turn `before` into `after`; None for a path that is gone."""
     changed: dict[str, Entry | None] = {
         path: entry
         for path, entry in after.items()
@@ -129,7 +124,7 @@ def delta(before: Manifest, after: Manifest) -> dict[str, Entry | None]:
 
 
 def apply_delta(before: Manifest, changed: Mapping[str, Entry | None]) -> dict[str, Entry]:
-    """The reverse of `delta`."""
+    """Apply the changes that `delta` returned to `before`."""
     after = dict(before)
     for path, entry in changed.items():
         if entry is None:
@@ -140,11 +135,11 @@ def apply_delta(before: Manifest, changed: Mapping[str, Entry | None]) -> dict[s
 
 
 def own_files(manifest: Manifest, others: Iterable[tuple[Manifest, Manifest]]) -> dict[str, Entry]:
-    """The manifest as it would be if others had changed nothing.
+    """Return the manifest as if others had changed nothing.
 
     Args:
-        others: pairs of manifests, oldest first, between which only others changed files. What has changed again
-            since is left as it is.
+        others: pairs of manifests, oldest first, between which only others changed files. Paths that have changed
+            again since are left as they are.
     """
     own = dict(manifest)
     for before, after in reversed(list(others)):
@@ -159,24 +154,24 @@ def own_files(manifest: Manifest, others: Iterable[tuple[Manifest, Manifest]]) -
 
 
 def parent(path: str) -> str:
-    """The folder that a path is in; the root is in itself."""
+    """Return the folder that contains a path. The root contains itself."""
     return path.rpartition("/")[0] or "/"
 
 
 def parents(path: str) -> Iterator[str]:
-    """The folders above a path, the nearest first."""
+    """Return the folders above a path, the nearest first."""
     while path != "/":
         path = parent(path)
         yield path
 
 
 def digests(entries: Iterable[Entry]) -> set[bytes]:
-    """Every piece of content that entries name."""
+    """Return the digests of all content that entries name."""
     return {chunk.digest for entry in entries for chunk in entry.chunks or ()}
 
 
 def moved(manifest: Manifest, below: str) -> Manifest:
-    """The manifest of a single folder, moved to another folder, `below`."""
+    """Return the manifest of a single folder, moved to another folder, `below`."""
     if below == "/" or not manifest or below in manifest:
         return manifest
     root = min(manifest, key=len)
@@ -188,12 +183,12 @@ def moved(manifest: Manifest, below: str) -> Manifest:
 
 
 def resolve(manifest: Manifest, path: str) -> str:
-    """The path that an absolute path leads to through links. Links in folders of the image are unknown.
+    """Follow links and return the path that an absolute path leads to. Links in folders of the image are unknown.
 
     Raises:
-        FileNotFoundError: it leads nowhere.
-        NotADirectoryError: a part of it is no folder.
-        OSError: links lead in a circle.
+        FileNotFoundError: if the path leads nowhere.
+        NotADirectoryError: if a part of the path is not a folder.
+        OSError: if links lead in a circle.
     """
     todo = [name for name in path.split("/") if name]
     todo.reverse()
@@ -214,7 +209,7 @@ def resolve(manifest: Manifest, path: str) -> str:
             raise FileNotFoundError(2, "No such file or directory", path)
         if entry is not None and entry.type == LINK and not entry.base:
             links += 1
-            if links > _LINKS_MOST:
+            if links > _MAX_LINKS:
                 raise OSError(40, "Too many levels of symbolic links", path)
             here = "/" if entry.target.startswith("/") else posixpath.dirname(here)
             todo += [part for part in reversed(entry.target.split("/")) if part not in ("", ".")]

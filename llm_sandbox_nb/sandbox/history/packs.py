@@ -1,4 +1,4 @@
-"""Content in pack files: one per checkpoint, never changed once it has its name."""
+"""Content in pack files: one file per checkpoint, which never changes once it has its name."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from llm_sandbox_nb.windows import NO_LINK, NO_WAIT, NOT_INHERITED
 
 PARTIAL = ".partial"
 PACK = ".pack"
-_NAME = re.compile(r"[0-9a-f]{24}\.pack")
-_ANY = re.compile(r"[0-9a-f]{24}\.pack(?:\.partial)?")
-_OPEN = os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED
-"""Opens neither what a link leads to, nor waits for a FIFO's other end."""
-_COPIED = 1024 * 1024
+_NAME_PATTERN = re.compile(r"[0-9a-f]{24}\.pack")
+_ANY_NAME_PATTERN = re.compile(r"[0-9a-f]{24}\.pack(?:\.partial)?")
+_OPEN_FLAGS = os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED
+"""Flags that do not follow links, and do not wait for the other end of a FIFO."""
+_COPY_BYTES = 1024 * 1024
 
 
 def is_pack_name(name: object) -> bool:
-    """Whether a name is one that `PackWriter` gives: never a path."""
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+    """Return True for a name that `PackWriter` gives; never true for a path."""
+    return isinstance(name, str) and _NAME_PATTERN.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
 def storing(place: Path) -> Iterator[None]:
-    """Raise HistoryNotWrittenError when this machine cannot write what a history keeps: never the sandbox's fault."""
+    """Raise HistoryNotWrittenError if this machine cannot write the history, for example because its disk is full."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as error:
@@ -46,11 +46,11 @@ def storing(place: Path) -> Iterator[None]:
 
 
 class PackFolder:
-    """A folder of packs, opened once. Every pack is opened, named and removed relative to it, and through no link.
+    """Folder of packs, opened once. Packs are opened, renamed and removed relative to the folder, never through a link.
 
     Raises:
-        FileNotFoundError: there is none, and it is not to be made.
-        NotOwnFileError: it, or a folder above it up to `parent`, is a link or no folder.
+        FileNotFoundError: if the folder does not exist and `make` is False.
+        NotOwnFileError: if the folder, or a folder above up to `parent`, is a link or not a folder.
     """
 
     def __init__(self, parent: Path, name: str, *, make: bool = False) -> None:
@@ -58,16 +58,16 @@ class PackFolder:
         self._descriptor = open_folder(parent, name, make=make)
 
     def close(self) -> None:
-        """Close it. May be called twice."""
+        """Close the folder. May be called twice."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def open(self, name: str) -> int:
-        """Open a pack. Raises FileNotFoundError; HistoryError when it is no regular file."""
+        """Open a pack. Raises FileNotFoundError, or HistoryError if the name is not that of a regular file."""
         self._check(name)
         try:
-            descriptor = os.open(name, _OPEN, dir_fd=self._descriptor)
+            descriptor = os.open(name, _OPEN_FLAGS, dir_fd=self._descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
                 raise self._foreign(name) from error
@@ -78,36 +78,36 @@ class PackFolder:
         return descriptor
 
     def create(self, name: str) -> BinaryIO:
-        """A new file for a pack, under its partial name."""
+        """Create a new file for a pack, under its partial name."""
         self._check(name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOT_INHERITED
         return os.fdopen(os.open(name + PARTIAL, flags, 0o666, dir_fd=self._descriptor), "wb")
 
     def finish(self, name: str) -> None:
-        """Give a new file the name of its pack."""
+        """Rename a new file to the name of its pack."""
         here = self._descriptor
         os.rename(name + PARTIAL, name, src_dir_fd=here, dst_dir_fd=here)
 
     def remove(self, name: str) -> None:
-        """Remove a pack, whole or partial, if it is there."""
+        """Remove a pack, whole or partial, if present."""
         self._check(name.removesuffix(PARTIAL))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
 
     def remove_all_but(self, known: Collection[str]) -> None:
-        """Remove packs that the index does not name: a process was killed while it made or removed them."""
+        """Remove packs that the index does not name. A process killed while writing or removing packs leaves them."""
         with os.scandir(self._descriptor) as entries:
             names = [entry.name for entry in entries]
         for name in names:
-            if _ANY.fullmatch(name) and name not in known:
+            if _ANY_NAME_PATTERN.fullmatch(name) and name not in known:
                 with contextlib.suppress(IsADirectoryError):
                     self.remove(name)
 
     def share(self, name: str, other: PackFolder, size: int) -> None:
-        """Give a pack a second name in another folder; where the file system cannot, copy its `size` bytes.
+        """Link a pack into another folder. Where the file system cannot link, copy its `size` bytes.
 
         Raises:
-            HistoryError: it is not there, or no regular file.
+            HistoryError: if the pack is missing or not a regular file.
         """
         try:
             source = self.open(name)
@@ -127,7 +127,7 @@ class PackFolder:
                     raise
                 except OSError:
                     with os.fdopen(os.dup(source), "rb") as file, other.create(name) as copy:
-                        while data := file.read(min(size, _COPIED)):
+                        while data := file.read(min(size, _COPY_BYTES)):
                             copy.write(data)
                             size -= len(data)
                     other.finish(name)
@@ -139,25 +139,25 @@ class PackFolder:
             raise self._foreign(name)
 
     def _foreign(self, name: str) -> HistoryError:
-        return HistoryError(f"The history in {self.path.parent} is damaged: {name!r:.80} is no pack.")
+        return HistoryError(f"The history in {self.path.parent} is damaged: {name!r:.80} is not a pack.")
 
 
 class PackWriter:
-    """Writes content to one pack, each piece once. The file has no name before `finish`."""
+    """Writer of one pack, which stores each piece of content once. The file has its name only after `finish`."""
 
     def __init__(self, folder: PackFolder) -> None:
         self.name = secrets.token_hex(12) + PACK
         self.size = 0
         self.places: dict[bytes, tuple[int, int, int]] = {}
-        """Where each piece is: digest to offset, length and CRC-32."""
+        """Places of the pieces: digest to offset, length and CRC-32."""
         self._folder = folder
         self._file: BinaryIO | None = None
 
     def add(self, data: bytes, known: Callable[[bytes], object] = lambda _: None) -> bytes:
-        """Write a piece, unless it is `known` to be kept elsewhere. Returns its digest.
+        """Write a piece, unless the pack has the piece or `known` finds it elsewhere. Return the digest.
 
         Raises:
-            HistoryNotWrittenError: this machine's disk is full.
+            HistoryNotWrittenError: if this machine's disk is full.
         """
         digest = hashlib.sha256(data).digest()
         if digest not in self.places and known(digest) is None:
@@ -170,7 +170,7 @@ class PackWriter:
         return digest
 
     def finish(self) -> None:
-        """Give the file its name; without content there is none. Raises HistoryNotWrittenError."""
+        """Give the file its name, if there is content. Raises HistoryNotWrittenError."""
         if self._file is not None:
             with storing(self._folder.path.parent):
                 self._file.close()
@@ -179,27 +179,27 @@ class PackWriter:
     def discard(self) -> None:
         """Remove the file."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # what it still holds does not fit on the disk
+            with contextlib.suppress(OSError):  # the buffered rest may not fit on the disk
                 self._file.close()
             for name in (self.name + PARTIAL, self.name):
                 self._folder.remove(name)
 
 
 class PackReader:
-    """Reads pieces, and checks that they are what their digests say. A few files stay open."""
+    """Reader of pieces, which checks them against their digests. Up to 16 files stay open."""
 
     def __init__(self, folder: PackFolder) -> None:
         self._folder = folder
         self._open: dict[str, int] = {}
         self.written: set[str] = set()
-        """Packs that this process wrote: there a CRC-32 finds a disk that fails. Others may come from anybody."""
+        """Packs written by this process, where a CRC-32 suffices to find a failing disk. Others may be hostile."""
 
     def read(self, digest: bytes, name: str, offset: int, size: int, check: int) -> bytes:
-        """One piece.
+        """Read a piece.
 
         Raises:
-            FileNotFoundError: its pack is not there.
-            HistoryError: it is damaged, or not the content that it is said to be.
+            FileNotFoundError: if the pack is missing.
+            HistoryError: if the content does not match its digest.
         """
         data = os.pread(self._descriptor(name), size, offset)
         same = zlib.crc32(data) == check if name in self.written else hashlib.sha256(data).digest() == digest
@@ -217,12 +217,10 @@ class PackReader:
         return self._open[name]
 
     def forget(self, name: str) -> None:
-        """Close a file."""
         descriptor = self._open.pop(name, None)
         if descriptor is not None:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close all files."""
         for name in list(self._open):
             self.forget(name)

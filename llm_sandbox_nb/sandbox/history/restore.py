@@ -1,8 +1,8 @@
 """Restores: put a sandbox's files back to a checkpoint of its own history, or of the history that it continues.
 
-First a plan is made of what differs (`Plan`), then its records are sent to the executor (`RestoreBody`), then the files
-are scanned again. Where a file can be put into the sandbox from outside, much content goes there in one such file, the
-pack: sending it through the connection, record by record, takes twice the time.
+First make a plan of the differences (`Plan`), then send its records to the executor (`RestoreBody`), then scan the
+files again. Where a file can be put into the sandbox from outside, much content is sent in one such file, the pack:
+sending content through the connection, record by record, takes twice the time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.sandbox.contract import Restored
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.history.checkpointing import (
-    SPARE_OF_RESTORE,
+    SPARE_BYTES_OF_RESTORE,
     SandboxHistory,
     finish_anyway,
 )
@@ -36,17 +36,17 @@ from llm_sandbox_nb.sandbox.protocol.channel import Deliver, ExecutorConnection
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 RESTORE_TIMEOUT = 600.0
-_ROUNDS = 3
-"""How often it is tried when processes still change files."""
-_PROBLEMS = 100
-_PATCH_FROM = 2 * 1024 * 1024
+_MAX_ROUNDS = 3
+"""Maximum attempts while processes still change files."""
+_MAX_PROBLEMS = 100
+_MIN_PATCH_BYTES = 2 * 1024 * 1024
 """Bytes of a file from which on only its changed pieces are written."""
-PACK_FROM, PACK_MOST = 2 * 1024 * 1024, 512 * 1024 * 1024
-"""Bytes of content for which a pack is made: for less it is slower, for more it needs too much of the disk."""
+MIN_PACK_BYTES, MAX_PACK_BYTES = 2 * 1024 * 1024, 512 * 1024 * 1024
+"""Bytes of content for which a pack is made. For less a pack is slower, for more it needs too much disk space."""
 _READY = b"ready"
 _BATCH = 512
 """Entries in one record."""
-_PIECE = 512 * 1024
+_PIECE_BYTES = 512 * 1024
 _OFFSET, _RANGE, _PART = struct.Struct(">Q"), struct.Struct(">QQ"), struct.Struct(">QQQ")
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ async def restore(
     id: str,
     connect_new: Callable[[], Awaitable[ExecutorConnection]],
 ) -> Restored:
-    """See `Sandbox.restore`. `connect_new` connects to a new sandbox of the image, when one is needed."""
+    """Restore a checkpoint; see `Sandbox.restore`. `connect_new` connects to a new sandbox of the image, if needed."""
     async with history.lock:
         history.checkpoint(id)
         return await _Restore(history, connect, id, connect_new).run()
@@ -78,7 +78,7 @@ class _Restore:
         self._store: HistoryStore = history.store_with(id)
         self._target = history.manifest(id)
         in_another_folder = self._target is not self._store.manifest(id)
-        # There the state of the shell would be that of the sandbox that it came from.
+        # In another folder, the saved state of the shell belongs to the sandbox that the history came from.
         self._shell = None if in_another_folder else self._store.shell(id)
         self._image = ImageFiles(self._store, connect_new)
         self._packs = True
@@ -88,10 +88,12 @@ class _Restore:
     async def run(self) -> Restored:
         """Plan, apply and scan again, until nothing differs."""
         began = time.monotonic()
-        safety = await self._history.take_locked(await self._connect(), {self._id}, spare=SPARE_OF_RESTORE)
+        safety = await self._history.take_locked(
+            await self._connect(), {self._id}, spare=SPARE_BYTES_OF_RESTORE
+        )
         plan = await self._plan(self._history.entries)
         files = plan.paths
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             try:
                 await self._apply(plan)
             except SandboxLostError:
@@ -104,7 +106,7 @@ class _Restore:
                 f"{plural(plan.paths, 'path differs', 'paths differ')} again: something still changes them, or "
                 "the checkpoint is damaged."
             )
-        problems = tuple(self._problems[:_PROBLEMS])
+        problems = tuple(self._problems[:_MAX_PROBLEMS])
         return Restored(self._id, safety, files, self._shell_restored, problems, time.monotonic() - began)
 
     async def _plan(self, found: Mapping[str, Entry]) -> Plan:
@@ -132,7 +134,7 @@ class _Restore:
         history.last_scan, history.entries, history.shell = new, _after(history.entries, plan), self._shell
         self._packs = self._packs and outcome.get("pack") != "missing"
         if body.pack and not self._packs:
-            return  # files that are put in from outside do not appear inside: the next round sends all
+            return  # delivered files do not appear inside: the next round uses the connection
         self._problems += [*plan.problems, *_failures(outcome)]
         shell_problem = outcome.get("shell")
         self._shell_restored = self._shell is not None and not shell_problem
@@ -140,7 +142,7 @@ class _Restore:
             self._problems.append(f"The shell was not fully restored: {printable(shell_problem)}.")
 
     async def _scan_again(self, safety: str) -> Plan:
-        """What still differs; if anything does, the present files become their own checkpoint."""
+        """Plan the differences that remain. If there are any, store the present files as a checkpoint."""
         scan, found = await self._history.scan_locked(await self._connect(), spare=0)
         try:
             plan = await self._plan(found)
@@ -157,7 +159,7 @@ class _Restore:
 
 
 def _after(before: Mapping[str, Entry], plan: Plan) -> dict[str, Entry]:
-    """The manifest that the executor remembers when a plan was applied."""
+    """Return the manifest that the executor remembers after applying a plan."""
     gone = set(plan.delete)
     kept = {
         path: entry
@@ -168,12 +170,12 @@ def _after(before: Mapping[str, Entry], plan: Plan) -> dict[str, Entry]:
 
 
 def _failures(outcome: Mapping[str, Any]) -> list[str]:
-    """What the executor could not restore, in sentences."""
+    """Return a sentence for each path that the executor could not restore."""
     failed = outcome.get("failed")
     rows = failed if isinstance(failed, list) else []
     return [
         f"{printable(row[0])} could not be restored: {printable(row[1])}."
-        for row in rows[:_PROBLEMS]
+        for row in rows[:_MAX_PROBLEMS]
         if isinstance(row, list) and len(row) == 2 and all(isinstance(one, str) for one in row)
     ]
 
@@ -183,11 +185,11 @@ def _failures(outcome: Mapping[str, Any]) -> list[str]:
 
 @dataclass
 class Plan:
-    """What a restore does. `problems` has a sentence for each thing that cannot be restored."""
+    """Changes of a restore. `problems` has a sentence for each path that cannot be restored."""
 
     delete: list[str] = field(default_factory=list)
     make: list[tuple[str, Entry]] = field(default_factory=list)
-    """In an order in which folders come before what is in them, and a file before its other names."""
+    """Folders come before their files, and a file before its other names."""
     patch: dict[str, Entry] = field(default_factory=dict)
     """Files of `make` that exist and need only some pieces: as they are now."""
     touch: list[tuple[str, Entry]] = field(default_factory=list)
@@ -195,11 +197,11 @@ class Plan:
 
     @property
     def paths(self) -> int:
-        """How many paths change, without those in deleted folders."""
+        """Number of paths that change, without those in deleted folders."""
         return len({*self.delete, *(path for path, _ in self.make), *(path for path, _ in self.touch)})
 
     def needed(self, path: str, entry: Entry) -> list[Chunk]:
-        """The pieces of content that an entry of `make` needs."""
+        """Return the pieces of content that an entry of `make` needs."""
         if not has_content(path, entry):
             return []
         here = self.patch.get(path)
@@ -208,12 +210,12 @@ class Plan:
 
 
 def has_content(path: str, entry: Entry) -> bool:
-    """Whether content is written under this name: a file has some, and it is its first name."""
+    """Return True if content is written under this name: the file has content, and this is its first name."""
     return entry.type == FILE and bool(entry.chunks) and entry.group in ("", path)
 
 
 def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> Plan:
-    """What turns `current` into `target`, both expanded by `ImageFiles.expand`; only what differs changes."""
+    """Plan how to turn `current` into `target`, both expanded by `ImageFiles.expand`."""
     plan = Plan()
     _plan_deletes(plan, current, target)
     deleted = set(plan.delete)
@@ -230,7 +232,7 @@ def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> P
 
 
 def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str, Entry]) -> None:
-    """Plan what to delete, folders as a whole; also what is a folder on one side only."""
+    """Plan the paths to delete, folders as a whole. Includes paths that are a folder on one side only."""
     gone: set[str] = set()
     for path in sorted(current, key=os.fsencode):
         wanted = target.get(path)
@@ -243,7 +245,7 @@ def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str,
 
 
 def _changed_groups(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> dict[str, str]:
-    """Files with several names of which any differs: they are made again. The name to link to, by group."""
+    """Return the name to link to for each group of names where any name differs; such files are made again."""
     members: dict[str, list[str]] = defaultdict(list)
     for path, entry in target.items():
         if entry.group:
@@ -270,7 +272,7 @@ def _plan_file(plan: Plan, path: str, wanted: Entry, here: Entry | None) -> None
 
 
 def _same_content(wanted: Entry, here: Entry) -> bool:
-    """Whether only metadata differs."""
+    """Return True if only metadata differs."""
     if wanted.type != here.type or wanted.group != here.group:
         return False
     if wanted.type == FOLDER:
@@ -281,7 +283,13 @@ def _same_content(wanted: Entry, here: Entry) -> bool:
 
 
 def _can_patch(wanted: Entry, here: Entry) -> bool:
-    if wanted.type != FILE or here.type != FILE or wanted.group or here.group or wanted.size < _PATCH_FROM:
+    if (
+        wanted.type != FILE
+        or here.type != FILE
+        or wanted.group
+        or here.group
+        or wanted.size < _MIN_PATCH_BYTES
+    ):
         return False
     if here.chunks is None or wanted.chunks is None:
         return False
@@ -289,7 +297,7 @@ def _can_patch(wanted: Entry, here: Entry) -> bool:
 
 
 def printable(path: str) -> str:
-    """A text from a sandbox, escaped where it is not printable."""
+    """Return a text from a sandbox, escaped if not printable."""
     return path if path.isprintable() else ascii(path)
 
 
@@ -297,11 +305,11 @@ def printable(path: str) -> str:
 
 
 class RestoreBody:
-    """The body of a restore request: the records of its plan.
+    """Body of a restore request: the records of its plan.
 
     Args:
         shell: the state of the shell to restore.
-        deliver: puts a file into the sandbox from outside, where that is possible.
+        deliver: puts a file into the sandbox from outside, where possible.
         name: the name of the pack.
     """
 
@@ -318,27 +326,27 @@ class RestoreBody:
         self._shell = shell
         self._pieces, size = _pack(plan) if deliver else ({}, 0)
         self._size = size
-        self._deliver = deliver if PACK_FROM <= size <= PACK_MOST else None
+        self._deliver = deliver if MIN_PACK_BYTES <= size <= MAX_PACK_BYTES else None
         self._name = name
         self._ready = asyncio.Event()
 
     @property
     def pack(self) -> str | None:
-        """The name of the pack; None when everything goes through the connection."""
+        """Name of the pack; None if everything is sent through the connection."""
         return self._name if self._deliver else None
 
     def take(self, kind: int, payload: bytes) -> None:
-        """What the executor says before its outcome: that it is ready for the pack.
+        """Read the executor's message that it is ready for the pack.
 
         Raises:
-            ProtocolError: it said something else.
+            ProtocolError: if the executor sent something else.
         """
         if self._deliver is None or self._ready.is_set() or (kind, payload) != (Kind.STDOUT, _READY):
             raise ProtocolError("it sent output without a request")
         self._ready.set()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """All records; with a pack, not before it is in its place. Content is read ahead, in a thread."""
+        """Yield all records; with a pack, wait until it is in place. Content is read ahead, in a thread."""
         placed = self._deliver is not None and await self._delivered(self._deliver)
         places = {piece.digest: piece.offset for piece in self._pieces.values()} if placed else {}
         records = _Records(self._plan, self._store, self._shell, places).all()
@@ -364,7 +372,7 @@ class RestoreBody:
 
 
 def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
-    """Each piece of content by its digest, with its place in a pack with all of them; and the size of that."""
+    """Return the pieces of a pack by digest, each with its place, and the size of the pack."""
     pieces: dict[bytes, Chunk] = {}
     size = 0
     for path, entry in plan.make:
@@ -376,7 +384,7 @@ def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:
 
 
 class _Records:
-    """The records of a plan, in their order. `places`: where content is in the pack, see `_pack`."""
+    """Records of a plan, in order. `places`: places of content in the pack, see `_pack`."""
 
     def __init__(
         self, plan: Plan, store: HistoryStore, shell: bytes | None, places: dict[bytes, int]
@@ -388,7 +396,6 @@ class _Records:
         self._waiting: list[list[object]] = []
 
     def all(self) -> Iterator[bytes]:
-        """All of them."""
         plan = self._plan
         for start in range(0, len(plan.delete), _BATCH):
             yield _record("D", _json(plan.delete[start : start + _BATCH]))
@@ -429,7 +436,7 @@ class _Records:
 
 
 def _new_holes(wanted: Entry, here: Entry) -> Iterator[tuple[int, int]]:
-    """Parts that become holes and have content now."""
+    """Yield the ranges that become holes and have content now."""
     filled = [(chunk.offset, chunk.offset + chunk.length) for chunk in here.chunks or ()]
     for start, end in _holes(wanted.chunks or (), wanted.size):
         for first, last in filled:
@@ -460,6 +467,6 @@ def _piece(records: Iterator[bytes]) -> bytes:
     for record in records:
         found.append(record)
         size += len(record)
-        if size >= _PIECE:
+        if size >= _PIECE_BYTES:
             break
     return b"".join(found)

@@ -21,43 +21,40 @@ from llm_sandbox_nb.sandbox.history.manifest import FILE, FOLDER, Entry, resolve
 from llm_sandbox_nb.sandbox.history.restore import restore
 from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 
-READ_CAP = 1024**3
-"""Bytes that `read_file` reads when its caller sets no limit; hostile files are endless."""
+MAX_READ_BYTES = 1024**3
+"""Maximum bytes that `read_file` reads without a limit from its caller; hostile files are endless."""
 _T = TypeVar("_T")
 
 logger = logging.getLogger(__name__)
 
 
 class CheckpointingSandbox(Sandbox):
-    """A sandbox with a history. Subclasses say how to connect to it, and how to start another like it."""
+    """Sandbox with a history. Subclasses connect to the executor and start clones."""
 
     history: SandboxHistory
 
     @abstractmethod
     async def connect(self) -> ExecutorConnection:
-        """A living connection to the executor. Raises SandboxLostError."""
+        """Return a living connection to the executor. Raises SandboxLostError."""
 
     @abstractmethod
     async def clone(self) -> CheckpointingSandbox:
-        """A new sandbox with the same options. Raises SandboxError when none can be started."""
+        """Start a new sandbox with the same options. Raises SandboxError if that fails."""
 
     @abstractmethod
     async def retrying(self, use: Callable[[ExecutorConnection], Awaitable[_T]]) -> _T:
-        """Use a connection; a second time if it breaks meanwhile, so `use` must allow that."""
+        """Call `use` with a connection. Call it again if the connection breaks meanwhile: `use` must allow that."""
 
     async def keep_history(
         self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
     ) -> None:
-        """See `Sandbox.keep_history`."""
         source = None if continue_from is None else Path(continue_from)
         await self.history.keep(Path(folder), source, limit)
 
     async def checkpoint(self) -> str:
-        """See `Sandbox.checkpoint`."""
         return await self.retrying(self.history.take)
 
     async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
-        """See `Sandbox.changes`."""
         if a is None and b is None:
             return await self.changes_now()
         for id in (a, b):
@@ -76,12 +73,10 @@ class CheckpointingSandbox(Sandbox):
         return await asyncio.to_thread(compare, store, before, after)
 
     async def restore(self, checkpoint: str) -> Restored:
-        """See `Sandbox.restore`."""
         async with _LazyClone(self) as clone:
             return await restore(self.history, self.connect, checkpoint, clone.connect)
 
     async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> CheckpointingSandbox:
-        """See `Sandbox.fork`."""
         store = self.history.store_with(checkpoint)
         store.checkpoint(checkpoint)
         folder = None if history is None else Path(history)
@@ -101,7 +96,7 @@ class CheckpointingSandbox(Sandbox):
 
     async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
         """See `Sandbox.read_file`; the default `limit` is 1 GiB."""
-        cap = READ_CAP if limit is None else limit
+        cap = MAX_READ_BYTES if limit is None else limit
         if at is None:
             return await self.read_file_now(path, cap)
         manifest = self.history.manifest(at)
@@ -119,7 +114,6 @@ class CheckpointingSandbox(Sandbox):
     async def list_files(
         self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
     ) -> list[FileEntry]:
-        """See `Sandbox.list_files`."""
         if at is None:
             return await self.list_files_now(path, depth=depth, limit=limit)
         manifest = self.history.manifest(at)
@@ -135,19 +129,19 @@ class CheckpointingSandbox(Sandbox):
 
     @abstractmethod
     async def changes_now(self) -> Changes:
-        """`changes` without checkpoints."""
+        """Return `changes` without checkpoints."""
 
     @abstractmethod
     async def read_file_now(self, path: str, limit: int) -> bytes:
-        """`read_file` of the file as it is now."""
+        """Read the present content of a file."""
 
     @abstractmethod
     async def list_files_now(self, path: str, *, depth: int, limit: int) -> list[FileEntry]:
-        """`list_files` as they are now."""
+        """List the present files."""
 
 
 async def _undo_fork(new: CheckpointingSandbox | None, copy: Awaitable[HistoryCopy]) -> None:
-    """Remove what a fork that failed has made."""
+    """Remove everything that a failed fork has made."""
     if new is not None:
         await new.close()
     with contextlib.suppress(SandboxError, OSError):
@@ -155,14 +149,14 @@ async def _undo_fork(new: CheckpointingSandbox | None, copy: Awaitable[HistoryCo
 
 
 class _LazyClone:
-    """A new sandbox with the files of the image, started when it is first needed, closed at the end."""
+    """New sandbox with the files of the image, started when first needed and closed at the end."""
 
     def __init__(self, box: CheckpointingSandbox) -> None:
         self._box = box
         self._started: CheckpointingSandbox | None = None
 
     async def connect(self) -> ExecutorConnection:
-        """A connection to it. Raises SandboxError."""
+        """Return a connection to the new sandbox. Raises SandboxError."""
         if self._started is None:
             try:
                 self._started = await self._box.clone()

@@ -1,4 +1,4 @@
-"""Snapshots: what a sandbox reports of its files. It may be hostile: everything is bounded, checked and hashed here."""
+"""Snapshots: a sandbox's report of its files. The sandbox may be hostile: everything is limited, checked and hashed."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from llm_sandbox_nb.sandbox.history.entry_rows import CHUNK_MOST, is_entry, path_problem
+from llm_sandbox_nb.sandbox.history.entry_rows import MAX_CHUNK_BYTES, is_entry, path_problem
 from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, parents
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 HEAD = struct.Struct(">BI")
-RECORD_MOST = 2 * 1024 * 1024
-NAMES_MOST = 512 * 1024 * 1024
-"""Bytes of entries in one stream."""
-ENTRIES_MOST = 2_000_000
+MAX_RECORD_BYTES = 2 * 1024 * 1024
+MAX_ENTRIES_BYTES = 512 * 1024 * 1024
+"""Maximum bytes of entries in one stream."""
+MAX_ENTRIES = 2_000_000
 
 
 @dataclass
 class Snapshot:
-    """What a sandbox reported: gone paths, entries, and the state of the shell."""
+    """Report of a sandbox: paths that are gone, entries, and the state of the shell."""
 
     gone: list[str] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -29,13 +29,13 @@ class Snapshot:
 
 
 class SnapshotReader:
-    """Reads the records of one stream.
+    """Reader of the records of one stream.
 
     Args:
-        content: takes the pieces of content.
-        length: the size of a piece that is kept already, by digest; None for others.
-        limit: bytes of content that the sandbox may send.
-        below: the only folder whose files it may report.
+        content: writer of the pieces of content.
+        length: returns the size of a piece that is stored already, by digest; None for others.
+        limit: maximum bytes of content that the sandbox may send.
+        below: the only folder whose files the sandbox may report.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SnapshotReader:
         self.content = content
         self._length = length
         self._left = limit
-        self._names_left = NAMES_MOST
+        self._names_left = MAX_ENTRIES_BYTES
         self._below = below
         self._buffer = bytearray()
         self._names: list[tuple[int, bytes]] = []
@@ -54,8 +54,8 @@ class SnapshotReader:
         """Read one frame.
 
         Raises:
-            ProtocolError: its content is invalid.
-            HistoryNotWrittenError: this machine's disk is full.
+            ProtocolError: if its content is invalid.
+            HistoryNotWrittenError: if this machine's disk is full.
         """
         if kind != Kind.STDOUT:
             raise ProtocolError(f"its files came in a frame of kind {kind}")
@@ -63,7 +63,7 @@ class SnapshotReader:
         at = 0
         while len(self._buffer) - at >= HEAD.size:
             record, size = HEAD.unpack_from(self._buffer, at)
-            if size > RECORD_MOST:
+            if size > MAX_RECORD_BYTES:
                 raise ProtocolError(f"a record of its files claims {size} bytes")
             end = at + HEAD.size + size
             if len(self._buffer) < end:
@@ -75,7 +75,7 @@ class SnapshotReader:
     def _record(self, kind: int, data: bytes) -> None:
         if kind == ord("C"):
             self._left -= len(data)
-            if not 0 < len(data) <= CHUNK_MOST or self._left < 0:
+            if not 0 < len(data) <= MAX_CHUNK_BYTES or self._left < 0:
                 raise ProtocolError("it sent more content of its files than it may")
             self.content.add(data, known=self._length)
         elif kind in b"EG":
@@ -83,16 +83,16 @@ class SnapshotReader:
             if self._names_left < 0:
                 raise ProtocolError("it reports more files than it may")
             self._names.append((kind, data))
-        elif kind == ord("S") and self._shell is None and len(data) <= CHUNK_MOST:
+        elif kind == ord("S") and self._shell is None and len(data) <= MAX_CHUNK_BYTES:
             self._shell = data
         else:
             raise ProtocolError(f"it reports its files with a record of kind {kind}")
 
     def parse(self) -> Snapshot:
-        """Everything that came, checked. Call it in a thread: it may be much.
+        """Parse and check the whole report. Call in a thread, because there may be very many entries.
 
         Raises:
-            ProtocolError: it is invalid.
+            ProtocolError: if the report is invalid.
         """
         if self._buffer:
             raise ProtocolError("its report of files ends in the middle of a record")
@@ -103,12 +103,12 @@ class SnapshotReader:
                 snapshot.gone += [self._path(path) for path in rows]
             else:
                 snapshot.entries.update(self._entry(row) for row in rows)
-            if len(snapshot.entries) + len(snapshot.gone) > ENTRIES_MOST:
+            if len(snapshot.entries) + len(snapshot.gone) > MAX_ENTRIES:
                 raise ProtocolError("it reports more files than it may")
         return snapshot
 
     def _path(self, path: object) -> str:
-        """A path, if the sandbox may report it."""
+        """Return a path if the sandbox may report it."""
         good = check_path(path)
         if self._below != "/" and good != self._below and not good.startswith(f"{self._below}/"):
             raise ProtocolError("it reports a file outside its folder")
@@ -126,7 +126,7 @@ class SnapshotReader:
         return path, Entry.of_row(kind, base, mode, uid, gid, mtime_ns, size, detail, link, xattrs)
 
     def _check_content(self, detail: Iterable[Sequence[object]]) -> None:
-        """Content must be kept already, or come in this stream."""
+        """Check that content is stored already or was sent in this stream."""
         for _, length, name in detail:
             digest = bytes.fromhex(str(name))
             place = self.content.places.get(digest)
@@ -135,10 +135,10 @@ class SnapshotReader:
 
 
 def check_path(path: object) -> str:
-    """An absolute, normal path.
+    """Return a path if it is absolute and normal.
 
     Raises:
-        ProtocolError: it is anything else.
+        ProtocolError: if not.
     """
     if problem := path_problem(path):
         raise ProtocolError(problem)
@@ -156,10 +156,10 @@ def _list(data: bytes) -> list[object]:
 
 
 def apply_snapshot(before: dict[str, Entry], snapshot: Snapshot, roots: Iterable[str]) -> dict[str, Entry]:
-    """The manifest after a snapshot. `before` is used up.
+    """Return the manifest after a snapshot. `before` may be changed.
 
     Raises:
-        ProtocolError: a file is reported whose folder is not.
+        ProtocolError: if a file is reported without its folder.
     """
     gone = set(snapshot.gone)
     folders = {path for path in gone if (entry := before.get(path)) is not None and entry.open_folder}
@@ -189,13 +189,13 @@ def _check_folders(manifest: dict[str, Entry], new: Iterable[str], roots: frozen
 
 
 def scanned_roots(outcome: Mapping[str, object]) -> Iterator[str]:
-    """The folders that were scanned.
+    """Yield the folders that were scanned.
 
     Raises:
-        ProtocolError: they are not a list of paths.
+        ProtocolError: if the outcome does not list paths.
     """
     roots = outcome.get("roots")
     if not isinstance(roots, list) or len(roots) > 1000:
-        raise ProtocolError("it does not say what it has scanned")
+        raise ProtocolError("it does not report the folders that it scanned")
     for root in roots:
         yield check_path(root)

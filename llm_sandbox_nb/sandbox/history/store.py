@@ -1,6 +1,6 @@
-"""A history on disk: an SQLite index beside immutable packs of content.
+"""History on disk: an SQLite index and immutable packs of content.
 
-The transaction of a checkpoint is its commit; its pack has its name before. So a process that is killed at any instant
+A checkpoint is committed by its transaction, after its pack has its name. So a process that is killed at any instant
 leaves a history that loads, with every checkpoint that was acknowledged.
 """
 
@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,26 +25,26 @@ from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWri
 from llm_sandbox_nb.windows import try_lock
 
 PACKS, LOCK = "packs", "lock"
-_MANIFESTS = 4
-"""Manifests kept in memory."""
-_ROOM = 0.9
-"""Part of the limit that is in use after dropping, so that not every checkpoint drops one."""
+_CACHED_MANIFESTS = 4
+"""Maximum manifests in memory."""
+_SHARE_AFTER_DROPPING = 0.9
+"""Share of the limit that is in use after dropping, so that not every checkpoint drops another."""
 
 
 def is_history(folder: Path) -> bool:
-    """Whether a folder holds a history. Neither it nor its index is a link."""
+    """Return True if a folder holds a history. Links are not followed."""
     return is_file(folder.parent, f"{folder.name}/{INDEX}")
 
 
 class HistoryStore:
-    """All checkpoints in one folder. May be used from several threads; written by one process at a time.
+    """Checkpoints in one folder. May be used from several threads; one process at a time writes.
 
-    The folder may have been made by a stranger: none of its parts is reached through a link, and its index is copied,
-    row by row, before it is used.
+    The folder may have been made by a stranger: no part is reached through a link, and the index is copied, row by row,
+    before use.
 
     Raises:
-        HistoryError: the folder is in use, or holds something else (or, with `readonly`, nothing).
-        HistoryNotWrittenError: this machine's disk is full.
+        HistoryError: if the folder is in use, or holds something else (or, with `readonly`, nothing).
+        HistoryNotWrittenError: if this machine's disk is full.
     """
 
     def __init__(self, folder: Path, *, limit: int = HISTORY_LIMIT, readonly: bool = False) -> None:
@@ -82,7 +82,6 @@ class HistoryStore:
         self._reader = PackReader(self._packs)
 
     def close(self) -> None:
-        """Close the files."""
         with self._mutex:
             self._reader.close()
             self._release()
@@ -100,12 +99,12 @@ class HistoryStore:
 
     @property
     def _index(self) -> Index:
-        """The index as it is now: for a reader, as the writer has left it. Used under the lock."""
+        """Current index; for a reader, as the writer has left it. Use under the lock."""
         return self._current_index(whole=True)
 
     @property
     def _overview(self) -> Index:
-        """`_index`, of which a reader may have only the checkpoints and packs. Used under the lock."""
+        """`_index`, but a reader may have only the checkpoints and packs. Use under the lock."""
         return self._current_index(whole=False)
 
     def _current_index(self, *, whole: bool) -> Index:
@@ -125,17 +124,17 @@ class HistoryStore:
     # -- reading -------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
-        """All checkpoints, oldest first."""
+        """Return all checkpoints, oldest first."""
         with self._mutex:
             return self._overview.checkpoints()
 
     def checkpoint(self, id: str) -> Checkpoint:
-        """One. Raises HistoryError when there is none."""
+        """Return a checkpoint. Raises HistoryError if there is no such checkpoint."""
         with self._mutex:
             return self._overview.checkpoint(id)
 
     def manifest(self, id: str) -> Mapping[str, Entry]:
-        """All entries at a checkpoint. Raises HistoryError when there is none."""
+        """Return all entries at a checkpoint. Raises HistoryError if there is no such checkpoint."""
         with self._mutex:
             self._index.number(id)
             if id not in self._manifests:
@@ -145,25 +144,25 @@ class HistoryStore:
 
     def _remember(self, id: str, manifest: dict[str, Entry]) -> None:
         self._manifests[id] = manifest
-        while len(self._manifests) > _MANIFESTS:
+        while len(self._manifests) > _CACHED_MANIFESTS:
             self._manifests.popitem(last=False)
 
     def shell(self, id: str) -> bytes | None:
-        """The state of the shell at a checkpoint, opaque. Raises HistoryError when there is none."""
+        """Return the opaque state of the shell at a checkpoint. Raises HistoryError if there is no such checkpoint."""
         with self._mutex:
             return self._overview.shell(id)
 
     def length(self, digest: bytes) -> int | None:
-        """Bytes of a piece of content; None when it is not kept."""
+        """Return the bytes of a piece of content; None if not stored."""
         with self._mutex:
             place = self._index.place(digest)
         return place[2] if place else None
 
     def content(self, digest: bytes) -> bytes:
-        """A piece of content.
+        """Return a piece of content.
 
         Raises:
-            HistoryError: it is not kept, or has changed on disk.
+            HistoryError: if the piece is not stored, or has changed on disk.
         """
         with self._mutex:
             for last in (False, True):
@@ -179,11 +178,11 @@ class HistoryStore:
         raise HistoryError("The content of this file was not kept.")
 
     def read(self, entry: Entry, limit: int) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
-            HistoryError: it is not kept.
-            OutputLimitExceededError: it has more than `limit` bytes.
+            HistoryError: if the content was not stored.
+            OutputLimitExceededError: if the file has more than `limit` bytes.
         """
         if entry.chunks is None:
             raise HistoryError("The content of this file was not kept.")
@@ -195,7 +194,7 @@ class HistoryStore:
         return bytes(data)
 
     def piece(self, chunk: Chunk) -> bytes:
-        """The content of a piece of a file. Raises HistoryError, also when it has another length."""
+        """Return a piece of a file. Raises HistoryError, also for another length."""
         data = self.content(chunk.digest)
         if len(data) != chunk.length:
             raise HistoryError(
@@ -207,7 +206,7 @@ class HistoryStore:
         """Write the content of a file into an empty one, holes as holes.
 
         Raises:
-            HistoryError: it is not kept.
+            HistoryError: if the content was not stored.
         """
         if entry.chunks is None:
             raise HistoryError("The content of this file was not kept.")
@@ -224,14 +223,14 @@ class HistoryStore:
 
     @property
     def dropped(self) -> int:
-        """How many checkpoints were dropped to stay within the limit."""
+        """Number of checkpoints that were dropped to stay within the limit."""
         with self._mutex:
             return int(self._overview.sql.execute("SELECT count(*) FROM dropped").fetchone()[0])
 
     # -- writing -------------------------------------------------------------------------------------------
 
     def writer(self) -> PackWriter:
-        """A writer for the content of a new checkpoint."""
+        """Return a writer for the content of a new checkpoint."""
         return PackWriter(self._pack_folder)
 
     def commit(
@@ -242,11 +241,11 @@ class HistoryStore:
         content: PackWriter,
         pinned: Iterable[str] = (),
     ) -> None:
-        """Keep a checkpoint; then drop the oldest while the limit is exceeded, but none of `pinned`.
+        """Store a checkpoint, then drop the oldest while the limit is exceeded, except `pinned`.
 
         Raises:
-            HistoryError: its parent is not there.
-            HistoryNotWrittenError: this machine's disk is full; nothing was kept.
+            HistoryError: if the parent is missing.
+            HistoryNotWrittenError: if this machine's disk is full; nothing was stored.
         """
         with self._mutex:
             try:
@@ -260,7 +259,7 @@ class HistoryStore:
             before = self._manifests.get(checkpoint.parent or "", None if checkpoint.parent else {})
             if before is not None:
                 self._remember(checkpoint.id, apply_delta(before, changed))
-            # What is to be dropped is written anew without it: on a full disk the history exceeds its limit.
+            # Dropping copies live content into new packs. On a full disk that fails, and the history exceeds its limit.
             with contextlib.suppress(HistoryNotWrittenError), storing(self.folder):
                 gone, new = keep_within(
                     self._index, self._pack_folder, self._reader, self.limit, {*pinned, checkpoint.id}
@@ -272,17 +271,15 @@ class HistoryStore:
     # -- the image -----------------------------------------------------------------------------------------
 
     def image_entry(self, path: str) -> tuple[Entry | None, bool] | None:
-        """What the image has at a path, and whether it is a listed folder; None when it was never read."""
         with self._mutex:
             return self._index.image_entry(path)
 
     def image_names(self, folder: str) -> list[str]:
-        """What the image has in a folder that was listed."""
         with self._mutex:
             return self._index.image_names(folder)
 
     def learn_image(self, entries: Mapping[str, tuple[Entry | None, bool]], content: PackWriter) -> None:
-        """Keep what the image has. Raises HistoryNotWrittenError."""
+        """Store entries of the image and their content. Raises HistoryNotWrittenError."""
         with self._mutex:
             try:
                 content.finish()
@@ -299,8 +296,8 @@ class HistoryStore:
         """Make `folder` a history with all checkpoints of this one; content is shared by hard links.
 
         Raises:
-            HistoryError: there is a history in it already.
-            HistoryNotWrittenError: this machine's disk is full.
+            HistoryError: if the folder holds a history already.
+            HistoryNotWrittenError: if this machine's disk is full.
         """
         if is_history(folder):
             raise HistoryError(f"{folder} holds a history already; give another folder.")
@@ -321,13 +318,20 @@ class HistoryStore:
                 packs.close()
 
     def continued_in(self, folder: Path) -> HistoryStore:
-        """`continue_in`, and open the copy. Raises like `continue_in`."""
+        """Call `continue_in` and open the copy. Raises like `continue_in`."""
         self.continue_in(folder)
         store = HistoryStore(folder, limit=self.limit)
         with self._mutex:
             store._manifests.update(self._manifests)
             store._reader.written.update(self._reader.written)
         return store
+
+
+@contextlib.contextmanager
+def reading_history(folder: Path) -> Iterator[HistoryStore]:
+    """Open the history in `folder` for reading, and close it at the end. Raises HistoryError."""
+    with contextlib.closing(HistoryStore(folder, readonly=True)) as store:
+        yield store
 
 
 def _lock_folder(folder: Path, *, make: bool = True) -> int:
@@ -344,7 +348,7 @@ def _lock_folder(folder: Path, *, make: bool = True) -> int:
 
 
 def is_history_in_use(folder: Path) -> bool:
-    """Whether a sandbox writes the history in `folder`."""
+    """Return True if a sandbox is writing the history in `folder`."""
     try:
         os.close(_lock_folder(folder, make=False))
     except OSError:
@@ -365,9 +369,9 @@ def remove_history(folder: Path) -> None:
 def keep_within(
     index: Index, packs: PackFolder, reader: PackReader, limit: int, kept: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Drop the oldest checkpoints, none of `kept`, until their content fits into `limit` bytes.
+    """Drop the oldest checkpoints, except `kept`, until the content fits into `limit` bytes.
 
-    Returns the packs that were removed, and those that were made.
+    Return the names of the packs that were removed, and of those that were made.
     """
     sizes = index.packs()
     if sum(sizes.values()) <= limit:
@@ -377,7 +381,7 @@ def keep_within(
     try:
         with index.transaction():
             live = _live(index)
-            while sum(live.values()) > _ROOM * limit and old:
+            while sum(live.values()) > _SHARE_AFTER_DROPPING * limit and old:
                 _drop(index, old.pop(0))
                 live = _live(index)
             gone = _repack(index, packs, reader, live, new)
@@ -391,7 +395,7 @@ def keep_within(
 
 
 def _live(index: Index) -> dict[bytes, int]:
-    """Every piece of content that is still named, and its size."""
+    """Return all content that is still named, with its size."""
     rows = index.sql.execute(
         "SELECT entry FROM entries WHERE entry IS NOT NULL UNION ALL SELECT entry FROM image"
     )
@@ -401,7 +405,7 @@ def _live(index: Index) -> dict[bytes, int]:
 
 
 def _drop(index: Index, id: str) -> None:
-    """Drop a checkpoint; those after it take over what it had changed."""
+    """Drop a checkpoint. Later checkpoints take over its changes."""
     sql, number = index.sql, index.number(id)
     (parent,) = sql.execute("SELECT parent FROM checkpoints WHERE number = ?", (number,)).fetchone()
     children = [row[0] for row in sql.execute("SELECT number FROM checkpoints WHERE parent = ?", (number,))]
@@ -421,9 +425,9 @@ def _drop(index: Index, id: str) -> None:
 def _repack(
     index: Index, packs: PackFolder, reader: PackReader, live: dict[bytes, int], new: list[PackWriter]
 ) -> list[str]:
-    """Copy the live content of packs that hold more than that into new ones. Returns the names of the old.
+    """Copy the live content of packs with dead content into new packs. Return the names of the old packs.
 
-    A piece that is damaged could not be read anyway, and is left out.
+    Damaged pieces could not be read anyway, and are left out.
     """
     gone = []
     for number, name, size in index.sql.execute("SELECT number, name, size FROM packs").fetchall():

@@ -1,1 +1,1 @@
-"""The network as an allow-list: the policy, the proxy that holds it, and the door that leads to the proxy."""
+"""Network of a sandbox as an allow-list: the policy, the proxy that enforces it, and the door to the proxy."""

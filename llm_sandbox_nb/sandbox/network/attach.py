@@ -1,4 +1,4 @@
-"""The network of a running sandbox as its owner holds it: the door, the proxy behind it, and what went through."""
+"""Network of a running sandbox, as its owner holds it: the door, the proxy behind it, and the record of connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llm_sandbox_nb.sandbox.network.policy import Policy
 from llm_sandbox_nb.sandbox.network.proxy import Proxy
 from llm_sandbox_nb.sandbox.network.secrets import read_secrets
 
-KEPT = 10_000
+KEPT_CONNECTIONS = 10_000
 """Connections that are remembered; the oldest are forgotten."""
 _BUNDLES = (
     "/etc/ssl/llm-sandbox-nb-site.pem",
@@ -46,23 +46,21 @@ class AllowedNetwork:
     def __init__(self, proxy: Proxy, door: Door) -> None:
         self._proxy = proxy
         self._door = door
-        self._kept: deque[Connection] = deque(maxlen=KEPT)
+        self._kept: deque[Connection] = deque(maxlen=KEPT_CONNECTIONS)
         self.on_connection: Callable[[Connection], None] | None = None
         proxy.report = self._reported
 
     @property
     def connections(self) -> Sequence[Connection]:
-        """See `contract.Network`."""
         return tuple(self._kept)
 
     @property
     def closed(self) -> str:
-        """See `contract.Network`."""
         return self._door.closed
 
     @property
     def internet(self) -> Internet:
-        """What is behind the proxy; tests put their own in its place."""
+        """Connections behind the proxy; tests replace them."""
         return self._proxy.internet
 
     @internet.setter
@@ -70,11 +68,9 @@ class AllowedNetwork:
         self._proxy.internet = internet
 
     def permit(self, entry: str, *, once: bool = False) -> None:
-        """See `contract.Network`."""
         self._proxy.policy.permit(entry, once=once)
 
     async def close(self) -> None:
-        """See `contract.Network`."""
         await self._door.close()
 
     def _reported(self, connection: Connection) -> None:
@@ -92,19 +88,19 @@ async def serve_network(
     ca_bundle: Path | None = None,
     at_once: int = AT_ONCE,
 ) -> AllowedNetwork:
-    """Serve the door of a sandbox that runs, from this process on; `sandbox.network` is what it returns.
+    """Serve the door of a running sandbox from this process, and set `sandbox.network` to the result.
 
     Args:
-        sandbox: one with a door.
-        allow: see `policy.HostRule`; the hosts of the secrets count too.
+        sandbox: a sandbox with a door.
+        allow: see `policy.HostRule`; the hosts of the secrets are allowed too.
         secrets: names of environment variables of this process, each with the hosts that get its value.
-        public: every host that has a public address may be reached.
+        public: allow every host with a public address.
         ca_bundle: certificates of a site, for servers to which the proxy speaks TLS itself.
-        at_once: the most connections at one time.
+        at_once: maximum connections at one time.
 
     Raises:
-        ValueError: a secret has no value here.
-        SandboxError: the sandbox cannot take the certificate of the secrets' authority.
+        ValueError: if a secret has no value here.
+        SandboxError: if the certificate of the secrets' authority cannot be written into the sandbox.
     """
     values = read_secrets(secrets)
     policy = Policy([*allow, *(host for one in values for host in one.hosts)], public=public)
@@ -118,10 +114,10 @@ async def serve_network(
 
 
 async def _install(sandbox: ChannelSandbox, pem: str) -> None:
-    """Put the authority's certificate into the sandbox, after those that it trusts anyway."""
+    """Write the authority's certificate into the sandbox, after the certificates that the sandbox trusts already."""
     argv = ["sh", "-c", _INSTALL, "sh", AUTHORITY_FILE, *_BUNDLES]
     done = await sandbox.exec(argv, stdin=pem.encode(), cwd="/")
     if done.exit_code:
         raise SandboxError(
-            f"The sandbox does not take the certificate for its secrets: {done.text.strip()[:200]}."
+            f"The certificate for its secrets cannot be written into the sandbox: {done.text.strip()[:200]}."
         )

@@ -1,4 +1,4 @@
-"""The certificate authority of one sandbox: for the hosts of its secrets alone, and known to nothing else."""
+"""Certificate authority of one sandbox, only for the hosts of its secrets. Nothing outside the sandbox trusts it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 _DAY = datetime.timedelta(days=1)
-_LIFE = 365 * _DAY
+_LIFETIME = 365 * _DAY
 
 
 class Authority:
-    """Makes certificates for some hosts. Its key is in memory only; its certificate is good for these hosts only."""
+    """Authority for certificates of some hosts. The key stays in memory; the authority is limited to these hosts."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         from cryptography import x509
@@ -44,7 +44,7 @@ class Authority:
         return self._certificate.public_bytes(Encoding.PEM).decode("ascii")
 
     def context(self, host: str) -> ssl.SSLContext:
-        """What the proxy shows to a program that wants to speak with `host`, one of its hosts. HTTP/1.1 only."""
+        """Return the TLS context that the proxy uses as `host`, one of its hosts. HTTP/1.1 only."""
         if host not in self._contexts:
             self._contexts[host] = self._new_context(host)
         return self._contexts[host]
@@ -56,7 +56,7 @@ class Authority:
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
         if host not in self.hosts:
-            raise ValueError(f"{host} is no host of a secret.")
+            raise ValueError(f"{host} is not a host of a secret.")
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
         builder = self._builder(name, key.public_key(), x509.BasicConstraints(False, None))
@@ -68,7 +68,7 @@ class Authority:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
-        with tempfile.TemporaryDirectory() as folder:  # the module takes them from files only
+        with tempfile.TemporaryDirectory() as folder:  # `load_cert_chain` reads files only
             path = Path(folder, "key.pem")
             path.touch(0o600)
             path.write_bytes(private + chain)
@@ -90,7 +90,7 @@ class Authority:
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _DAY)
-            .not_valid_after(now + _LIFE)
+            .not_valid_after(now + _LIFETIME)
             .add_extension(constraints, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(own), critical=False)

@@ -1,4 +1,4 @@
-"""Connections of a sandbox, as they come through its door: see `executor/door.py`, which is the other side."""
+"""Connections of a sandbox that arrive through its door. `executor/door.py` is the other side."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
-from llm_sandbox_nb.sandbox.network.streams import LAST_WORDS, ClosableStream, PlainSocket
+from llm_sandbox_nb.sandbox.network.streams import DRAIN_TIMEOUT, ClosableStream, PlainSocket
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolError
 
 DOOR_PORT = 3128
-"""Where the door listens, on the sandbox's own loopback."""
+"""Port of the door, on the sandbox's own loopback."""
 WAY_OUT, PROXY_ONLY = "way out", f"one proxy, at 127.0.0.1:{DOOR_PORT}; programs that ignore it reach nothing"
-"""In the details of a sandbox's protection."""
+"""Texts for the details of a sandbox's protection."""
 HANDED = 1000
-"""The descriptor of the executor by which it hands its listener out, where whoever starts the sandbox provides one."""
-AHEAD = 256 * 1024
-"""Bytes of a program that may be unread here; it waits then."""
-WAITING = 8
-"""Connections that are asked for ahead."""
+"""Descriptor by which the executor hands its listener out, where the starter of the sandbox provides one."""
+MAX_UNREAD_BYTES = 256 * 1024
+"""Maximum unread bytes of a program; the program waits then."""
+REQUESTED_AHEAD = 8
+"""Connections that are requested ahead."""
 AT_ONCE = 256
-"""Connections that are served at one time; others wait in the sandbox."""
+"""Maximum connections that are served at one time; others wait in the sandbox."""
 AT_ONCE_RELAYED = 48
-"""The same where the connection to the sandbox goes through a server, which bounds requests."""
-HAND_OUT_TIME = 30.0
-"""Seconds."""
+"""`AT_ONCE` where the connection to the sandbox goes through a server, which limits requests."""
+HAND_OUT_TIMEOUT = 30.0
+"""Seconds to wait for the listener."""
 _RECORD = struct.Struct(">cI")
-_PIECE = MAX_PAYLOAD - _RECORD.size
-_AHEAD = 8
-"""Pieces for a program that may wait to be sent."""
+_PIECE_BYTES = MAX_PAYLOAD - _RECORD.size
+_MAX_WAITING_PIECES = 8
+"""Maximum pieces for a program that wait to be sent."""
 
 logger = logging.getLogger(__name__)
 
 
 class DoorConnection:
-    """One connection of a program in the sandbox. What it sends is hostile, and bounded."""
+    """Connection of a program in the sandbox. The program may be hostile: everything it sends is limited."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
-        self._leaving: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+        self._leaving: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_WAITING_PIECES)
         self._unread = 0
-        self._used = AHEAD
+        self._used = MAX_UNREAD_BYTES
         self._over = False
         self.begun = asyncio.Event()
         """Set once a program has connected."""
@@ -63,7 +63,7 @@ class DoorConnection:
             self._arrived.put_nowait(b"")
 
     async def wait_begun(self) -> bool:
-        """Wait until a program has connected; False when the sandbox is gone or takes no request."""
+        """Wait until a program has connected. Return False if the sandbox is gone or refuses the request."""
         begun = asyncio.ensure_future(self.begun.wait())
         try:
             await asyncio.wait({begun, self._call}, return_when=asyncio.FIRST_COMPLETED)
@@ -74,7 +74,7 @@ class DoorConnection:
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == Kind.STDOUT:
             self._unread += len(payload)
-            if self._unread > AHEAD:
+            if self._unread > MAX_UNREAD_BYTES:
                 raise ProtocolError("a connection sent more than was asked for")
             self._arrived.put_nowait(payload)
         elif kind == Kind.STDERR and payload == b"begun":
@@ -82,34 +82,34 @@ class DoorConnection:
         elif kind == Kind.STDERR and payload == b"ended":
             self._arrived.put_nowait(b"")
         else:
-            raise ProtocolError("a connection came with what is none of its parts")
+            raise ProtocolError("a connection sent an unknown message")
 
     async def _body(self) -> AsyncIterator[bytes]:
-        yield _RECORD.pack(b"a", AHEAD)
+        yield _RECORD.pack(b"a", MAX_UNREAD_BYTES)
         self._used = 0
         while (piece := await self._leaving.get()) is not None:
             yield piece
 
     async def read(self) -> bytes:
-        """The next bytes of the program; empty when it sends no more."""
+        """Return the next bytes of the program; empty when it sends no more."""
         if self._over and self._arrived.empty():
             return b""
         data = await self._arrived.get()
         self._unread -= len(data)
         self._used += len(data)
-        if self._used >= AHEAD // 4 and not self._over:
+        if self._used >= MAX_UNREAD_BYTES // 4 and not self._over:
             used, self._used = self._used, 0
             await self._put(_RECORD.pack(b"a", used))
         return data
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send bytes to the program; returns when there is room for more.
+        """Send bytes to the program. Return when there is room for more.
 
         Raises:
-            ConnectionError: it is gone.
+            ConnectionError: if the program is gone.
         """
-        for start in range(0, len(data), _PIECE):
-            piece = data[start : start + _PIECE]
+        for start in range(0, len(data), _PIECE_BYTES):
+            piece = data[start : start + _PIECE_BYTES]
             await self._put(_RECORD.pack(b"d", len(piece)) + piece)
 
     async def _put(self, piece: bytes | None) -> None:
@@ -131,16 +131,15 @@ class DoorConnection:
             await self._put(None)
 
     async def close(self) -> None:
-        """Close it, after what was written has left."""
+        """Close the connection after everything written was sent."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
+            async with asyncio.timeout(DRAIN_TIMEOUT):
                 while await self.read():
                     pass
         await self.abort()
 
     async def abort(self) -> None:
-        """Close it at once."""
         self._call.cancel()
         with contextlib.suppress(asyncio.CancelledError, SandboxLostError):
             await asyncio.wait({self._call})
@@ -149,13 +148,13 @@ class DoorConnection:
 
 
 class Door:
-    """Takes connections of one sandbox, and hands each to `serve`, until `close`.
+    """Door of one sandbox: accepts connections and hands each to `serve`, until `close`.
 
     Args:
         channel: to the sandbox's executor, which passes connections on.
         serve: serves one connection to its end.
-        listener: the sandbox's own, where it has handed that out: connections are taken from it, not passed on.
-        at_once: the most connections at one time.
+        listener: the sandbox's own, if handed out: connections are accepted there, not passed on.
+        at_once: maximum connections at one time.
     """
 
     def __init__(
@@ -171,7 +170,7 @@ class Door:
         self._places = asyncio.Semaphore(at_once)
         self._listener = listener
         takers = (
-            [self._take_connections() for _ in range(WAITING)]
+            [self._take_connections() for _ in range(REQUESTED_AHEAD)]
             if listener is None
             else [self._accept(listener)]
         )
@@ -180,7 +179,7 @@ class Door:
 
     @property
     def closed(self) -> str:
-        """Why it takes no connections any more."""
+        """Reason why the door accepts no more connections; empty while open."""
         return self._closed or str(self._channel.lost or "")
 
     async def _accept(self, listener: socket.socket) -> None:
@@ -240,13 +239,13 @@ class Door:
 
 
 async def take_listener(channel: Channel, outside: socket.socket) -> socket.socket:
-    """The listener of a sandbox's door, by the Unix socket whose other end its executor has as `HANDED`.
+    """Receive the listener of a sandbox's door through a Unix socket, whose other end the executor has as `HANDED`.
 
     Raises:
-        SandboxLostError: the sandbox is lost.
-        SandboxError: it hands out something else.
+        SandboxLostError: if the sandbox is lost.
+        SandboxError: if the sandbox hands out something else.
     """
-    answer = await channel.call({"op": "hand_out"}, timeout=HAND_OUT_TIME)
+    answer = await channel.call({"op": "hand_out"}, timeout=HAND_OUT_TIMEOUT)
     raise_error(answer, "")
     with contextlib.ExitStack() as opened:
         received: list[int] = []
@@ -263,4 +262,6 @@ async def take_listener(channel: Channel, outside: socket.socket) -> socket.sock
                     listener.setblocking(False)
                     return listener
             listener.close()
-    raise SandboxError("The sandbox hands out something else than the listener of its door; open a new one.")
+    raise SandboxError(
+        "The sandbox handed out something else than the listener of its door; open a new sandbox."
+    )

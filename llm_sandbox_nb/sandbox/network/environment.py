@@ -1,4 +1,4 @@
-"""Variables that lead the usual programs in a sandbox to its door, and to the authority of its secrets."""
+"""Environment variables that lead the usual programs in a sandbox to its door and to the authority of its secrets."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _SSH = f"ssh -o 'ProxyCommand=python3 -c \"{_SSH_TO_PROXY}\" %h %p {_HOST} {DOOR
 
 
 def proxy_variables(url: str) -> dict[str, str]:
-    """Variables for an HTTP proxy at `url`; local addresses are reached without it."""
+    """Return variables for an HTTP proxy at `url`. Local addresses are reached without the proxy."""
     names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
     return dict.fromkeys(names, url) | dict.fromkeys(("no_proxy", "NO_PROXY"), _LOCAL)
 
 
 def door_variables(secrets: Iterable[str]) -> dict[str, str]:
-    """Variables of a sandbox whose network is an allow-list; with placeholders for the secrets of these names."""
+    """Return variables of a sandbox whose network is an allow-list, with placeholders for the named secrets."""
     java = " ".join(
         f"-D{kind}.{name}={value}"
         for kind in ("http", "https")

@@ -1,4 +1,4 @@
-"""The internet as the proxy sees it: names, addresses, connections. Tests put another one in its place."""
+"""Internet as the proxy reaches it: names, addresses, connections. Tests replace it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from llm_sandbox_nb.sandbox.network.streams import CountingStream, PlainSocket, SocketStream
 
 CONNECT_TIMEOUT = 20.0
-"""Seconds for one address."""
-LOOKUPS = 4
-"""Names that are looked up at one time: each takes a thread that others of this process wait for too."""
+"""Seconds to connect to one address."""
+MAX_LOOKUPS = 4
+"""Maximum names looked up at one time. Each needs a thread of the pool that the whole process shares."""
 
 
 class Internet:
-    """What this process reaches."""
+    """Names and servers that this process reaches."""
 
     def __init__(self, ca_bundle: Path | None = None) -> None:
-        """`ca_bundle` holds the certificates of a site, which count beside the usual ones."""
+        """Trust the certificates of a site, `ca_bundle`, in addition to the usual ones."""
         self._ca_bundle = ca_bundle
         self._context: ssl.SSLContext | None = None
-        self._lookups = asyncio.Semaphore(LOOKUPS)
+        self._lookups = asyncio.Semaphore(MAX_LOOKUPS)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """The addresses of a checked name, looked up once. Raises OSError."""
+        """Look up the addresses of a checked name once. Raises OSError."""
         async with self._lookups:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(one[4][0]) for one in found))
@@ -42,7 +42,7 @@ class Internet:
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """How servers are verified to which the proxy speaks TLS itself."""
+        """TLS context that verifies servers to which the proxy speaks TLS itself."""
         if self._context is None:
             import certifi
 

@@ -1,6 +1,6 @@
-"""Which hosts a sandbox may reach: the list that a person writes, and what is decided about a name and its addresses.
+"""Policy of a sandbox's network: the list that a person writes, and decisions about names and addresses.
 
-Nothing here opens a socket but `is_own_address`, which sends nothing.
+Nothing here opens a socket except `is_own_address`, which sends nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from llm_sandbox_nb.errors import LLMSandboxError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -29,34 +31,34 @@ NAMED_SETS: dict[str, tuple[str, ...]] = {
         "release-assets.githubusercontent.com",
     ),
 }
-"""What a word in the list stands for."""
+"""Hosts that a word in the list stands for."""
 USUAL_PORTS = (80, 443)
-"""What may be reached where no port is named: by plain HTTP and TLS only. Another port that is named carries all."""
+"""Ports of an entry without a port: plain HTTP and TLS only. A port that an entry names carries everything."""
 METADATA = tuple(
     ipaddress.ip_address(one)
     for one in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
 )
-"""Where clouds answer every machine with its keys."""
+"""Addresses where clouds give every machine its keys."""
 _TRANSLATED = tuple(ipaddress.ip_network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"))
-"""IPv6 addresses that stand for IPv4 ones."""
+"""IPv6 addresses that stand for IPv4 addresses."""
 _INTERNET_6 = ipaddress.ip_network("2000::/3")
-"""All that is handed out of IPv6; before it are old forms of IPv4 addresses, after it private ones."""
+"""All assigned IPv6 addresses. Lower ones are old forms of IPv4 addresses, higher ones are private."""
 _ISATAP = 0x5EFE
 _NOT_GLOBAL = tuple(ipaddress.ip_network(one) for one in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20"))
-"""What `ipaddress` takes for a part of the internet, in some or all versions of Python."""
-_NAME = re.compile(
+"""Addresses that `ipaddress` counts as global in some or all versions of Python, though they are not."""
+_NAME_PATTERN = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\Z"
 )
 _LOOKS_LIKE_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
 
 
-class PolicyRefusalError(Exception):
-    """The list does not let a connection through. The message says why, in a few words."""
+class PolicyRefusalError(LLMSandboxError):
+    """The list refuses a connection. The message is the reason, in a few words."""
 
 
 @dataclass(frozen=True)
 class HostRule:
-    """One entry of the list: a host, or with `*.` before it every name below it, and its port if one is named."""
+    """Entry of the list: a host, or with `*.` every name below the host, with an optional port."""
 
     host: str
     below: bool = False
@@ -65,10 +67,10 @@ class HostRule:
 
     @classmethod
     def parse(cls, text: str) -> HostRule:
-        """Read `example.org`, `*.example.org`, `example.org:22`, `10.0.0.5:5432`, or one of them after `!`.
+        """Parse `example.org`, `*.example.org`, `example.org:22`, `10.0.0.5:5432`, or one of them after `!`.
 
         Raises:
-            ValueError: it is none of these; one sentence.
+            ValueError: if the text has another form; one sentence.
         """
         rest = text.strip()
         denies, rest = rest.startswith("!"), rest.removeprefix("!")
@@ -86,12 +88,12 @@ class HostRule:
             return cls(checked_host(host), below, number, denies)
         except ValueError:
             raise ValueError(
-                f"{text!r} is nothing that can be allowed: write a host (example.org), all names below one "
+                f"{text!r} cannot be allowed: write a host (example.org), all names below one "
                 f"(*.example.org), either with a port (example.org:22), or one of {', '.join(NAMED_SETS)}."
             ) from None
 
     def matches(self, host: str, port: int) -> bool:
-        """Whether this entry names `host`, checked by `checked_host`, and the port."""
+        """Return True if this entry names the port and `host`, which `checked_host` has checked."""
         if port != self.port and (self.port is not None or (port not in USUAL_PORTS and not self.denies)):
             return False
         return host.endswith(f".{self.host}") if self.below else host == self.host
@@ -103,32 +105,32 @@ class HostRule:
 
 
 PUBLIC = HostRule("public")
-"""Lets a connection through where the whole internet is allowed."""
+"""Rule of connections that are allowed because the whole internet is."""
 
 
 class Policy:
-    """The whole list. It may grow while a run waits for a person: see `permit`."""
+    """Complete list. Entries may be added while a run waits for a person: see `permit`."""
 
     def __init__(self, entries: Iterable[str] = (), *, public: bool = False) -> None:
-        """`entries` as `checked_entries` takes them; `public`: every host with a public address. Raises ValueError."""
+        """Check the entries, see `checked_entries`. `public`: allow every host with a public address."""
         self.entries = checked_entries(entries)
         self.rules = rules_of(self.entries)
         self.public = public
         self._once: list[HostRule] = []
 
     def permit(self, entry: str, *, once: bool = False) -> None:
-        """Let a further entry through: its next connection, or all from now on. A denied host stays denied.
+        """Allow a further entry: its next connection if `once`, else all from now on. A denied host stays denied.
 
         Raises:
-            ValueError: the entry is invalid.
+            ValueError: if the entry is invalid.
         """
         (self._once if once else self.rules).extend(rules_of([entry]))
 
     def check(self, host: str, port: int) -> HostRule:
-        """The entry that lets a connection through.
+        """Return the entry that allows a connection.
 
         Raises:
-            PolicyRefusalError: none does, or one denies it.
+            PolicyRefusalError: if no entry allows the connection, or one denies it.
         """
         matching = [rule for rule in self.rules if rule.matches(host, port)]
         denied = next((rule for rule in matching if rule.denies), None)
@@ -146,10 +148,10 @@ class Policy:
         raise PolicyRefusalError(f"port {port} is not in the list" if named else "it is not in the list")
 
     def check_address(self, address: Address, port: int) -> None:
-        """Refuse an address that no name may lead to, unless the list names it.
+        """Refuse an address that no name may lead to, unless the list names the address.
 
         Raises:
-            PolicyRefusalError: it is one.
+            PolicyRefusalError: if the address is refused.
         """
         kind = what_is_wrong_with(address)
         if kind and not any(rule.matches(str(address), port) and not rule.denies for rule in self.rules):
@@ -157,10 +159,10 @@ class Policy:
 
 
 def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
-    """The entries of a list, each one checked; an entry may hold several, separated by commas.
+    """Split and check the entries of a list. An entry may hold several, separated by commas.
 
     Raises:
-        ValueError: one is invalid, or there is none.
+        ValueError: if an entry is invalid.
     """
     found = tuple(one.strip() for entry in entries for one in entry.split(",") if one.strip())
     for one in found:
@@ -170,44 +172,44 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
 
 
 def rules_of(entries: Iterable[str]) -> list[HostRule]:
-    """The entries with the hosts of their words. Raises ValueError."""
+    """Parse entries, with words replaced by their hosts. Raises ValueError."""
     return [HostRule.parse(one) for entry in entries for one in NAMED_SETS.get(entry, (entry,))]
 
 
 def read_port(text: str) -> int:
-    """A port. Raises ValueError."""
+    """Parse a port. Raises ValueError."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65536:
-        raise ValueError("that is no port")
+        raise ValueError("not a port")
     return int(text)
 
 
 def checked_host(text: str) -> str:
-    """A host as it is compared, resolved and dialled: lower case, without a final dot, or a canonical address.
+    """Return a host as it is compared, resolved and dialled: lower case, without a final dot, or a canonical address.
 
     Raises:
-        ValueError: it is neither a name of letters, digits, `-` and `.` nor a plain address. What resolvers take for
-            an address in another form (`0x7f.1`, `127.1`, `2130706433`) is refused too.
+        ValueError: if the text is neither a name of letters, digits, `-` and `.` nor a plain address. Other forms that
+            resolvers accept as addresses (`0x7f.1`, `127.1`, `2130706433`) are refused too.
     """
     if not text.isascii():
-        raise ValueError("that is no host")
+        raise ValueError("not a host")
     host = text.lower()
     if ":" in host or re.fullmatch(r"[0-9]+(\.[0-9]+){3}", host):
         if "%" in host:
-            raise ValueError("that is no host")
+            raise ValueError("not a host")
         return str(ipaddress.ip_address(host))
     host = host.removesuffix(".")
-    if not _NAME.match(host) or _LOOKS_LIKE_NUMBER.match(host.rpartition(".")[2]):
-        raise ValueError("that is no host")
+    if not _NAME_PATTERN.match(host) or _LOOKS_LIKE_NUMBER.match(host.rpartition(".")[2]):
+        raise ValueError("not a host")
     return host
 
 
 def is_literal(host: str) -> bool:
-    """Whether a checked host is an address."""
+    """Return True if a checked host is an address."""
     return ":" in host or host.rpartition(".")[2].isdigit()
 
 
 def what_is_wrong_with(address: Address) -> str:
-    """Why an address is none that a name may lead to, in two words; empty when nothing is."""
+    """Return the reason why no name may lead to an address, in two words; empty if the address is allowed."""
     if address in METADATA:
         return "metadata address"
     if isinstance(address, ipaddress.IPv6Address):
@@ -227,7 +229,7 @@ def what_is_wrong_with(address: Address) -> str:
 
 
 def is_own_address(address: Address) -> bool:
-    """Whether this machine has the address: it can be bound then. No list of addresses can become old."""
+    """Return True if this machine has the address. Binding to it is more reliable than a list of addresses."""
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

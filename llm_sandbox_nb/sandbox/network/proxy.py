@@ -1,8 +1,8 @@
-"""The proxy behind a sandbox's door: the only one that decides where a connection goes, and what leaves with it.
+"""Proxy behind a sandbox's door: decides alone where a connection goes, and which data leaves.
 
-The order matters. The text of the host is checked before the list, the list before any lookup; there is one lookup, and
-what it found is checked and dialled as numbers. Then the first bytes have to be what was announced: TLS for the same
-name, or one plain request for the same host.
+The order matters. The text of the host is checked before the list, and the list before any lookup. There is one lookup;
+its addresses are checked and dialled as numbers. Then the first bytes must be as announced: TLS for the same name, or
+one plain request for the same host.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.contract import Connection
 from llm_sandbox_nb.sandbox.network.authority import Authority
 from llm_sandbox_nb.sandbox.network.internet import Internet
@@ -44,14 +45,14 @@ from llm_sandbox_nb.sandbox.network.streams import (
 if TYPE_CHECKING:
     import h11
 
-HEAD_TIME = 30.0
+HEAD_TIMEOUT = 30.0
 """Seconds for the head of a request, and for the first message of TLS."""
-IDLE_TIME = 600.0
+IDLE_TIMEOUT = 600.0
 """Seconds without a byte in either direction after which a connection is closed."""
-BODY_MOST = 1024 * 1024
+MAX_BODY_BYTES = 1024 * 1024
 """Bytes of a body into which secrets are put; longer ones are sent on as they are."""
-_HEAD_MOST = 64 * 1024
-_HOP = frozenset(
+_MAX_HEAD_BYTES = 64 * 1024
+_HOP_HEADERS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te",
      b"trailer", b"upgrade", b"http2-settings", b"expect")
 )  # fmt: skip
@@ -60,7 +61,7 @@ _CONNECTION_WORDS = frozenset(
 )
 
 
-class _RefusalError(Exception):
+class _RefusalError(LLMSandboxError):
     """A request is answered by the proxy itself."""
 
     def __init__(self, status: int, reason: str, decision: Literal["refused", "failed"] = "refused") -> None:
@@ -71,7 +72,7 @@ class _RefusalError(Exception):
 
 
 class Proxy:
-    """Serves the connections of one sandbox. `policy` may grow meanwhile; `report` hears of every connection."""
+    """Proxy for the connections of one sandbox. `policy` may grow meanwhile; `report` gets every connection."""
 
     def __init__(
         self,
@@ -89,10 +90,10 @@ class Proxy:
         self.authority = Authority(list(hosts)) if secrets else None
 
     async def serve(self, client: ClosableStream) -> None:
-        """Serve one connection, from its first byte to its last. Raises ConnectionError when the client is gone."""
+        """Serve one connection, from its first byte to its last. Raises ConnectionError if the client is gone."""
         import h11
 
-        speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MOST)
+        speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         record = Connection("", 0, started=time.time())
         upstream: CountingStream | None = None
         try:
@@ -129,7 +130,7 @@ class Proxy:
     async def _connected(
         self, record: Connection, host: str, port: int, tls: bool
     ) -> tuple[CountingStream, HostRule]:
-        """Check, look up once, check, dial."""
+        """Check, look up once, check the addresses, dial."""
         try:
             rule = self.policy.check(host, port)
         except PolicyRefusalError as refusal:
@@ -172,13 +173,13 @@ class Proxy:
         rule: HostRule,
         secrets: list[Secret],
     ) -> None:
-        """Pass a CONNECT on: TLS for the same name, or anything where the list names this port."""
+        """Pass a CONNECT on: TLS for the same name, or anything if the list names this port."""
         import h11
 
         if not secrets and (rule is PUBLIC or (record.port not in USUAL_PORTS and rule.port is not None)):
             await _join(client, upstream)
             return
-        async with asyncio.timeout(HEAD_TIME):
+        async with asyncio.timeout(HEAD_TIMEOUT):
             first, name = await read_hello(client)
         if name != record.host:
             raise NoTlsError(f"its TLS is for {name[:80]}, not for {record.host}")
@@ -187,9 +188,9 @@ class Proxy:
             return
         assert self.authority is not None
         tls = TlsStream(PrefixedStream(first, client), self.authority.context(record.host))
-        speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_MOST)
+        speaker = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         try:
-            async with asyncio.timeout(HEAD_TIME):
+            async with asyncio.timeout(HEAD_TIMEOUT):
                 await tls.handshake()
             request = await _read_head(speaker, tls)
             _check_inner(request, record)
@@ -205,11 +206,11 @@ class Proxy:
 
 
 async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
-    """The head of the first request. Raises ConnectionError, _RefusalError."""
+    """Read the head of the first request. Raises ConnectionError, _RefusalError."""
     import h11
 
     try:
-        async with asyncio.timeout(HEAD_TIME):
+        async with asyncio.timeout(HEAD_TIMEOUT):
             while True:
                 event = speaker.next_event()
                 if isinstance(event, h11.Request):
@@ -218,7 +219,7 @@ async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
                     raise ConnectionError("the client has sent nothing")
                 speaker.receive_data(await client.read())
     except h11.RemoteProtocolError as error:
-        raise _RefusalError(400, f"it is no proper request ({error})") from error
+        raise _RefusalError(400, f"it is not a valid request ({error})") from error
     except TimeoutError:
         raise _RefusalError(408, "its head did not come in time", "failed") from None
     _check_framing(event)
@@ -228,7 +229,7 @@ async def _read_head(speaker: h11.Connection, client: Stream) -> h11.Request:
 
 
 def _check_framing(request: h11.Request) -> None:
-    """Refuse what two servers could understand differently."""
+    """Refuse heads that two servers could understand differently."""
     named: dict[bytes, list[bytes]] = {}
     for name, value in request.headers:
         named.setdefault(name, []).append(value)
@@ -245,7 +246,7 @@ def _check_framing(request: h11.Request) -> None:
 
 
 def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
-    """Host and port of a request to a proxy, whether secrets may go there, and the path for the server."""
+    """Return host and port of a request to a proxy, True if secrets may go there, and the path for the server."""
     text = request.target.decode("latin-1")
     if request.method == b"CONNECT":
         authority, path = text, b""
@@ -266,20 +267,20 @@ def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
 
 
 def _authority(text: str, usual: int | None) -> tuple[str, int]:
-    """`host:port`, with the usual port where none is named."""
+    """Parse `host:port`, with the usual port if the text names no port."""
     try:
         if text.startswith("["):
             host, _, port = text[1:].partition("]")
             port = port.removeprefix(":")
             if ":" not in host:
-                raise ValueError("that is no address")
+                raise ValueError("not an address")
         else:
             host, _, port = text.partition(":")
         if not port and usual is None:
             raise ValueError("a port is needed")
         return checked_host(host), read_port(port) if port else usual or 0
     except ValueError:
-        raise _RefusalError(400, f"{text[:80]!r} is no host that can be checked") from None
+        raise _RefusalError(400, f"{text[:80]!r} is not a host that can be checked") from None
 
 
 def _check_inner(request: h11.Request, record: Connection) -> None:
@@ -288,12 +289,12 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
     if _authority(header.decode("latin-1"), 443) != (record.host, record.port):
         raise _RefusalError(421, "its Host header is not the host of its TLS")
     if not request.target.startswith(b"/"):
-        raise _RefusalError(400, "its target is no path")
+        raise _RefusalError(400, "its target is not a path")
 
 
 @dataclass
 class _Body:
-    """What was read of a request's body before its head was sent on."""
+    """Part of a request's body that was read before its head was sent on."""
 
     held: bytes = b""
     whole: bool = False
@@ -302,9 +303,13 @@ class _Body:
 async def _with_secrets(
     speaker: h11.Connection, client: Stream, request: h11.Request, secrets: list[Secret]
 ) -> tuple[h11.Request, _Body, list[bytes], list[str]]:
-    """The request with the values, what was read of its body, what a reply must not repeat, and the secrets' names.
+    """Put the secrets into a request.
 
-    Replies come whole and without compression, so that they can be searched.
+    Replies must be uncompressed and complete, so that they can be searched.
+
+    Returns:
+        The request, the part of its body that was read, the texts that a reply must not repeat, and the names of the
+        secrets that were put in.
     """
     import h11
 
@@ -330,10 +335,10 @@ async def _with_secrets(
 
 
 async def _read_body(speaker: h11.Connection, client: Stream) -> _Body:
-    """The body of a request, or its beginning where it is longer than `BODY_MOST`."""
+    """Read the body of a request, or only its beginning if longer than `MAX_BODY_BYTES`."""
     held: list[bytes] = []
-    async with asyncio.timeout(IDLE_TIME):
-        while sum(map(len, held)) <= BODY_MOST:
+    async with asyncio.timeout(IDLE_TIMEOUT):
+        while sum(map(len, held)) <= MAX_BODY_BYTES:
             piece = await _next_piece(speaker, client)
             if piece is None:
                 return _Body(b"".join(held), True)
@@ -350,19 +355,19 @@ async def _exchange(
     body: _Body,
     scrubber: Scrubber | None = None,
 ) -> None:
-    """One request and its reply; then both ends close. What else the client sends is never passed on."""
+    """Exchange one request and its reply, then close both ends. Further data from the client is never passed on."""
     import h11
 
-    # What comes over a WebSocket could not be searched for a secret.
+    # Messages of a WebSocket could not be searched for a secret.
     upgrades = [] if scrubber else [value.lower() for name, value in request.headers if name == b"upgrade"]
     websocket = upgrades == [b"websocket"]
-    headers = [(name, value) for name, value in request.headers if name not in _HOP]
+    headers = [(name, value) for name, value in request.headers if name not in _HOP_HEADERS]
     headers += (
         [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
         if websocket
         else [(b"connection", b"close")]
     )
-    server = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_MOST)
+    server = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
     await _send(server, upstream, h11.Request(method=request.method, target=path, headers=headers))
     uploading = asyncio.create_task(_upload(speaker, client, server, upstream, body))
     replying = asyncio.create_task(_reply(speaker, client, server, upstream, scrubber))
@@ -385,7 +390,7 @@ async def _exchange(
 async def _upload(
     speaker: h11.Connection, client: Stream, server: h11.Connection, upstream: CountingStream, body: _Body
 ) -> None:
-    """The body of the request, of which some may have been read."""
+    """Send the body of the request, of which a part may have been read already."""
     import h11
 
     piece: bytes | None = body.held
@@ -397,7 +402,7 @@ async def _upload(
 
 
 async def _next_piece(speaker: h11.Connection, client: Stream) -> bytes | None:
-    """The next piece of a request's body; None at its end."""
+    """Read the next piece of a request's body; None at its end."""
     import h11
 
     while True:
@@ -419,7 +424,7 @@ async def _reply(
     upstream: CountingStream,
     scrubber: Scrubber | None,
 ) -> bool:
-    """The reply; whether both sides speak WebSocket from now on."""
+    """Pass the reply on. Return True if both sides speak WebSocket from now on."""
     import h11
 
     left = None
@@ -429,7 +434,7 @@ async def _reply(
             await _pass_rest(upstream, client, left)
             return False
         if event is h11.NEED_DATA:
-            async with asyncio.timeout(IDLE_TIME):
+            async with asyncio.timeout(IDLE_TIMEOUT):
                 data = await upstream.read()
             server.receive_data(data)
         elif isinstance(event, h11.InformationalResponse):
@@ -454,7 +459,7 @@ async def _reply(
 
 
 async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
-    """The rest of a body whose length is known and which nobody has to look at."""
+    """Pass on the rest of a body of known length that need not be searched."""
     watch = _Watch()
     passing = pass_on(upstream, client, most=left, heard=watch.heard)
     (passed,) = await _first_failure(passing, watching=watch.wait())
@@ -463,10 +468,10 @@ async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
 
 
 def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Response:
-    """The head of a reply for the client."""
+    """Return the head of a reply for the client."""
     import h11
 
-    left_out = _HOP | ({b"content-length"} if scrubber else set())
+    left_out = _HOP_HEADERS | ({b"content-length"} if scrubber else set())
     headers = [(name, value) for name, value in response.headers if name not in left_out]
     if scrubber:
         if any(name == b"content-encoding" and value.lower() != b"identity" for name, value in headers):
@@ -482,7 +487,7 @@ def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Respons
 async def _answer(
     speaker: h11.Connection, client: Stream, refusal: _RefusalError, record: Connection
 ) -> None:
-    """Say no, in words that a model understands, where an answer is still possible."""
+    """Refuse the request in words that a model understands, if an answer is still possible."""
     import h11
 
     if speaker.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -517,7 +522,7 @@ async def _send(speaker: h11.Connection, stream: Stream, *events: h11.Event) -> 
 
 
 async def _join(client: Stream, upstream: Stream) -> None:
-    """Pass bytes in both directions until both have ended, or nothing has come for long."""
+    """Pass bytes in both directions until both have ended, or nothing was sent for `IDLE_TIMEOUT`."""
     watch = _Watch()
 
     async def to_end(source: Stream, target: Stream) -> int:
@@ -529,24 +534,23 @@ async def _join(client: Stream, upstream: Stream) -> None:
 
 
 class _Watch:
-    """Fails when nothing was heard for long."""
+    """Timer that fails after a long silence."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
 
     def heard(self) -> None:
-        """Something was."""
         self._at = time.monotonic()
 
     async def wait(self) -> int:
-        """Wait for silence. Raises TimeoutError."""
-        while (left := self._at + IDLE_TIME - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
+        """Wait for a silence of `IDLE_TIMEOUT`. Raises TimeoutError."""
+        while (left := self._at + IDLE_TIMEOUT - time.monotonic()) > 0:  # noqa: ASYNC110 - what is heard is no event
             await asyncio.sleep(left)
         raise TimeoutError("it was silent for too long")
 
 
 async def _first_failure(*works: Awaitable[int], watching: Awaitable[int]) -> list[int]:
-    """What all works return; the first that fails, or the watch, ends them all."""
+    """Wait for all works and return their results. The first failure, or the watch, cancels them all."""
     tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(one) for one in works]
     watch = asyncio.ensure_future(watching)
     try:

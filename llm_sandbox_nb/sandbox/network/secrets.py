@@ -1,8 +1,8 @@
-"""Secrets that never enter the sandbox: a placeholder stands for each inside, and the proxy puts the value in.
+"""Secrets that never enter the sandbox: programs inside have a placeholder, which the proxy replaces by the value.
 
-The value is read from this process's environment. It goes into headers of requests to the secret's own hosts, and into
-their bodies where that was asked for, over TLS that the proxy has verified, and to nothing else. Everything that these
-hosts send back is searched for it: they may have kept it from an earlier request.
+The value is read from this process's environment. The proxy puts it into headers of requests to the secret's own hosts,
+and into their bodies if requested, over TLS that the proxy has verified, and nowhere else. Every reply of these hosts
+is searched for the value: they may have stored it from an earlier request.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from llm_sandbox_nb.sandbox.network.policy import checked_host, is_literal
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_SHORTEST = 8
+_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_MIN_VALUE_LENGTH = 8
 IN_BODY = "+body"
-"""After a host: its requests get the value in their body too."""
+"""Suffix of a host whose requests get the value in their body too."""
 _CREDENTIALS = frozenset(
     (b"authorization", b"cookie", b"x-api-key", b"api-key", b"apikey", b"x-goog-api-key", b"private-token",
      b"job-token", b"x-auth-token", b"x-access-token", b"x-amz-security-token")
 )  # fmt: skip
-"""Headers that say who asks. With a key of the attacker's own, an allowed host would take the data to the attacker."""
+"""Headers that identify the sender. With an attacker's key, an allowed host would store data for the attacker."""
 
 
 def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The hosts of each secret, from `NAME=host[,host]` or a mapping; each may end in `IN_BODY`.
+    """Return the hosts of each secret, from `NAME=host[,host]` or a mapping. Each host may end in `IN_BODY`.
 
     Raises:
-        ValueError: an entry is invalid; one sentence, which never repeats what stands after `=`: it may be a value.
+        ValueError: if an entry is invalid. The sentence never repeats the text after `=`, which may be a value.
     """
     if isinstance(entries, Mapping):
         pairs = [
@@ -52,7 +52,7 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
         try:
             parts = [(host.strip().removesuffix(IN_BODY), host.strip().endswith(IN_BODY)) for host in hosts]
             names = [checked_host(host) for host, _ in parts]
-            valid = bool(_NAME.match(name) and names) and not any(map(is_literal, names))
+            valid = bool(_NAME_PATTERN.match(name) and names) and not any(map(is_literal, names))
             checked = tuple(host + IN_BODY * in_body for host, (_, in_body) in zip(names, parts, strict=True))
         except ValueError:
             valid = False
@@ -66,24 +66,25 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
 
 
 def placeholder(name: str) -> str:
-    """What the sandbox has in place of a value. It says nothing of it, and is the same in every sandbox, so that
-    files and shells of one work in a fork of it."""
+    """Return the text that the sandbox has in place of a value.
+
+    The text reveals nothing, and is the same in every sandbox, so that files and shells of a sandbox work in a fork.
+    """
     return f"secret-{name}-is-put-in-outside"
 
 
 @dataclass(frozen=True)
 class Secret:
-    """One secret with its value, which `repr` never shows."""
+    """Secret with its value, which `repr` never shows."""
 
     name: str
     hosts: tuple[str, ...]
     value: str = field(repr=False)
     body_hosts: frozenset[str] = frozenset()
-    """Those of the hosts whose requests get it in their body too."""
+    """Hosts whose requests get the value in their body too."""
 
     @property
     def placeholder(self) -> str:
-        """See `placeholder`."""
         return placeholder(self.name)
 
 
@@ -93,7 +94,7 @@ def read_secrets(
     """Read the values of `parse_secrets`' entries from the environment.
 
     Raises:
-        ValueError: a variable is not set, or holds nothing that can be a secret; one sentence without the value.
+        ValueError: if a variable is not set, or cannot be a secret. The sentence never contains the value.
     """
     found = []
     for name, names in entries.items():
@@ -102,9 +103,9 @@ def read_secrets(
             raise ValueError(
                 f"The secret {name} has no value: set the environment variable {name} where you start this."
             )
-        if len(value) < _SHORTEST or not value.isascii() or not value.isprintable():
+        if len(value) < _MIN_VALUE_LENGTH or not value.isascii() or not value.isprintable():
             raise ValueError(
-                f"The environment variable {name} holds no secret that can be sent: at least {_SHORTEST} printable "
+                f"The environment variable {name} cannot be sent as a secret: at least {_MIN_VALUE_LENGTH} printable "
                 "ASCII characters are needed."
             )
         hosts = tuple(one.removesuffix(IN_BODY) for one in names)
@@ -116,12 +117,12 @@ def read_secrets(
 def put_in(
     headers: Headers, secrets: Sequence[Secret]
 ) -> tuple[list[tuple[bytes, bytes]], list[bytes], list[str]]:
-    """The headers of a request with the values in the places of their placeholders.
+    """Replace the placeholders in the headers of a request by the values.
 
     Credentials without a placeholder are left out: see `_CREDENTIALS`.
 
     Returns:
-        The headers, what a reply must not repeat beside the values, and the names of the secrets that were put in.
+        The headers, the texts other than the values that a reply must not repeat, and the names of the secrets put in.
     """
     pairs = [(one.placeholder.encode(), one.value.encode(), one.name) for one in secrets]
     result, hidden, used = [], [], []
@@ -140,7 +141,7 @@ def put_in(
 
 
 def put_in_body(body: bytes, kind: str, secrets: Sequence[Secret]) -> tuple[bytes, list[str]]:
-    """A body of the content type `kind` with the values, and the names of the secrets that were put in."""
+    """Replace the placeholders in a body of content type `kind`. Return the body and the names of used secrets."""
     used = []
     for one in secrets:
         stand_in = one.placeholder.encode()
@@ -156,7 +157,7 @@ def put_in_body(body: bytes, kind: str, secrets: Sequence[Secret]) -> tuple[byte
 
 
 def forms_of(value: str) -> list[bytes]:
-    """A value as replies may repeat it: plain, in JSON, in a URL, in base64."""
+    """Return the forms in which replies may repeat a value: plain, in JSON, in a URL, in base64."""
     forms = [
         value,
         json.dumps(value)[1:-1],
@@ -168,7 +169,7 @@ def forms_of(value: str) -> list[bytes]:
 
 
 def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[bytes]]:
-    """A header's text with the value, also in the base64 of `Basic`; with that base64, which is as secret."""
+    """Replace a placeholder in a header's text, also in the base64 of `Basic`. Return the text and new secret forms."""
     text = text.replace(stand_in, value)
     kind, _, encoded = text.partition(b" ")
     if kind.lower() != b"basic":
@@ -184,31 +185,31 @@ def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[
 
 
 class Scrubber:
-    """Replaces in a stream what must not be seen. It holds back only what may be the beginning of such."""
+    """Filter that replaces hidden texts in a stream. Holds back only bytes that may begin such a text."""
 
     def __init__(self, hidden: Sequence[bytes]) -> None:
         self._hidden = sorted(hidden, key=len, reverse=True)
         self._held = b""
 
     def feed(self, data: bytes, *, last: bool = False) -> bytes:
-        """The next piece that may be passed on."""
+        """Return the next bytes that may be passed on."""
         data = self.clean(self._held + data)
         held = 0 if last else self._beginning(data)
         self._held = data[len(data) - held :]
         return data[: len(data) - held]
 
     def clean(self, data: bytes) -> bytes:
-        """A whole text without what must not be seen."""
+        """Return a whole text without the hidden texts."""
         for one in self._hidden:
             data = data.replace(one, b"(secret)")
         return data
 
     def finds(self, name: bytes) -> bool:
-        """Whether a name of a header, which is in small letters, has something that must not be seen."""
+        """Return True if the name of a header, in lower case, contains a hidden text."""
         return any(one.lower() in name for one in self._hidden)
 
     def _beginning(self, data: bytes) -> int:
-        """How many bytes at the end may be the beginning of something hidden."""
+        """Return the number of bytes at the end that may begin a hidden text."""
         longest = max(map(len, self._hidden), default=1) - 1
         for size in range(min(longest, len(data)), 0, -1):
             if any(one.startswith(data[-size:]) for one in self._hidden):

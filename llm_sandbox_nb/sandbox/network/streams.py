@@ -1,4 +1,4 @@
-"""Streams of bytes that the proxy joins: a socket, TLS that it ends itself, and what a client says first in TLS."""
+"""Streams of bytes that the proxy joins: sockets, TLS that the proxy ends, and a client's first TLS message."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
-LAST_WORDS = 5.0
-"""Seconds for which a program may still send when its reply is over."""
-_PIECE = 256 * 1024
-_HELLO_MOST = 64 * 1024
+from llm_sandbox_nb.errors import LLMSandboxError
+
+DRAIN_TIMEOUT = 5.0
+"""Seconds for which a program may still send after its reply is complete."""
+_PIECE_BYTES = 256 * 1024
+_MAX_HELLO_BYTES = 64 * 1024
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
 
 
@@ -21,11 +23,11 @@ class Stream(Protocol):
     """Both directions of a connection."""
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the end."""
+        """Return the next bytes; empty at the end."""
         ...
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send bytes, which may change once it returns; that is when there is room for more. Raises ConnectionError."""
+        """Send bytes, and return when there is room for more; only then may they change. Raises ConnectionError."""
         ...
 
     async def end_writing(self) -> None:
@@ -37,23 +39,23 @@ class ClosableStream(Stream, Protocol):
     """A stream with an end."""
 
     async def close(self) -> None:
-        """Close it, after what was written has left."""
+        """Close the stream after everything written was sent."""
         ...
 
 
 class CountingStream(Stream, Protocol):
-    """A connection to a server outside."""
+    """Connection to a server outside."""
 
     sent: int
     received: int
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         ...
 
 
 class PlainSocket:
-    """A connection without TLS, straight on its socket: a program's that was handed out of a sandbox, or a server's."""
+    """Connection without TLS, directly on its socket: from a program whose socket was handed out, or to a server."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -63,16 +65,15 @@ class PlainSocket:
         self.received = 0
 
     async def read(self) -> bytes:
-        """See `Stream`."""
         try:
-            data = await self._loop.sock_recv(self._socket, _PIECE)
+            data = await self._loop.sock_recv(self._socket, _PIECE_BYTES)
         except OSError:
             return b""
         self.received += len(data)
         return data
 
     async def read_into(self, buffer: memoryview) -> int:
-        """Like `read`, without a copy: how many bytes are in the buffer now."""
+        """Read like `read`, without a copy. Return the number of bytes in the buffer."""
         try:
             size = await self._loop.sock_recv_into(self._socket, buffer)
         except OSError:
@@ -81,7 +82,6 @@ class PlainSocket:
         return size
 
     async def write(self, data: bytes | memoryview) -> None:
-        """See `Stream`."""
         self.sent += len(data)
         try:
             await self._loop.sock_sendall(self._socket, data)
@@ -89,26 +89,24 @@ class PlainSocket:
             raise ConnectionError("the other side has closed the connection") from error
 
     async def end_writing(self) -> None:
-        """See `Stream`."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
-        """See `ClosableStream`. What a program still sends is read: else it would not get the end of its reply."""
+        """See `ClosableStream`. Reads until the program ends, else the program would lose the end of its reply."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
+            async with asyncio.timeout(DRAIN_TIMEOUT):
                 while await self.read():
                     pass
         self.abort()
 
     def abort(self) -> None:
-        """Close it at once."""
         self._socket.close()
 
 
 class SocketStream:
-    """A connection to a server outside, with TLS."""
+    """Connection to a server outside, with TLS."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -117,36 +115,33 @@ class SocketStream:
         self.received = 0
 
     async def read(self) -> bytes:
-        """See `Stream`."""
         try:
-            data = await self._reader.read(_PIECE)
+            data = await self._reader.read(_PIECE_BYTES)
         except (OSError, ssl.SSLError):
             return b""
         self.received += len(data)
         return data
 
     async def write(self, data: bytes | memoryview) -> None:
-        """See `Stream`."""
         self.sent += len(data)
-        self._writer.write(bytes(data))  # it keeps what does not leave at once
+        self._writer.write(bytes(data))  # the transport keeps bytes that it cannot send at once
         try:
             await self._writer.drain()
         except (OSError, ssl.SSLError) as error:
             raise ConnectionError("the server has closed the connection") from error
 
     async def end_writing(self) -> None:
-        """See `Stream`. TLS has no such end."""
+        """See `Stream`. Has no effect with TLS, which has no such end."""
         if self._writer.can_write_eof():
             with contextlib.suppress(OSError):
                 self._writer.write_eof()
 
     def abort(self) -> None:
-        """Close it at once."""
         self._writer.transport.abort()
 
 
 class PrefixedStream:
-    """A stream of which some bytes were read already."""
+    """Stream of which some bytes were read already."""
 
     def __init__(self, first: bytes, stream: Stream) -> None:
         self._first = first
@@ -155,7 +150,6 @@ class PrefixedStream:
         self.end_writing = stream.end_writing
 
     async def read(self) -> bytes:
-        """See `Stream`."""
         if self._first:
             first, self._first = self._first, b""
             return first
@@ -163,7 +157,7 @@ class PrefixedStream:
 
 
 class TlsStream:
-    """The server's side of TLS over another stream."""
+    """Server side of TLS over another stream."""
 
     def __init__(self, stream: Stream, context: ssl.SSLContext) -> None:
         self._stream = stream
@@ -171,7 +165,7 @@ class TlsStream:
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
 
     async def handshake(self) -> None:
-        """Agree on keys. Raises ConnectionError when the client does not, for instance because it trusts nobody."""
+        """Agree on keys. Raises ConnectionError if the client refuses, for example because it trusts no authority."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -187,10 +181,9 @@ class TlsStream:
                 return
 
     async def read(self) -> bytes:
-        """See `Stream`."""
         while True:
             try:
-                return self._tls.read(_PIECE)
+                return self._tls.read(_PIECE_BYTES)
             except ssl.SSLWantReadError:
                 await self._flush()
                 if not await self._fill():
@@ -199,7 +192,6 @@ class TlsStream:
                 return b""
 
     async def write(self, data: bytes | memoryview) -> None:
-        """See `Stream`."""
         view = memoryview(data)
         while view:
             try:
@@ -209,7 +201,6 @@ class TlsStream:
         await self._flush()
 
     async def end_writing(self) -> None:
-        """See `Stream`."""
         with contextlib.suppress(ssl.SSLError):
             self._tls.unwrap()
         await self._flush()
@@ -228,15 +219,15 @@ class TlsStream:
 async def pass_on(
     source: Stream, target: Stream, *, most: int | None = None, heard: Callable[[], None] = lambda: None
 ) -> int:
-    """Pass bytes on until `source` ends, at most so many; `heard` is called for each piece.
+    """Pass on at most `most` bytes until `source` ends. `heard` is called for each piece.
 
     Returns:
-        How many.
+        The number of bytes passed on.
     """
     passed = 0
-    buffer = memoryview(bytearray(_PIECE)) if isinstance(source, PlainSocket) else None
+    buffer = memoryview(bytearray(_PIECE_BYTES)) if isinstance(source, PlainSocket) else None
     while most is None or passed < most:
-        left = _PIECE if most is None else min(most - passed, _PIECE)
+        left = _PIECE_BYTES if most is None else min(most - passed, _PIECE_BYTES)
         piece: bytes | memoryview
         if buffer is not None and isinstance(source, PlainSocket):
             piece = buffer[: await source.read_into(buffer[:left])]
@@ -250,42 +241,42 @@ async def pass_on(
     return passed
 
 
-class NoTlsError(Exception):
-    """What a client says first is no TLS with a readable name."""
+class NoTlsError(LLMSandboxError):
+    """A client's first message is not TLS with a readable server name."""
 
 
 async def read_hello(stream: Stream) -> tuple[bytes, str]:
-    """All bytes that a client has sent up to the end of its first TLS message, and the server's name in it.
+    """Read a client's first TLS message. Return all bytes read, and the server's name.
 
     Raises:
-        NoTlsError: it is something else, has no name or several, or hides the name.
+        NoTlsError: if the bytes are not TLS, or name no server, several, or only an encrypted one.
     """
     data = b""
     while (name := _server_name(data)) is None:
         more = await stream.read()
-        if not more or len(data) > _HELLO_MOST:
+        if not more or len(data) > _MAX_HELLO_BYTES:
             raise NoTlsError("it sent no TLS")
         data += more
     return data, name
 
 
 def _server_name(data: bytes) -> str | None:
-    """The name in a client's first message; None while the message is not complete. Raises NoTlsError."""
+    """Return the server's name in a client's first message; None while incomplete. Raises NoTlsError."""
     message = b""
     while True:
         if data[:1] not in (b"", b"\x16") or data[1:2] not in (b"", b"\x03"):
-            raise NoTlsError("it is no TLS")
+            raise NoTlsError("it is not TLS")
         if len(data) < 5:
             return None
         (size,) = struct.unpack_from(">H", data, 3)
         if not 0 < size <= 2**14:
-            raise NoTlsError("it is no TLS")
+            raise NoTlsError("it is not TLS")
         message += data[5 : 5 + size]
         if message[:1] not in (b"", b"\x01"):
-            raise NoTlsError("it is no TLS")
+            raise NoTlsError("it is not TLS")
         if len(message) >= 4:
             whole = 4 + int.from_bytes(message[1:4])
-            if whole > _HELLO_MOST:
+            if whole > _MAX_HELLO_BYTES:
                 raise NoTlsError("its first message is too long")
             if len(message) >= whole:
                 return _name_in(message[4:whole])
@@ -295,7 +286,7 @@ def _server_name(data: bytes) -> str | None:
 
 
 def _name_in(hello: bytes) -> str:
-    """The name in the body of a ClientHello."""
+    """Return the server's name in the body of a ClientHello."""
     try:
         at = 34
         at += 1 + hello[at]
@@ -322,7 +313,7 @@ def _name_in(hello: bytes) -> str:
 
 
 def _only_name(content: bytes) -> bytes:
-    """The only entry of the extension."""
+    """Return the only entry of the extension."""
     listed, kind, size = struct.unpack_from(">HBH", content)
     if kind or listed != len(content) - 2 or size != listed - 3:
         raise NoTlsError("it does not name one server (SNI)")

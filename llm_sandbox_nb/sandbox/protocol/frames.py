@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 MAGIC = b"LS"
 HEADER = struct.Struct(">2sBIII")
 MAX_PAYLOAD = 64 * 1024
@@ -50,7 +52,7 @@ class Kind(IntEnum):
     """host to executor: end everything at once."""
 
 
-class ProtocolError(Exception):
+class ProtocolError(LLMSandboxError):
     """The other side sent something that is no frame."""
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from llm_sandbox_nb.benchmark.rows import DataError, Row, make_row
 from llm_sandbox_nb.benchmark.scorers import REWARDED_BY_DOMAIN
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import format_size, plural
 from llm_sandbox_nb.training.data.documents import Document, Unread, file_name, read_documents, split_text
 from llm_sandbox_nb.training.data.questions import QUESTIONS, Question, read_questions, tells
@@ -83,7 +84,7 @@ class Statistics:
         return json.dumps(vars(self), indent=1, sort_keys=True) + "\n"
 
 
-class _LeftOutError(Exception):
+class _LeftOutError(LLMSandboxError):
     """A question that no row is made of; the message is the reason."""
 
 

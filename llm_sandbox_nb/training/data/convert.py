@@ -13,11 +13,13 @@ import zipfile
 from pathlib import Path
 from urllib.parse import unquote
 
+from llm_sandbox_nb.errors import LLMSandboxError
+
 MOST_BYTES = 64 * 2**20
 """Of one document, also unpacked."""
 
 
-class ConversionError(ValueError):
+class ConversionError(LLMSandboxError, ValueError):
     """A document cannot be read. The message is a part of a sentence."""
 
 

@@ -128,7 +128,7 @@ def packed_body_of(plan: Plan, store: HistoryStore) -> tuple[bytes, bytes]:
         assert (name, size) == ("p", len(packs[0]))
 
     async def whole() -> bytes:
-        with mock.patch.object(sending, "PACK_FROM", 0):
+        with mock.patch.object(sending, "MIN_PACK_BYTES", 0):
             body = RestoreBody(plan, store, None, deliver, "p")
         assert body.pack == "p"
         body.take(Kind.STDOUT, b"ready")
@@ -203,7 +203,7 @@ def test_what_nobody_asked_for_is_no_word_about_the_pack(tmp_path: Path) -> None
     async def test() -> None:
         store = HistoryStore(tmp_path)
         for deliver, said in ((None, b"ready"), (mock.AsyncMock(), b"other")):
-            with mock.patch.object(sending, "PACK_FROM", 0):
+            with mock.patch.object(sending, "MIN_PACK_BYTES", 0):
                 body = RestoreBody(Plan(), store, None, deliver, "p")
             with pytest.raises(ProtocolError):
                 body.take(Kind.STDOUT, said)

@@ -159,7 +159,7 @@ def test_content_is_bounded_as_it_comes(tmp_path: Path) -> None:
 
 
 def test_names_are_bounded_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_sandbox_nb.sandbox.history.snapshot.NAMES_MOST", 10_000)
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.history.snapshot.MAX_ENTRIES_BYTES", 10_000)
     taker = incoming(tmp_path / "packs")
     for _ in range(90):
         feed(taker, record("G", ["/" + "x" * 100]))
@@ -171,7 +171,7 @@ def test_files_that_are_there_and_files_that_are_gone_count_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = record("E", [folder_row("/"), folder_row("/d")]) + record("G", ["/a", "/b"])
-    monkeypatch.setattr("llm_sandbox_nb.sandbox.history.snapshot.ENTRIES_MOST", 4)
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.history.snapshot.MAX_ENTRIES", 4)
     assert len(told(tmp_path, stream).gone) == 2
     with pytest.raises(ProtocolError, match="more files than it may"):
         told(tmp_path, stream + record("G", ["/c"]))

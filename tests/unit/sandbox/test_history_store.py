@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -186,5 +187,5 @@ def test_entries_survive_the_index() -> None:
         Entry("f", 0o644, chunks=(), xattrs='{"user.x":"YQ=="}'),
         Entry("p"),
     ]
-    assert [Entry.decode(entry.encode()) for entry in entries] == entries
-    assert ROOT["/"] == Entry.decode(ROOT["/"].encode())
+    assert [Entry.of_row(*json.loads(entry.encode())) for entry in entries] == entries
+    assert ROOT["/"] == Entry.of_row(*json.loads(ROOT["/"].encode()))

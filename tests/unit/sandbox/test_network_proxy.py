@@ -209,7 +209,7 @@ def test_a_body_gets_a_secret_where_that_was_asked_for(
 
 
 def test_a_long_body_is_passed_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_sandbox_nb.sandbox.network.proxy.BODY_MOST", 1000)
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.network.proxy.MAX_BODY_BYTES", 1000)
     body = STAND_IN + "x" * 2000
     outcome, reported = in_body(body, "text/plain", f"Content-Length: {len(body)}")
     assert b"".join(outcome.arrived).endswith(body.encode())
@@ -286,7 +286,7 @@ def test_a_stream_is_searched_across_its_pieces() -> None:
 
 
 def test_a_silent_or_endless_head_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_sandbox_nb.sandbox.network.proxy.HEAD_TIME", 0.3)
+    monkeypatch.setattr("llm_sandbox_nb.sandbox.network.proxy.HEAD_TIMEOUT", 0.3)
     assert " 408 " in one([("send", "GET http://allowed.example/ HTTP/1.1\r\n"), ("rest", "")])[0].said
     assert (
         " 400 "
