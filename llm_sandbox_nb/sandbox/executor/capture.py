@@ -15,9 +15,9 @@ SPILL_CAP = 256 * 1024 * 1024
 
 
 class Capture:
-    """The output of one command: the first half is sent at once, the last half is kept until the end.
+    """The output of one command: the first half is sent at once, the last half is held back until the end.
 
-    Over the limit, everything (both streams as they came) also goes to a file, up to `SPILL_CAP`.
+    Above the limit, all output (both streams, in order of arrival) also goes to a file, up to `SPILL_CAP`.
     """
 
     def __init__(self, send: Callable[[int, bytes], None], limit: int, spill: bytes) -> None:
@@ -34,7 +34,7 @@ class Capture:
         self.log: list[bytes] | None = []
 
     def feed(self, stream: int, data: bytes) -> None:
-        """Take what a command has written."""
+        """Send or hold back output of the command, and log it for the file."""
         self.total[stream] += len(data)
         self._keep(data, self.total[stream] > self.limit)
         head = data[: self.room[stream]]
@@ -85,7 +85,7 @@ class Capture:
         self.spilled += len(data)
 
     def finish(self) -> dict[str, Any]:
-        """Send what was kept. Returns the counts for the response."""
+        """Send the held-back tail and return the byte counts for the response."""
         for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
             tail = b"".join(self.tail[stream])
             tail = tail[len(tail) - self.tail_cap :] if len(tail) > self.tail_cap else tail
@@ -100,6 +100,5 @@ class Capture:
         return {"stdout_bytes": self.total[STDOUT], "stderr_bytes": self.total[STDERR], "full_output": full}
 
     def close(self) -> None:
-        """Close the file."""
         quietly_close(self.spill_fd)
         self.spill_fd = -1

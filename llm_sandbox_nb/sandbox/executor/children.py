@@ -1,4 +1,4 @@
-"""Forked children: those that serve one request each, and services that serve many."""
+"""Forked children: some serve one request, services serve many."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ FILE_OPERATIONS = frozenset(["read", "write", "list", "pack", "unpack", "describ
 def fork_with_pipes(
     executor: ExecutorContext, fds: tuple[int, ...], child: Callable[[], None]
 ) -> tuple[int, list[int]]:
-    """Fork a child with pipes on the descriptors `fds`: it reads from 0 and writes to the others.
+    """Fork a child with pipes on the descriptors `fds`: fd 0 for reading, the others for writing.
 
-    Returns its pid and our ends of the pipes.
+    Returns:
+        The child's pid and the executor's ends of the pipes.
 
     Raises:
-        OSError: no process or descriptor is left: the commands inside have taken them.
+        OSError: commands inside have used up all processes or descriptors.
     """
     pipes: dict[int, tuple[int, int]] = {}
     try:
@@ -65,7 +66,7 @@ def fork_with_pipes(
 
 
 def enter_child(fds: dict[int, int], child: Callable[[], None]) -> None:
-    """In a child: keep these descriptors (0 to 3) and no others, end with the executor, and call `child`."""
+    """Close all descriptors but `fds` (0 to 3) in a child, tie its life to the executor's, and call `child`."""
     take_descriptors(fds)
     os.closerange(4, 4096)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -73,7 +74,7 @@ def enter_child(fds: dict[int, int], child: Callable[[], None]) -> None:
 
 
 def find_operation(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The function of a file operation; its module is compiled when it is first needed."""
+    """Return the function of a file operation; the import compiles its module on first use."""
     if name == "describe":
         from .snapshotter import describe
 
@@ -90,7 +91,7 @@ def find_operation(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 class ServiceProcess:
     """A child that serves requests for as long as the executor runs.
 
-    It reads requests from fd 0, writes data to fd 1, and after the data of a request one JSON line to fd 3.
+    The child reads requests from fd 0, writes data to fd 1, and ends each request with one JSON line on fd 3.
     """
 
     def __init__(self, executor: ExecutorContext) -> None:
@@ -111,23 +112,22 @@ class ServiceProcess:
         self.executor.watch(self.outcome_r, IN, lambda _: self.read_outcome())
 
     def serve(self) -> NoReturn:
-        """In the child: serve until the executor ends."""
+        """Serve in the child until the executor ends."""
         raise NotImplementedError
 
     def take_data(self, data: bytes) -> None:
-        """The child has written data."""
+        """Handle data that the child has written."""
         raise NotImplementedError
 
     def finish(self, outcome: dict[str, Any]) -> None:
-        """The child has finished a request, and all its data has been taken."""
+        """Handle the outcome of a request, after all data of the request."""
         raise NotImplementedError
 
     def died(self) -> None:
-        """A command killed the child, or it took too long: what it remembered is lost."""
+        """Handle the end of a child that was killed: its memory is lost."""
         raise NotImplementedError
 
     def read_data(self) -> None:
-        """The child has written data."""
         try:
             data = os.read(self.data_r, PIPE_READ)
         except BlockingIOError:
@@ -138,7 +138,6 @@ class ServiceProcess:
         self.finish_if_drained()
 
     def read_outcome(self) -> None:
-        """The child has written an outcome, or a part of one."""
         try:
             data = os.read(self.outcome_r, PIPE_READ)
         except BlockingIOError:
@@ -151,13 +150,13 @@ class ServiceProcess:
             self.finish_if_drained()
 
     def finish_if_drained(self) -> None:
-        """Finish the request when its outcome and all its data have come."""
+        """Finish the request once its outcome and all its data have come."""
         if self.outcome is not None and self.left <= 0:
             outcome, self.outcome = self.outcome, None
             self.finish(outcome)
 
     def close(self) -> None:
-        """The child has ended, or is about to."""
+        """Forget the child, which has ended or is about to."""
         for fd in (self.requests_w, self.data_r, self.outcome_r):
             self.executor.unwatch(fd)
         quietly_close(self.requests_w, self.data_r, self.outcome_r)
@@ -167,7 +166,7 @@ class ServiceProcess:
 
 
 class ChildRequest(Request):
-    """A request that a forked child serves: stdin is its body, stdout and stderr come back as output.
+    """A request that a forked child serves, with the body as stdin; stdout and stderr return as output.
 
     The child writes its outcome as JSON to fd 3 and ends.
     """
@@ -209,7 +208,7 @@ class ChildRequest(Request):
         """Check the parameters before the fork."""
 
     def child(self) -> None:
-        """In the child: serve the request with fd 0 to 2, write the outcome to fd 3, and exit."""
+        """Serve the request in the child with fd 0 to 2, write the outcome to fd 3, and exit."""
         raise NotImplementedError
 
     def data(self, data: bytes) -> None:
@@ -221,7 +220,7 @@ class ChildRequest(Request):
             self.pump()
 
     def take_head(self, data: bytes) -> None:
-        """Large arguments travel as the first bytes of the body."""
+        """Read large arguments, which travel as the first bytes of the body."""
         self.body.append(data)
         self.acknowledge(len(data))
         joined = b"".join(self.body)
@@ -252,7 +251,7 @@ class ChildRequest(Request):
             self.pump()
 
     def pump(self) -> None:
-        """Write as much of the body as the child takes."""
+        """Write as much of the body as the pipe to the child accepts."""
         while self.stdin_w >= 0 and self.body:
             try:
                 written = os.write(self.stdin_w, self.body[0])
@@ -275,13 +274,12 @@ class ChildRequest(Request):
                 self.close_stdin()
 
     def close_stdin(self) -> None:
-        """There is no more body, or no child that reads it."""
+        """Close the child's stdin: the body is complete, or nobody reads it."""
         self.executor.unwatch(self.stdin_w)
         quietly_close(self.stdin_w)
         self.stdin_w = -1
 
     def read_stream(self, stream: int, fd: int) -> None:
-        """The child has written."""
         try:
             data = os.read(fd, min(PIPE_READ, self.left.get(stream, PIPE_READ)))
         except BlockingIOError:
@@ -295,15 +293,15 @@ class ChildRequest(Request):
             self.finish_if_drained()
 
     def output(self, stream: int, data: bytes) -> None:
-        """Send what the child wrote."""
+        """Send output of the child."""
         self.send(stream, data)
 
     def result_arrived(self) -> None:
-        """The child has written its outcome, or closed the pipe."""
+        """Handle readable data, or the end, of the outcome pipe."""
         self.read_result()
 
     def read_result(self) -> bool:
-        """Read the outcome of the child, or a part of it; True at its end."""
+        """Read a part of the child's outcome. Returns True at the end."""
         try:
             data = os.read(self.result_r, PIPE_READ)
         except BlockingIOError:
@@ -314,7 +312,7 @@ class ChildRequest(Request):
         return not data
 
     def own_processes(self) -> set[int]:
-        """The child and all below it."""
+        """Return the child's pid and those of its descendants."""
         table = process_table()
         return descendants(table, self.pid, set()) if self.pid in table else set()
 
@@ -325,7 +323,7 @@ class ChildRequest(Request):
         self.abort("interrupted")
 
     def abort(self, reason: str) -> None:
-        """Kill the child and all below it; the response follows when it is reaped."""
+        """Kill the child and its descendants; the response follows when the child is reaped."""
         if not self.reason:
             self.reason = reason
         if not self.pid:
@@ -336,7 +334,7 @@ class ChildRequest(Request):
         send_signal(self.pid, signal.SIGKILL)
 
     def ended(self, status: int) -> None:
-        """The child has ended: read what is left in its pipes, then respond."""
+        """Read the rest of the pipes after the child's end, then respond."""
         self.status = status
         self.executor.helpers.discard(self.pid)
         if self.done:
@@ -346,12 +344,11 @@ class ChildRequest(Request):
         self.drain()
 
     def drain(self) -> None:
-        """Read exactly what has been written by now, then respond."""
+        """Respond once the output written so far has been read."""
         self.left = {STDOUT: pipe_bytes(self.stdout_r), STDERR: pipe_bytes(self.stderr_r)}
         self.finish_if_drained()
 
     def finish_if_drained(self) -> None:
-        """Respond when the last output has been read."""
         if self.done or any(self.left.values()):
             return
         for fd in (self.stdout_r, self.stderr_r, self.result_r):
@@ -372,10 +369,10 @@ class ChildRequest(Request):
 
 
 class ExecRequest(ChildRequest):
-    """A program beside the shell. A supervisor collects its orphans, so that all of them can be killed.
+    """A program separate from the shell. A supervisor adopts its orphans, so that all can be killed.
 
-    It lives as long as any of them. So they never become children of the executor, where they would look like orphans
-    of the shell's command.
+    The supervisor lives as long as any of them. So they never become children of the executor, where they would
+    look like orphans of the shell's command.
     """
 
     notice = ""
@@ -388,7 +385,7 @@ class ExecRequest(ChildRequest):
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
 
     def end_with(self, text: str) -> bool:
-        """End the program because it does what it may not; False when it has not started."""
+        """End the program because of a broken limit. Returns False if it has not started or is ending."""
         if not self.pid or self.reason:
             return False
         self.notice = text
@@ -429,7 +426,7 @@ class ExecRequest(ChildRequest):
         super().ended(status)
 
     def become_program(self) -> None:
-        """In the grandchild: user, directory, program; what fails before the program is an error outcome."""
+        """Switch user and directory, then become the program; earlier failures are an error outcome."""
         try:
             os.setsid()
             if self.params["user"] is not None:
@@ -457,7 +454,7 @@ class ExecRequest(ChildRequest):
 
 
 class FileRequest(ChildRequest):
-    """A file operation, in a child: it can be killed, whatever the file is."""
+    """A file operation in a child, which can be killed even if the file system hangs."""
 
     def prepare(self) -> None:
         self.operation = find_operation(self.params["op"])

@@ -1,4 +1,4 @@
-"""A scan of all files that can have changed: what differs from the scan before, with the content of new files."""
+"""A scan of all files that can have changed: the differences from the previous scan, with the content of new files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOATIME = getattr(os, "O_NOATIME", 0)
 
 
 class StopScanError(Exception):
-    """The scan has reached a limit. Says which."""
+    """The scan has reached the limit that the message names."""
 
 
 class ScanLimits:
@@ -47,12 +47,12 @@ class ScanLimits:
 
 
 class FilesystemScan:
-    """One scan.
+    """A walk over all files that reports the differences from the previous one.
 
     Args:
-        writer: takes what differs.
-        old: what the scan before has found, its `new`.
-        content: whether to read files at all.
+        writer: receives the differences.
+        old: files of the previous scan, its `new`.
+        content: False for metadata only.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class FilesystemScan:
         self.stopped = ""
 
     def is_known(self, digest: str) -> bool:
-        """Whether the host has this content: the scan before held it, and not as a part of the image."""
+        """Return True if the host has this content: an earlier file held it, not as part of the image."""
         if self.digests is None:
             self.digests = {
                 part[2]
@@ -102,7 +102,7 @@ class FilesystemScan:
         self.finish()
 
     def walk(self, path: bytes, info: os.stat_result, skip: set[bytes], since: tuple[int, int]) -> None:
-        """Note an entry and everything below it, the nearest first: the limits leave out what is deepest."""
+        """Note an entry and everything below it, breadth first: limits leave out the deepest entries."""
         todo = deque([(path, info)])
         while todo:
             path, info = todo.popleft()
@@ -116,7 +116,7 @@ class FilesystemScan:
                 self.unlisted.add(path)
 
     def children(self, path: bytes, info: os.stat_result, waiting: int) -> list[tuple[bytes, os.stat_result]]:
-        """What is in a folder, in the order in which it is found; nothing when it exceeds the limit."""
+        """Return the content of a folder in the order of the directory; empty above the limit."""
         room = self.limits.entries - len(self.new) - waiting
         self.open_up(path, info)
         children: list[tuple[bytes, os.stat_result]] = []
@@ -143,11 +143,11 @@ class FilesystemScan:
         return children
 
     def too_many(self) -> str:
-        """The reason for what exceeds the limit of entries."""
+        """Return the reason for entries above the limit."""
         return "Left out, as there are more than %d files" % self.limits.entries
 
     def open_up(self, path: bytes, info: os.stat_result) -> None:
-        """Make a folder readable for the scan that its owner has made unreadable."""
+        """Make a folder readable for the scan if its owner has made it unreadable."""
         mode = stat.S_IMODE(info.st_mode)
         if mode & 0o500 != 0o500 and 0 < os.geteuid() == info.st_uid:
             try:
@@ -170,7 +170,7 @@ class FilesystemScan:
     # ------------------------------------------------------------------------------------------- an entry
 
     def entry(self, path: bytes, info: os.stat_result, since: tuple[int, int]) -> bool:
-        """Note an entry. Returns whether to scan what is in it. `since`: see `Epoch.since`."""
+        """Note an entry. Returns True if the content of the folder needs a scan. `since`: see `Epoch.since`."""
         if time.monotonic() > self.limits.deadline:
             raise StopScanError("Left out, as the scan took too long")
         if len(self.new) >= self.limits.entries:
@@ -194,7 +194,7 @@ class FilesystemScan:
         return kind == stat.S_IFDIR
 
     def remembered(self, path: bytes, info: os.stat_result) -> Record | None:
-        """The record of the scan before, if it still holds."""
+        """Return the record of the previous scan, if still valid."""
         sign = signature(info)
         record = self.old.get(path)
         if record is None and info.st_size and stat.S_ISREG(info.st_mode):
@@ -204,7 +204,7 @@ class FilesystemScan:
         return record
 
     def moved(self, sign: Signature) -> Record | None:
-        """The record of a file whose folder was renamed."""
+        """Return the record of a file whose folder was renamed."""
         if self.by_inode is None:
             self.by_inode = {
                 record[0][CTIME:]: record for record in self.old.values() if record[2] and not record[1]
@@ -227,7 +227,7 @@ class FilesystemScan:
         return sign, 0, detail, None, xattrs_of(path)
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[Any, os.stat_result, bool]:
-        """Content and status of a file, and whether the next scan must read it again."""
+        """Return content and status of a file, and True if the next scan must read the file again."""
         started = time.time_ns()
         try:
             found, info, stable = self.reader.read(path, info)
@@ -244,7 +244,7 @@ class FilesystemScan:
         return detail, info, not stable or path in self.mapped or info.st_ctime_ns > started - MARGIN
 
     def note(self, path: bytes, record: Record) -> None:
-        """Remember an entry, and report it if it is new."""
+        """Remember an entry, and report new ones."""
         self.new[path] = record
         was = self.old.get(path)
         if was is record:
@@ -257,7 +257,7 @@ class FilesystemScan:
     # --------------------------------------------------------------------------------------------- the end
 
     def finish(self) -> None:
-        """Report hard links, then what is gone."""
+        """Report hard links, then deleted paths."""
         for group in self.linked.values():
             self.note_group(sorted(group, key=lambda member: member[0]))
         self.close_up()
@@ -275,7 +275,7 @@ class FilesystemScan:
                 self.writer.row(GONE, bytes_to_text(path))
 
     def is_unseen(self, path: bytes) -> bool:
-        """Whether the scan has not reached a path."""
+        """Return True if the scan has not reached a path."""
         while path not in self.unlisted:
             folder = os.path.dirname(path)
             if folder == path:
@@ -299,7 +299,7 @@ class FilesystemScan:
 
 
 def mapped_files() -> set[bytes]:
-    """Files that a process has mapped for writing: it can change them without a trace in their times."""
+    """Return files that a process has mapped for writing: changes through a mapping need not show in their times."""
     found = set()
     executor = os.getppid()
     pids = own_tree(executor) if executor != 1 else filter(str.isdigit, os.listdir("/proc"))
@@ -312,7 +312,7 @@ def mapped_files() -> set[bytes]:
 
 
 def read_maps(path: str) -> Iterable[bytes]:
-    """Lines of a process's map, none when we may not read it. Nearly all have no shared mapping."""
+    """Return the lines of a process's memory map; empty without a shared writable mapping, or without access."""
     text = read_proc(path)
     if len(text) == 65536 or b"rw-s" in text or b"rwxs" in text:
         try:
@@ -327,17 +327,17 @@ def read_maps(path: str) -> Iterable[bytes]:
 
 
 class UnkeptError(Exception):
-    """A file's content cannot be kept. Says why."""
+    """A file's content cannot be kept, for the reason in the message."""
 
 
 class ContentReader:
-    """Reads files, and sends the pieces that the host does not have.
+    """A reader of files that sends pieces new to the host.
 
     Args:
-        send: takes a piece that is new; None for metadata only.
-        known: whether the host has the piece of a digest.
-        file_limit: bytes of one file.
-        limit: bytes to send.
+        send: receives each new piece; None for metadata only.
+        known: returns True if the host has the piece of a digest.
+        file_limit: maximum bytes of one file.
+        limit: maximum bytes to send.
     """
 
     def __init__(
@@ -357,11 +357,11 @@ class ContentReader:
         self.sent: set[str] = set()
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:
-        """The pieces of a file, its status when they were read, and whether it did not change meanwhile.
+        """Return the pieces of a file, its status after reading, and True if the file did not change meanwhile.
 
         Raises:
-            FileNotFoundError: it is gone, or its name leads to something else.
-            UnkeptError: it is too large, or cannot be read.
+            FileNotFoundError: if the file is gone, or its name now leads elsewhere.
+            UnkeptError: if the file is too large, or cannot be read.
         """
         fd = open_same(path, info)
         try:
@@ -380,7 +380,7 @@ class ContentReader:
             os.close(fd)
 
     def piece(self, fd: int, offset: int, size: int) -> tuple[int, int, str] | None:
-        """One piece; it is sent if the host does not have it."""
+        """Read one piece, and send it if the host does not have it."""
         data = os.pread(fd, size, offset)
         while len(data) < size:
             more = os.pread(fd, size - len(data), offset + len(data))
@@ -400,14 +400,14 @@ class ContentReader:
 
 
 def same_content(before: os.stat_result, after: os.stat_result) -> bool:
-    """Whether nothing was written to an open file between two statuses."""
+    """Return True if nothing was written to an open file between two statuses."""
     return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (
         after.st_size, after.st_mtime_ns, after.st_ctime_ns,
     )  # fmt: skip
 
 
 def open_same(path: bytes, info: os.stat_result) -> int:
-    """Open a file for reading, if its name still leads to a file."""
+    """Open a file for reading, if its name still leads to a regular file."""
     fd = open_unnoticed(path, info)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -416,7 +416,7 @@ def open_same(path: bytes, info: os.stat_result) -> int:
 
 
 def open_unnoticed(path: bytes, info: os.stat_result) -> int:
-    """Open a file without a trace in its times, also one that its owner has made unreadable."""
+    """Open a file without a trace in its times, even if its owner has made it unreadable."""
     try:
         return os.open(path, OPEN_READ | os.O_NOFOLLOW | NOATIME)
     except PermissionError:
@@ -438,7 +438,7 @@ def open_unnoticed(path: bytes, info: os.stat_result) -> int:
 
 
 def parts(fd: int, info: os.stat_result) -> Iterator[tuple[int, int]]:
-    """Where a file has data, cut at multiples of the largest piece, so that a file that grows keeps its pieces."""
+    """Yield offset and length of a file's data, cut at multiples of the chunk size: a growing file keeps its pieces."""
     end = info.st_size
     if info.st_blocks * 512 >= end:
         yield from cut(0, end)
@@ -459,7 +459,6 @@ def parts(fd: int, info: os.stat_result) -> Iterator[tuple[int, int]]:
 
 
 def cut(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """A range in pieces."""
     while start < stop:
         size = min(stop, (start // CHUNK_SIZE + 1) * CHUNK_SIZE) - start
         yield start, size

@@ -1,4 +1,4 @@
-"""Frames: their format, the pipe to the host that carries them, and the small helpers that all modules use.
+"""Frames: their format, the pipe to the host, and the small helpers that all modules use.
 
 The format is a deliberate copy of `sandbox/protocol/frames.py`, which cannot be imported inside a sandbox.
 """
@@ -29,12 +29,12 @@ ACK_EVERY = 256 * 1024  # a quarter of what the host sends ahead: it never waits
 
 
 def text_to_bytes(text: str) -> bytes:
-    """A name from JSON, as the bytes that the kernel knows."""
+    """Return a name from JSON as the bytes that the kernel knows."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def bytes_to_text(data: bytes) -> str:
-    """The reverse of `text_to_bytes`."""
+    """Undo `text_to_bytes`."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -46,19 +46,19 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def dump(value: object) -> bytes:
-    """JSON in ASCII."""
+    """Return compact JSON in ASCII."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def quietly_close(*fds: int) -> None:
-    """Close descriptors; -1 stands for one that is closed already."""
+    """Close descriptors; -1 stands for a closed one."""
     for fd in fds:
         if fd >= 0:
             os.close(fd)
 
 
 class HostPipe(EventLoop):
-    """Frames on fd 0 and fd 1, at the pace at which the host reads them."""
+    """Frames on fd 0 and fd 1, at the pace of the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,22 +76,22 @@ class HostPipe(EventLoop):
         raise NotImplementedError
 
     def leave(self) -> NoReturn:
-        """The host is gone for good."""
+        """End the executor: the host is gone for good."""
         raise NotImplementedError
 
     def send(self, kind: int, number: int, payload: bytes) -> None:
-        """Queue a frame; the loop sends it in its next round."""
+        """Queue a frame; the loop sends all queued frames in its next round."""
         check = zlib.crc32(payload, zlib.crc32(CHECKED.pack(MAGIC, kind, number, len(payload))))
         self.outgoing.append(HEADER.pack(MAGIC, kind, number, len(payload), check) + payload)
         self.outgoing_size += HEADER.size + len(payload)
 
     def acknowledge(self, number: int, size: int) -> None:
-        """Count bytes of a body that have been used; the loop sends the count in its next round."""
+        """Count consumed bytes of a body; the loop reports them in its next round."""
         if size:
             self.acknowledged[number] = self.acknowledged.get(number, 0) + size
 
     def flush(self) -> None:
-        """Write as much as the pipe takes, and stop reading commands' output while it takes too little."""
+        """Write as much as the pipe accepts, and pause reading commands' output while too much waits."""
         for number in [number for number, size in self.acknowledged.items() if size >= ACK_EVERY]:
             self.send(ACK, number, dump({"bytes": self.acknowledged.pop(number)}))
         self.write_outgoing()
@@ -103,7 +103,6 @@ class HostPipe(EventLoop):
             self.pause_outputs(not self.paused)
 
     def write_outgoing(self) -> None:
-        """Write as much as the pipe takes."""
         while self.outgoing:
             data = self.outgoing[0] if len(self.outgoing) == 1 else b"".join(self.outgoing[:8])
             try:
@@ -118,7 +117,7 @@ class HostPipe(EventLoop):
                 break
 
     def read_frames(self) -> None:
-        """Handle what the host has sent. An end of file means that it can never come back."""
+        """Handle frames from the host. An end of file means that the host can never come back."""
         try:
             data = os.read(0, PIPE_READ)
         except BlockingIOError:
@@ -134,7 +133,7 @@ class HostPipe(EventLoop):
             self.handle(*frame)
 
     def next_frame(self) -> tuple[int, int, bytes] | None:
-        """The next whole and valid frame; anything else is skipped, so a new owner can start anywhere."""
+        """Return the next valid frame, or None. Other bytes are skipped, so a new owner can start anywhere."""
         buffer = self.incoming
         while True:
             start = buffer.find(MAGIC)

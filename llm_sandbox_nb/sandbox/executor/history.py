@@ -1,4 +1,4 @@
-"""Checkpoints and restores: their requests, and the child that remembers all files. README.md has the records."""
+"""Checkpoints and restores: their requests, and the child that remembers all files. README.md describes the records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KILLED = {"error": {"kind": "internal", "message": "what remembers the files was
 
 
 class HistoryService(ServiceProcess):
-    """The child that remembers all files, as the event loop sees it. The first request starts it."""
+    """The event loop's side of the child that remembers all files. The first request starts the child."""
 
     def __init__(self, executor: ExecutorContext, shell: Shell, watcher: ChangeWatcher, epoch: Epoch) -> None:
         super().__init__(executor)
@@ -53,12 +53,10 @@ class HistoryService(ServiceProcess):
             self.current.child_died()
 
     def ask(self, request: HistoryRequest) -> None:
-        """Serve a request when its turn comes."""
         self.queue.append(request)
         self.next()
 
     def next(self) -> None:
-        """Begin the next request."""
         while not self.current and self.queue:
             request = self.queue.pop(0)
             try:
@@ -72,18 +70,18 @@ class HistoryService(ServiceProcess):
             request.start()
 
     def ended(self, request: HistoryRequest) -> None:
-        """A request has been answered."""
+        """Begin the next request after an answered one."""
         if self.current is request:
             self.current = None
             self.next()
 
     def put(self, data: bytes) -> None:
-        """Write to the child, as soon as it reads."""
+        """Queue bytes for the child."""
         self.pending.append(memoryview(data))
         self.pump()
 
     def pump(self) -> None:
-        """Write as much as the child takes."""
+        """Write as much as the child accepts."""
         while self.pending:
             try:
                 written = os.write(self.requests_w, self.pending[0])
@@ -112,12 +110,12 @@ class HistoryService(ServiceProcess):
     # ---------------------------------------------------------------------------------- while files are restored
 
     def stop_everything(self) -> bool:
-        """End all other requests and all commands; False when some could not be killed."""
+        """End all other requests and all commands. Returns False if some could not be killed."""
         self.executor.hold_files(RESTORE)
         return self.executor.stop_everything([*self.queue, self.current])
 
     def release_files(self) -> None:
-        """The files are in place: commands and file operations may run, after a new first look."""
+        """Let commands and file operations run again after a restore, once the watcher has restarted."""
         self.watcher.restart()
         self.executor.release_files(RESTORE)
 
@@ -136,23 +134,23 @@ class HistoryRequest(Request):
         self.history.ask(self)
 
     def start(self) -> None:
-        """It is this request's turn."""
+        """Begin, now that no other request is being served."""
         raise NotImplementedError
 
     def take_data(self, data: bytes) -> None:
-        """The child has written data."""
+        """Handle data that the child has written."""
         raise NotImplementedError
 
     def files_done(self, outcome: dict[str, Any]) -> None:
-        """The child has done its part."""
+        """Handle the outcome of the child."""
         raise NotImplementedError
 
     def child_died(self) -> None:
-        """The child was killed."""
+        """Handle the end of a child that was killed."""
         self.files_done(dict(KILLED))
 
     def acknowledge_body(self, size: int) -> None:
-        """The child has read so much of what was put."""
+        """Handle the number of bytes that the child has read."""
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Respond, and let the next request begin."""
@@ -178,7 +176,7 @@ class HistoryRequest(Request):
 
 
 class CheckpointRequest(HistoryRequest):
-    """Report what differs from an earlier checkpoint."""
+    """A request for the differences from an earlier checkpoint."""
 
     def __init__(self, history: HistoryService, number: int, params: dict[str, Any]) -> None:
         super().__init__(history, number, params)
@@ -196,7 +194,7 @@ class CheckpointRequest(HistoryRequest):
         self.send(STDOUT, data)
 
     def child_died(self) -> None:
-        """It was killed, perhaps before we asked; then another can still report everything."""
+        """Retry with a new child if no data was sent yet: it can still report everything."""
         if self.sent or self.retried or self.timed or self.done:
             super().child_died()
         else:
@@ -205,7 +203,7 @@ class CheckpointRequest(HistoryRequest):
             self.history.ended(self)
 
     def shell_done(self, why: str) -> None:
-        """The state of the shell is known, or why there is none."""
+        """Handle the end of saving the shell's state; `why` is the reason if there is none."""
         self.why_no_shell = why
         self.finish_if_done()
 
@@ -214,7 +212,7 @@ class CheckpointRequest(HistoryRequest):
         self.finish_if_done()
 
     def finish_if_done(self) -> None:
-        """Respond when both parts are done."""
+        """Respond once files and shell are done."""
         outcome, why = self.files, self.why_no_shell
         if outcome is None or (why is None and "error" not in outcome):
             return
@@ -227,7 +225,7 @@ class CheckpointRequest(HistoryRequest):
         self.finish(outcome)
 
     def cancel(self) -> None:
-        """Drop the result; the child still finishes, so that it keeps what it remembers."""
+        """Drop the result; the child still finishes, so that its memory stays valid."""
         if self in self.history.queue:
             self.abort()
         elif not self.silent:
@@ -236,7 +234,7 @@ class CheckpointRequest(HistoryRequest):
 
 
 class RestoreRequest(HistoryRequest):
-    """Make the files, and the shell, what they were."""
+    """A request to restore the files and the shell of a checkpoint."""
 
     def __init__(self, history: HistoryService, number: int, params: dict[str, Any]) -> None:
         super().__init__(history, number, params)
@@ -256,7 +254,7 @@ class RestoreRequest(HistoryRequest):
         self.pass_on(bytes(5))
 
     def pass_on(self, data: bytes) -> None:
-        """Write a piece of the plan to the child, once it is our turn."""
+        """Write a piece of the plan to the child once this request is being served."""
         if not self.started:
             self.body.append(data)
             return
@@ -265,7 +263,7 @@ class RestoreRequest(HistoryRequest):
         self.history.put(data)
 
     def acknowledge_body(self, size: int) -> None:
-        """The host counts the body alone, not our line before it nor the end after it."""
+        """Acknowledge the body alone, without the line before the body or the end mark."""
         head = min(size, self.head_left)
         self.head_left -= head
         body = min(size - head, self.unacknowledged)
@@ -284,7 +282,7 @@ class RestoreRequest(HistoryRequest):
             self.pass_on(data)
 
     def ask(self) -> None:
-        """Send the child the request; a pack is in its place by now."""
+        """Send the request to the child; a pack is in place by now."""
         self.asked = True
         params = {name: self.params.get(name) for name in ("op", "id", "since", "pack")}
         line = dump({**params, "top_time": self.top_time}) + b"\n"
@@ -295,14 +293,14 @@ class RestoreRequest(HistoryRequest):
         self.state += data
 
     def child_died(self) -> None:
-        """It was killed, by us after an error; once the files are in place it is not needed."""
+        """Handle the end of the child: not an error once the files are in place."""
         if self.files is None:
             super().child_died()
         elif "error" in self.files:
             self.start_shell()
 
     def abort(self) -> None:
-        """Once the files are in place there is nothing to end: the shell starts, or has had its time."""
+        """End the request by force; once the files are in place, only the shell can be late."""
         if self.files is None:
             super().abort()
         elif self.timed:
@@ -323,7 +321,7 @@ class RestoreRequest(HistoryRequest):
             self.start_shell()
 
     def start_shell(self) -> None:
-        """Start a new shell as soon as the old one has ended; until then no other shell replaces it."""
+        """Start a new shell once the old one has ended."""
         if self.done:
             return
         shell = self.history.shell
@@ -339,7 +337,7 @@ class RestoreRequest(HistoryRequest):
             self.shell_done("")
 
     def shell_done(self, why: str) -> None:
-        """The shell has its state, or what could be restored of it."""
+        """Respond; `why` is the part of the shell's state that could not be restored."""
         outcome = self.files or dict(KILLED)
         if "error" not in outcome:
             self.history.shell_state.sent = (self.params["id"], self.state)

@@ -1,4 +1,4 @@
-"""Mounts: which parts of the filesystem commands can write to, and what in them is still as in the image."""
+"""Mounts: parts of the filesystem that commands can write to, and how to detect files that are as in the image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
         path: bytes
         base: int
-        """How to know what is as in the image: `FOLDER_BASE`, `FILE_BASE`, or 0 if that cannot be known."""
+        """Kind of test for files as in the image: `FOLDER_BASE`, `FILE_BASE`, or 0 if they cannot be detected."""
 else:
     from collections import namedtuple
 
@@ -36,10 +36,10 @@ OVERLAY = "/sys/module/overlay/parameters/"
 
 
 class Epoch:
-    """The time since which changes are the sandbox's own, on the clock of the files' ctime.
+    """The start of the sandbox on the clock of the files' ctime: later changes are the sandbox's own.
 
-    Commands cannot set a ctime. When the machine's clock is set back, the time goes back with it: then the
-    scan examines a little more than what was changed, never less.
+    Commands cannot set a ctime. When the machine's clock is set back, this time moves back too: then a scan
+    examines a few more entries than were changed, never fewer.
     """
 
     def __init__(self) -> None:
@@ -49,20 +49,20 @@ class Epoch:
 
     @staticmethod
     def clock_offset() -> int:
-        """The difference between the clock of the files and one that never jumps."""
+        """Return the difference between the clock of the files and a clock that never jumps."""
         return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def check_clock(self) -> None:
-        """Notice a clock that was set back."""
+        """Note a clock that was set back."""
         offset = self.clock_offset()
         if offset < self.offset - MARGIN // 4:
             self.back += self.offset - offset
             self.offset = offset
 
     def since(self, mount: Mount) -> tuple[int, int]:
-        """Ctimes from which on folders must be scanned, and files are no longer as in the image.
+        """Return the ctimes from which folders must be scanned, and from which files may differ from the image.
 
-        The engine prepares folders before we start. What happens in one later does not show in those above it,
+        The engine prepares folders before the executor starts. A later change in a folder does not show in those above,
         so folders count from the creation of the sandbox.
         """
         start = self.start - self.back
@@ -75,9 +75,9 @@ class Epoch:
 
 
 def birth_time(path: bytes) -> int:
-    """When something was created, in nanoseconds, or 0 where that is not known.
+    """Return the creation time of a path in nanoseconds, or 0 if unknown.
 
-    The upper folder of an overlay is created with the sandbox; what the engine prepared in it is younger.
+    The upper folder of an overlay is created with the sandbox; entries that the engine prepared there are younger.
     """
     buffer = ctypes.create_string_buffer(256)
     try:
@@ -91,18 +91,18 @@ def birth_time(path: bytes) -> int:
 
 
 def unescape(word: bytes) -> bytes:
-    r"""A path of mountinfo, in which odd bytes are written like \040."""
+    r"""Decode a path of mountinfo, where special bytes are written like \040."""
     first, *rest = word.split(b"\\")
     return first + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest)
 
 
 def is_below(path: bytes, folder: bytes) -> bool:
-    """Whether a path is the folder or in it."""
+    """Return True if a path is the folder or lies in the folder."""
     return path == folder or path.startswith(folder.rstrip(b"/") + b"/")
 
 
 def is_ours(path: bytes) -> bool:
-    """Whether a path is a real file, not one of the kernel."""
+    """Return True if a path is a real file, not one of the kernel's."""
     if not path.startswith((b"/dev", b"/proc", b"/sys")):
         return True
     if is_below(path, b"/dev"):
@@ -111,7 +111,7 @@ def is_ours(path: bytes) -> bool:
 
 
 def mount_id(path: bytes) -> bytes:
-    """Which mount a path leads to, nothing when it leads nowhere."""
+    """Return the number of the mount that a path leads to; empty if the path leads nowhere."""
     try:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -124,7 +124,7 @@ def mount_id(path: bytes) -> bytes:
 
 
 def keeps_ctimes(kind: bytes, options: bytes) -> bool:
-    """Whether a folder below which nothing was written keeps the ctime of the image.
+    """Return True if a folder keeps the ctime of the image as long as nothing below was written.
 
     An overlay that can rename a folder of the image, or copy up metadata alone, could show old files in new
     places.
@@ -138,7 +138,7 @@ def keeps_ctimes(kind: bytes, options: bytes) -> bool:
 
 
 def overlay_option(given: dict[bytes, bytes], name: bytes) -> bytes:
-    """An option of a mounted overlay: its own, or the kernel's."""
+    """Return an option of a mounted overlay, or else the kernel's default."""
     if name in given:
         return given[name]
     try:
@@ -149,7 +149,7 @@ def overlay_option(given: dict[bytes, bytes], name: bytes) -> bytes:
 
 
 def writable_mounts() -> tuple[list[Mount], set[bytes]]:
-    """Mounts to scan, and all paths where something is mounted."""
+    """Return the mounts to scan, and all paths where something is mounted."""
     found: list[Mount] = []
     table = list(mount_table())
     for path, kind, above, writable in table:
@@ -162,7 +162,7 @@ def writable_mounts() -> tuple[list[Mount], set[bytes]]:
 
 
 def engine_folders() -> tuple[list[bytes], set[bytes]]:
-    """Folders in memory that the engine fills and commands can write to, and all paths where something is mounted."""
+    """Return writable in-memory folders that the engine fills, and all paths where something is mounted."""
     table = list(mount_table())
     found = [
         path
@@ -173,7 +173,7 @@ def engine_folders() -> tuple[list[bytes], set[bytes]]:
 
 
 def mount_table() -> Iterator[tuple[bytes, bytes, bytes, bool]]:
-    """Of each mount: path, kind, options of its filesystem, and whether it is reached by its path and writable."""
+    """Yield for each mount: path, kind, filesystem options, and True if writable and reached by its path."""
     with open("/proc/self/mountinfo", "rb") as file:
         lines = file.read().splitlines()
     for line in lines:

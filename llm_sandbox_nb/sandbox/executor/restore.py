@@ -1,4 +1,4 @@
-"""Restores: make files what they were, step by step as the host's plan says, never through a link.
+"""Restores: bring files back to an earlier state, step by step as the host's plan says, never through a link.
 
 All commands have been killed, so nothing changes the files meanwhile.
 """
@@ -54,7 +54,7 @@ LOST: Record = ((0, 0, 0, 0, 0, UNSURE, 0, 0), 0, None, None, None)
 
 
 class RestoredFolders:
-    """Opens folders to change what is in them, and restores the metadata that this changes.
+    """Opens folders to change their content, and restores the metadata that this changes.
 
     Args: see `Restore`.
     """
@@ -71,14 +71,14 @@ class RestoredFolders:
         self.failures = 0
 
     def fail(self, name: str, error: OSError) -> None:
-        """Note a path that could not be restored: the next scan reports what it is."""
+        """Note a path that could not be restored: the next scan reports its real state."""
         self.failures += 1
         if len(self.failed) < FAILURES_NAMED:
             self.failed.append([name, os.strerror(error.errno or errno.EIO).lower()])
         self.memory[text_to_bytes(name)] = LOST
 
     def enter(self, path: bytes) -> tuple[int, bytes]:
-        """Open the folder of a path, which is about to change. Returns it and the last name."""
+        """Open the folder of a path, which is about to change. Returns the folder and the last name."""
         folder, _, name = path.rpartition(b"/")
         folder = folder or b"/"
         if not is_ours(path) or name in (b"", b".", b".."):
@@ -107,7 +107,6 @@ class RestoredFolders:
         return fd
 
     def open_name(self, folder: int, name: bytes) -> int:
-        """Open a folder in a folder."""
         try:
             return os.open(name, FOLDER, dir_fd=folder)
         except PermissionError:
@@ -116,7 +115,7 @@ class RestoredFolders:
 
     @staticmethod
     def make_writable(fd: int, info: os.stat_result) -> None:
-        """Make a folder writable that its owner has made read-only."""
+        """Make a folder writable if its owner has made it read-only."""
         if info.st_mode & 0o300 != 0o300 and 0 < os.geteuid() == info.st_uid:
             os.chmod("/proc/self/fd/%d" % fd, stat.S_IMODE(info.st_mode) | 0o700)
 
@@ -137,14 +136,14 @@ class RestoredFolders:
             self.remember_ctime(path)
 
     def try_finish(self, path: bytes, name: str, finish: Callable[[bytes], None]) -> None:
-        """Restore the metadata of one folder; a failure does not affect what is in it."""
+        """Restore the metadata of one folder; a failure does not affect the folder's content."""
         try:
             finish(path)
         except OSError as error:
             self.fail(name, error)
 
     def keep_metadata(self, path: bytes) -> None:
-        """Give a folder the metadata that it had before we changed what is in it."""
+        """Restore the metadata that a folder had before its content was changed."""
         mtime, mode = self.folders[path]
         try:
             fd = self.open_folder(path)
@@ -161,7 +160,7 @@ class RestoredFolders:
             os.close(fd)
 
     def finish_folder(self, path: bytes) -> None:
-        """Give a folder the metadata of the plan."""
+        """Set a folder's metadata as in the plan."""
         row = self.rows[path]
         fd = self.open_folder(path)
         try:
@@ -179,9 +178,9 @@ class RestoredFolders:
     # --------------------------------------------------------------------------------------------- memory
 
     def remember_ctime(self, path: bytes) -> None:
-        """Remember the new ctime of a path that otherwise did not change, or of a folder in which something did.
+        """Remember the new ctime of a path that is otherwise unchanged, or of a folder with changed content.
 
-        A folder of the image is forgotten instead: the next scan reports it with what is in it.
+        A folder of the image is forgotten instead: the next scan reports the folder and its content.
         """
         record = self.memory.get(path)
         if record and record is not LOST:
@@ -194,7 +193,7 @@ class RestoredFolders:
                 self.memory[path] = LOST
 
     def remember(self, path: bytes, row: list[Any]) -> None:
-        """Remember that an entry is what the plan says. What is in a folder of the image is not known."""
+        """Remember that an entry is as in the plan. The content of a folder of the image is not known."""
         if row[1] == "d" and row[2]:
             self.forget_below(path)
             self.memory[path] = LOST
@@ -215,7 +214,6 @@ class RestoredFolders:
                 self.leave()
 
     def forget_below(self, path: bytes) -> None:
-        """Forget what is below a path."""
         below = path.rstrip(b"/") + b"/"
         for other in [other for other in self.memory if other.startswith(below)]:
             del self.memory[other]
@@ -224,10 +222,10 @@ class RestoredFolders:
 
 
 class Restore(RestoredFolders):
-    """One restore.
+    """The execution of a restore plan.
 
     Args:
-        memory: what was there before, as a scan has found it; becomes what is there afterwards.
+        memory: the entries before, as found by a scan; updated to the entries afterwards.
         top: the folder that holds everything that may be changed.
         start: when the sandbox was started, in nanoseconds.
         pack: holds content that is not in the plan itself.
@@ -326,7 +324,7 @@ class Restore(RestoredFolders):
         self.remember(path, row)
 
     def link(self, folder: int, name: bytes, row: list[Any]) -> None:
-        """Make another name of a file that was made before, unless that lacks its content."""
+        """Make another name of a file that was made before, unless that file lacks its content."""
         if self.memory.get(text_to_bytes(row[9])) is LOST:
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), name)
         source, last = os.path.split(text_to_bytes(row[9]))
@@ -355,7 +353,7 @@ class Restore(RestoredFolders):
     # ---------------------------------------------------------------------------------------------- files
 
     def begin_file(self, row: list[Any]) -> None:
-        """Begin a file with new content. An existing one is overwritten if it has no other name."""
+        """Begin a file with new content. An existing file is overwritten if it has no other name."""
         path = text_to_bytes(row[0])
         folder, name = self.enter(path)
         there = status_of(folder, name)
@@ -374,18 +372,17 @@ class Restore(RestoredFolders):
         self.file_row = row
 
     def is_reusable(self, path: bytes, there: os.stat_result | None) -> bool:
-        """Whether to overwrite a file: one of the image would be copied first, one that runs us would crash us."""
+        """Return True if overwriting is safe: not a file of the image (copied first), not in use by this process."""
         if there is None or not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
             return False
         return there.st_ctime_ns >= self.start and path not in self.in_use
 
     def begin_patch(self, row: list[Any]) -> None:
-        """Begin a file that exists, of which parts get new content."""
+        """Begin an existing file of which parts get new content."""
         folder, name = self.enter(text_to_bytes(row[0]))
         self.overwrite(folder, name, os.stat(name, dir_fd=folder, follow_symlinks=False), row)
 
     def overwrite(self, folder: int, name: bytes, there: os.stat_result | None, row: list[Any]) -> None:
-        """Open an existing file to write into it."""
         self.file = open_existing(folder, name, there)
         self.file_row = row
 
@@ -411,7 +408,7 @@ class Restore(RestoredFolders):
             self.drop_file()
 
     def end_file(self) -> None:
-        """The file has all its content: set its size and metadata."""
+        """Set size and metadata of the file, which has all its content."""
         if self.file < 0:
             return
         row, fd = self.file_row, self.file
@@ -426,11 +423,10 @@ class Restore(RestoredFolders):
         self.drop_file()
 
     def drop_file(self) -> None:
-        """Close the file."""
         os.close(self.file)
         self.file = -1
 
 
 def covered(detail: list[list[Any]] | None) -> int:
-    """How many bytes of a file have content."""
+    """Return the number of bytes of a file that have content."""
     return sum(part[1] for part in detail or ())

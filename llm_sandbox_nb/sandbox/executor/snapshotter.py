@@ -1,4 +1,4 @@
-"""The history child: remembers what all files were like, reports what differs, and restores them."""
+"""The history child: remembers the state of all files, reports differences, and restores files."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ F_SETPIPE_SZ = 1031
 TICK = 0.012  # seconds after which the clock of the files has certainly moved on
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE: what a file's ctime is, or not later than that
 MOST = 10_000
-"""Entries of an engine's folders that are looked at."""
+"""Maximum number of entries of an engine's folders to examine."""
 NOT_KEPT = "Not kept, and removed by a restore"
 CHANGED = "only a new sandbox has it as it was"
 
 
 class EngineFolders:
-    """What an engine has put into its folders, such as /dev and /sys/fs/cgroup: no checkpoint holds them.
+    """The engine's content of its own folders, such as /dev and /sys/fs/cgroup: no checkpoint holds them.
 
-    Where commands can write there, a restore removes what they have made, and names what they have changed.
+    Where commands can write there, a restore removes added entries, and names changed ones.
 
     Args:
-        folders: finds them, and all paths where something is mounted.
+        folders: returns them, and all paths where something is mounted.
         start: when the sandbox was started, in nanoseconds of a ctime.
     """
 
@@ -56,7 +56,7 @@ class EngineFolders:
         }
 
     def entries(self) -> Iterator[tuple[bytes, os.stat_result]]:
-        """All that is in them. What is in an entry comes later, unless that is gone by then."""
+        """Yield all entries below them. A folder comes before its content, unless removed by then."""
         folders, points = self.folders()
         todo, left = list(folders), MOST
         while todo:
@@ -73,13 +73,13 @@ class EngineFolders:
                         todo.append(path)
 
     def report(self, shortfall: Shortfall) -> None:
-        """Name what commands have made there."""
+        """Name the entries that commands have made there."""
         for path, _ in self.entries():
             if path not in self.known:
                 shortfall.add(NOT_KEPT, path)
 
     def restore(self) -> list[list[str]]:
-        """Remove what commands have made there. Returns the paths where that is not enough, with the reason."""
+        """Remove entries that commands have made there. Returns remaining differences, with the reason."""
         problems: list[list[str]] = []
         missing = set(self.known)
         for path, info in self.entries():
@@ -93,12 +93,12 @@ class EngineFolders:
 
 
 def look_of(info: os.stat_result) -> Look:
-    """What changes when an entry is changed or replaced; the number of a folder's entries does not count."""
+    """Return values that change when an entry is changed or replaced, apart from a folder's entries."""
     return info.st_mode, info.st_uid, info.st_gid, info.st_rdev, info.st_ino
 
 
 def remove_path(path: bytes) -> list[list[str]]:
-    """Remove an entry and what is in it. Returns it with the reason if that failed."""
+    """Remove an entry and its content. Returns the path with the reason if that failed."""
     try:
         folder = os.open(os.path.dirname(path), FOLDER)
         try:
@@ -146,13 +146,13 @@ class Snapshotter:
             write_all(3, dump(outcome) + b"\n")
 
     def mounts(self) -> tuple[list[Mount], set[bytes]]:
-        """Which mounts to scan, and which paths to leave out."""
+        """Return the mounts to scan, and the paths to leave out."""
         if self.scope:
             return [Mount(self.scope, 0)], set()
         return writable_mounts()
 
     def checkpoint(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Report what differs from a checkpoint that is remembered, or everything."""
+        """Report the differences from a checkpoint that is remembered, or everything."""
         set_policy("SCHED_BATCH")
         since = params.get("since")
         old = self.memories.get(since) if since is not None else None
@@ -175,7 +175,7 @@ class Snapshotter:
         }
 
     def restore(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Make the files what the plan says, and remember them if it started from what we know."""
+        """Restore the files of the plan, and remember them if the plan started from a known checkpoint."""
         from .restore import FAILURES_NAMED, Restore
 
         set_policy("SCHED_OTHER")
@@ -210,7 +210,7 @@ def wait_for_tick() -> None:
 
 
 def set_policy(name: str) -> None:
-    """Scans leave the processor to commands; restores do not, as all wait for them. (`nice` could not be undone.)"""
+    """Set the scheduling policy: scans yield to commands, restores do not. (`nice` could not be undone.)"""
     try:
         os.sched_setscheduler(0, getattr(os, name), os.sched_param(0))
     except OSError:
@@ -218,7 +218,7 @@ def set_policy(name: str) -> None:
 
 
 def serve_history(scope: bytes, spill: bytes, epoch: Epoch) -> None:
-    """The child: requests on fd 0, records on fd 1, outcomes on fd 3."""
+    """Serve in the child: requests on fd 0, records on fd 1, outcomes on fd 3."""
     import fcntl
 
     gc.disable()
@@ -232,7 +232,7 @@ def serve_history(scope: bytes, spill: bytes, epoch: Epoch) -> None:
 
 
 def describe(params: dict[str, Any]) -> dict[str, Any]:
-    """Write what some paths are like now to fd 1."""
+    """Write the current state of some paths to fd 1."""
     writer = RecordWriter(1)
     scan = FilesystemScan(
         writer, {}, ScanLimits(params.get("limits") or {}), content=bool(params.get("content"))

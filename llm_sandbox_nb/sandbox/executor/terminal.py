@@ -1,8 +1,7 @@
-"""A program on its own terminal, beside the shell: for a person who types, not for a model.
+"""A program on its own terminal, separate from the shell: for a person who types, not for a model.
 
-Of the records in the body, see `stream_request`, these are its own: `i` and so many bytes that were typed, `r` and
-so many that the terminal itself reports (its answers to a program, the mouse), `s` with the size as rows * 65536 +
-columns.
+Records in the body, see `stream_request`: `i` and the number of typed bytes that follow, `r` and the number of bytes
+that the terminal itself reports (its answers to a program, the mouse), `s` and the size as rows * 65536 + columns.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ LAST_OUTPUT = 1.0  # seconds for output that is left when the program has ended
 
 
 class TerminalRequest(StreamRequest):
-    """A program whose stdin, stdout and stderr are a terminal; it and all it started end with the request."""
+    """A program whose stdin, stdout and stderr are a terminal; all its processes end with the request."""
 
     def begin(self) -> None:
         self.pid = 0
@@ -47,7 +46,7 @@ class TerminalRequest(StreamRequest):
         self.executor.when_files_ready(self.launch)
 
     def launch(self) -> None:
-        """Make the terminal and the program, unless the request was cancelled."""
+        """Start the program on a new terminal, unless the request was cancelled."""
         if self.done:
             return
         try:
@@ -64,7 +63,7 @@ class TerminalRequest(StreamRequest):
         self.pump()
 
     def fork_child(self) -> None:
-        """The terminal, a pipe for the outcome, and the child."""
+        """Make the terminal, a pipe for the outcome, and the child."""
         master, slave = os.openpty()
         try:
             set_size(master, int(self.params["rows"]) << 16 | int(self.params["columns"]))
@@ -86,7 +85,7 @@ class TerminalRequest(StreamRequest):
     # ---------------------------------------------------------------------------------------- in the child
 
     def child(self) -> None:
-        """Supervise the program: its orphans become our children, so that all of them are found when it ends."""
+        """Supervise the program in the child: its orphans become children here, so that all are found."""
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         pid = os.fork()
         if pid == 0:
@@ -117,7 +116,6 @@ class TerminalRequest(StreamRequest):
     # ------------------------------------------------------------------------------------------- from the host
 
     def take_record(self, kind: bytes, value: int) -> None:
-        """One header."""
         if kind in (TYPED, REPORTED):
             self.left = value
             self.heard = kind == TYPED or self.reports_are_read()
@@ -127,9 +125,9 @@ class TerminalRequest(StreamRequest):
                 set_size(self.writes, value)
 
     def reports_are_read(self) -> bool:
-        """Whether a program in front of the shell reads key by key, as those do that ask a terminal something.
+        """Return True if a program in front of the shell reads key by key, as those that query a terminal do.
 
-        The shell itself does too, but it asks nothing: what some program printed would type into its next line.
+        The shell itself does too, but queries nothing: reports that a program caused would be typed into its next line.
         """
         try:
             if termios.tcgetattr(self.writes)[3] & termios.ICANON:
@@ -142,7 +140,7 @@ class TerminalRequest(StreamRequest):
     # --------------------------------------------------------------------------------------------- to the host
 
     def ended_writing(self) -> None:
-        """No program has the terminal open any more."""
+        """Handle that no program has the terminal open any more."""
         self.over = True
         if not self.pid:  # else it ends when the program is reaped
             self.finish()
@@ -150,7 +148,7 @@ class TerminalRequest(StreamRequest):
     # ---------------------------------------------------------------------------------------------- the end
 
     def program_ended(self) -> None:
-        """The program has ended, or was killed; kill what it left running."""
+        """Note the exit code, and kill all processes that the program left running."""
         try:
             line = os.read(self.result_r, 4096)
         except OSError:
@@ -164,14 +162,14 @@ class TerminalRequest(StreamRequest):
         self.abort("interrupted")
 
     def end_with(self, text: str) -> bool:
-        """End the program because it does what it may not."""
+        """End the program because of a broken limit, with a message on its terminal. Returns False."""
         if self.pid and not self.reason:
             self.send(STDOUT, ("\r\n%s\r\n" % text).encode())
             self.abort("interrupted")
         return False
 
     def abort(self, reason: str) -> None:
-        """End the program; the response follows when it is reaped."""
+        """End the program; the response follows when the child is reaped."""
         self.reason = self.reason or reason
         if not self.pid:
             self.respond({"exit_code": None, "interrupted": True})
@@ -186,12 +184,11 @@ class TerminalRequest(StreamRequest):
             send_signal(self.pid, signal.SIGKILL)
 
     def own_processes(self) -> set[int]:
-        """What the program has started, and itself."""
         table = process_table()
         return descendants(table, self.pid, set()) if self.pid in table else set()
 
     def ended(self, _status: int) -> None:
-        """All have ended; the host may still read their last output."""
+        """Finish after the last process; the host may still read the last output."""
         self.executor.helpers.discard(self.pid)
         self.outcome.setdefault("exit_code", None)
         self.pid = 0
@@ -201,7 +198,6 @@ class TerminalRequest(StreamRequest):
             self.timer = self.executor.after(LAST_OUTPUT, self.finish)
 
     def finish(self) -> None:
-        """Close the terminal and respond."""
         if self.done:
             return
         for fd in (self.reads, self.writes, self.result_r):

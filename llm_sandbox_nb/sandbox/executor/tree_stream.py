@@ -1,9 +1,9 @@
 """Trees of files as a stream, out of the sandbox (`pack`) and into it (`unpack`).
 
 A tree travels as records: a header `>BHI` (kind, length of the path, mode), the path, and for a file its
-content in chunks of `>I` bytes, the last of which is empty. Kinds: D directory, F file, S left out (its
-content is the reason), H another name of a file (its content is the first name), and E, which ends the tree. Only
-into the sandbox: L link (its content is where it leads).
+content in chunks of `>I` bytes, the last of which is empty. Kinds: D directory, F file, S skipped (the
+content is the reason), H another name of a file (the content is the first name), and E, which ends the tree. Only
+into the sandbox: L link (the content is the target).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CHUNK = struct.Struct(">I")
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
 TREE_ENTRIES = 100_000
 TREE_DEPTH = 98
-"""Folders above a file; deeper ones are not entered."""
+"""Maximum number of folders above a file; deeper ones are not entered."""
 NAMES_SIZE = 32 * 1024 * 1024
 
 
 class TreeWriter:
-    """Writes a tree to fd 1, up to a limit of content and of names."""
+    """A writer of a tree to fd 1, up to a limit of content and of names."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit
@@ -47,7 +47,7 @@ class TreeWriter:
         write_all(1, RECORD.pack(kind, len(path), mode) + path)
 
     def has_room(self) -> bool:
-        """Whether another entry is allowed; the first time that it is not, a record says so."""
+        """Return True if another entry is allowed; the first refusal is recorded."""
         if self.entries_left > 0 and self.names_left > 0:
             return True
         if not self.full:
@@ -61,7 +61,7 @@ class TreeWriter:
         write_all(1, CHUNK.pack(len(reason)) + reason + CHUNK.pack(0))
 
     def file(self, path: bytes, name: bytes) -> None:
-        """Write a regular file; its size may change while it is read."""
+        """Write a regular file; its size may change during reading."""
         try:
             fd = os.open(path, OPEN_READ | os.O_NOFOLLOW)
         except OSError as error:
@@ -86,7 +86,7 @@ class TreeWriter:
             os.close(fd)
 
     def content(self, fd: int) -> None:
-        """Write all of an open file, in chunks; one that grows is cut at the limit."""
+        """Write all of an open file, in chunks; a growing file is cut at the limit."""
         while True:
             data = os.read(fd, min(CHUNK_SIZE, self.left))
             if not data:
@@ -96,7 +96,7 @@ class TreeWriter:
         write_all(1, CHUNK.pack(0))
 
     def tree(self, folder: bytes, prefix: bytes) -> None:
-        """Write what is below a folder."""
+        """Write everything below a folder."""
         try:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
@@ -122,7 +122,7 @@ class TreeWriter:
 
 
 def pack(params: dict[str, Any]) -> dict[str, Any]:
-    """Write a file, or what is in a folder, as a tree to fd 1."""
+    """Write a file, or the content of a folder, as a tree to fd 1."""
     path = text_to_bytes(params["path"])
     writer = TreeWriter(int(params["limit"]))
     if stat.S_ISDIR(os.stat(path).st_mode):
@@ -135,13 +135,13 @@ def pack(params: dict[str, Any]) -> dict[str, Any]:
 
 
 class TreeReader:
-    """Reads a tree from fd 0."""
+    """A reader of a tree from fd 0."""
 
     def __init__(self) -> None:
         self.buffer = b""
 
     def take(self, size: int) -> bytes:
-        """Exactly so many bytes."""
+        """Read exactly `size` bytes."""
         while len(self.buffer) < size:
             data = os.read(0, CHUNK_SIZE)
             if not data:
@@ -151,7 +151,7 @@ class TreeReader:
         return data
 
     def content(self) -> Iterator[bytes]:
-        """The chunks of the current entry."""
+        """Yield the chunks of the current entry."""
         while True:
             size = CHUNK.unpack(self.take(CHUNK.size))[0]
             if not size:
