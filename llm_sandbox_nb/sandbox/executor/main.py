@@ -12,7 +12,7 @@ import time
 
 from .change_watcher import ChangesRequest, ChangeWatcher
 from .children import FILE_OPERATIONS, ExecRequest, FileRequest
-from .disk_watch import DiskWatch, describe_disk
+from .disk_watch import DiskUsage, DiskWatch, describe_disk
 from .event_loop import IN
 from .frames import (
     BYE,
@@ -201,7 +201,7 @@ class Executor(HostPipe):
         )
         answer["calls"] = open_calls()
         if "disk" in hello:
-            self.disk_watch.watch(*(int(limit or 0) for limit in hello["disk"]))
+            self.disk_watch.watch(DiskUsage(*(int(limit or 0) for limit in hello["disk"])))
         answer["disk"] = describe_disk(self.disk_watch.limits, self.remove)
         if "door" in hello:
             self.open_door(int(hello["door"]))

@@ -75,7 +75,7 @@ class RenewalRequest(ChildRequest):
 
     def child(self) -> None:
         kept = snapshotter.remove_path(self.executor.spill)
-        facts = describe(self.known | {os.getpid()}, self.disk_watch.last)
+        facts = describe(self.known | {os.getpid()}, self.disk_watch.end_sandbox_above)
         write_all(3, dump({"facts": {**facts, "kept outputs": repr(kept)}}))
         os._exit(0)
 

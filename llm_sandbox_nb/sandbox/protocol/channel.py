@@ -11,9 +11,9 @@ One request with a body, `>` from the host and `<` from the executor:
     < STDOUT* STDERR* GAP*  output, passed to the `sink` of the call
     < RESPONSE {"exit_code": 0, ...}
 
-CANCEL is allowed at any time; the executor still sends RESPONSE. Requests overlap; the request id separates
-their frames. PING and PONG run all the time: `PINGS_LOST` * `PING_EVERY` is below `LEASE`, so the host gives up a silent
-sandbox before the executor would end itself.
+CANCEL is allowed at any time; the executor still sends RESPONSE. Requests overlap: the request id says which one a frame
+belongs to. PING and PONG run all the time. `PINGS_LOST` * `PING_EVERY` is below `LEASE`, so the host notices a silent
+sandbox before the executor ends itself.
 """
 
 from __future__ import annotations
