@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-SPILL_CAP = 256 * 1024 * 1024
+MAX_SPILL_BYTES = 256 * 1024 * 1024
 
 
 class Capture:
     """The output of one command: the first half is sent at once, the last half is held back until the end.
 
-    Above the limit, all output (both streams, in order of arrival) also goes to a file, up to `SPILL_CAP`.
+    Above the limit, all output (both streams, in order of arrival) also goes to a file, up to `MAX_SPILL_BYTES`.
     """
 
     def __init__(self, send: Callable[[int, bytes], None], limit: int, spill: bytes) -> None:
@@ -77,7 +77,7 @@ class Capture:
             self.spill_fd = -1
 
     def _spill(self, data: bytes) -> None:
-        data = data[: SPILL_CAP - self.spilled]
+        data = data[: MAX_SPILL_BYTES - self.spilled]
         try:
             write_all(self.spill_fd, data)
         except OSError:
@@ -88,7 +88,7 @@ class Capture:
         """Send the held-back tail and return the byte counts for the response."""
         for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
             tail = b"".join(self.tail[stream])
-            tail = tail[len(tail) - self.tail_cap :] if len(tail) > self.tail_cap else tail
+            tail = tail[max(0, len(tail) - self.tail_cap) :]
             sent = self.limit - self.limit // 2 - self.room[stream]
             omitted = self.total[stream] - sent - len(tail)
             if omitted:

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
     from .request import ExecutorContext
 
-FORGOTTEN = "What the files were like before was lost, so some changes are missing."
+LOST_MEMORY_NOTICE = "The earlier state of the files was lost, so some changes are missing."
 FIRST_LOOK_SECONDS = 2.0
 """Maximum seconds that commands wait for the first look at the working directory."""
-QUIET = frozenset([b".git", b"__pycache__", b"node_modules"])
+IGNORED_FOLDERS = frozenset([b".git", b"__pycache__", b"node_modules"])
 """Names of folders whose changes are not reported."""
-WATCHED = 50_000
-TEXT_SIZE = 256 * 1024
-TEXTS_SIZE = 32 * 1024 * 1024
-CHANGES_REPORTED = 2_000
-REPORT_SIZE = 16 * 1024 * 1024
-SCAN_SECONDS = 5.0
+MAX_WATCHED_FILES = 50_000
+MAX_TEXT_BYTES = 256 * 1024
+MAX_TEXTS_BYTES = 32 * 1024 * 1024
+MAX_REPORTED_CHANGES = 2_000
+MAX_REPORT_BYTES = 16 * 1024 * 1024
+MAX_SCAN_SECONDS = 5.0
 
 
 class ChangeWatcher(ServiceProcess):
@@ -48,7 +48,7 @@ class ChangeWatcher(ServiceProcess):
         try:
             super().start()
         except OSError:
-            self.forgotten = FORGOTTEN
+            self.forgotten = LOST_MEMORY_NOTICE
             self.first_look_over()
             return
         self.looking = True
@@ -84,7 +84,7 @@ class ChangeWatcher(ServiceProcess):
             self.current, self.outcome = self.queue.pop(0), None
             try:
                 os.write(self.requests_w, b"?")
-            except BrokenPipeError:  # a command has just killed it: `died` responds
+            except BrokenPipeError:  # a command has just killed the child: `died` responds
                 pass
             return
         self.start()
@@ -109,14 +109,14 @@ class ChangeWatcher(ServiceProcess):
         request, self.current = self.current, None
         if request:
             outcome["incomplete"] = (self.forgotten + " " + outcome.get("incomplete", "")).strip()
-            if self.pid:  # without a child, what changes until the first look of the next one is lost too
+            if self.pid:  # else changes until the next child's first look are lost too
                 self.forgotten = ""
             request.respond(outcome)
         self.next()
 
     def died(self) -> None:
         self.close()
-        self.forgotten = FORGOTTEN
+        self.forgotten = LOST_MEMORY_NOTICE
         if self.looking and self.queue:
             self.current = self.queue.pop(0)
         self.looking = False
@@ -167,19 +167,19 @@ class ChangeTracker:
     def scan(self) -> dict[bytes, tuple[int, ...]]:
         """Return the signature of every file and link below the root, up to the limits."""
         found: dict[bytes, tuple[int, ...]] = {}
-        deadline = time.monotonic() + SCAN_SECONDS
+        deadline = time.monotonic() + MAX_SCAN_SECONDS
         todo = [self.root]
         while todo:
             try:
                 with os.scandir(todo.pop()) as entries:
                     for entry in entries:
                         if entry.is_dir(follow_symlinks=False):
-                            if entry.name not in QUIET:
+                            if entry.name not in IGNORED_FOLDERS:
                                 todo.append(entry.path)
                             continue
                         found[entry.path] = file_signature(entry.stat(follow_symlinks=False))
-                        if len(found) >= WATCHED:
-                            self.incomplete = "Only %d files are watched." % WATCHED
+                        if len(found) >= MAX_WATCHED_FILES:
+                            self.incomplete = "Only %d files are watched." % MAX_WATCHED_FILES
                             return found
             except OSError:
                 continue
@@ -190,24 +190,24 @@ class ChangeTracker:
 
     def text(self, path: bytes, signature: tuple[int, ...]) -> bytes | None:
         """Return the content of a small text file, else None."""
-        if not stat.S_ISREG(signature[0]) or signature[1] > TEXT_SIZE:
+        if not stat.S_ISREG(signature[0]) or signature[1] > MAX_TEXT_BYTES:
             return None
         from .files import OPEN_READ
 
         try:
             fd = os.open(path, OPEN_READ | os.O_NOFOLLOW)
             try:
-                data = os.read(fd, TEXT_SIZE + 1)
+                data = os.read(fd, MAX_TEXT_BYTES + 1)
             finally:
                 os.close(fd)
         except OSError:
             return None
-        return None if b"\0" in data or len(data) > TEXT_SIZE else data
+        return None if b"\0" in data or len(data) > MAX_TEXT_BYTES else data
 
     def keep(self, path: bytes, text: bytes | None) -> None:
         """Replace the remembered text of a file, as far as there is room."""
         self.texts_size -= len(self.texts.pop(path, b""))
-        if text is not None and self.texts_size + len(text) <= TEXTS_SIZE:
+        if text is not None and self.texts_size + len(text) <= MAX_TEXTS_BYTES:
             self.texts[path] = text
             self.texts_size += len(text)
 
@@ -235,12 +235,12 @@ class ChangeTracker:
     def report(self, path: bytes, old: Any, new: Any, before: bytes | None, after: bytes | None) -> None:
         """Write one line: path, kind, size, text before, text after, size before."""
         self.reported += 1
-        if self.reported > CHANGES_REPORTED:
-            self.incomplete = "More than %d files changed; the others are not named." % CHANGES_REPORTED
+        if self.reported > MAX_REPORTED_CHANGES:
+            self.incomplete = "More than %d files changed; the others are not named." % MAX_REPORTED_CHANGES
             return
         kind = "added" if old is None else "deleted" if new is None else "modified"
         self.report_size += len(before or b"") + len(after or b"")
-        if self.report_size > REPORT_SIZE:
+        if self.report_size > MAX_REPORT_BYTES:
             self.incomplete = "So much text changed that not all of it is shown."
             before = after = None
         row = [

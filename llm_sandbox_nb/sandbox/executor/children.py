@@ -10,18 +10,15 @@ import time
 
 from .capture import Capture
 from .event_loop import IN, OUT
-from .frames import PIPE_READ, STDERR, STDOUT, dump, quietly_close, text_to_bytes, write_all
+from .frames import PIPE_READ, STDERR, STDOUT, dump, quietly_close, text_to_bytes, write_all, write_pending
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
-    descendants,
     exec_program,
     exit_code,
-    kill_all,
+    kill_tree,
     pipe_bytes,
     prctl,
-    process_table,
-    send_signal,
     switch_user,
     take_descriptors,
 )
@@ -53,16 +50,16 @@ def fork_with_pipes(
     try:
         for fd in fds:
             pipes[fd] = os.pipe()
-        theirs = {fd: pipe[fd != 0] for fd, pipe in pipes.items()}
-        pid = executor.fork(lambda: enter_child(theirs, child))
+        child_ends = {fd: pipe[fd != 0] for fd, pipe in pipes.items()}
+        pid = executor.fork(lambda: enter_child(child_ends, child))
     except OSError:
         quietly_close(*(end for pipe in pipes.values() for end in pipe))
         raise
-    quietly_close(*theirs.values())
-    ours = [pipe[fd == 0] for fd, pipe in pipes.items()]
-    for end in ours:
+    quietly_close(*child_ends.values())
+    ends = [pipe[fd == 0] for fd, pipe in pipes.items()]
+    for end in ends:
         os.set_blocking(end, False)
-    return pid, ours
+    return pid, ends
 
 
 def enter_child(fds: dict[int, int], child: Callable[[], None]) -> None:
@@ -71,6 +68,35 @@ def enter_child(fds: dict[int, int], child: Callable[[], None]) -> None:
     os.closerange(4, 4096)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     child()
+
+
+def supervise(become_program: Callable[[], None]) -> None:
+    """Run a program in a grandchild, write its exit code to fd 3, and return.
+
+    This child adopts the program's orphans, so that all of them are found and killed when the request ends.
+    """
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        pid = os.fork()
+    except OSError as error:
+        write_all(3, dump({"error": describe_error(error)}))
+        os._exit(255)
+    if pid == 0:
+        become_program()
+    quietly_close(0, 1, 2)
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            write_all(3, dump({"exit_code": exit_code(status)}))
+            os.close(3)
+            return
+
+
+def program_environment(added: dict[str, str]) -> dict[bytes, bytes]:
+    """Return the environment of the executor with these variables."""
+    env = dict(os.environb)
+    env.update((text_to_bytes(name), text_to_bytes(value)) for name, value in added.items())
+    return env
 
 
 def find_operation(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -177,7 +203,7 @@ class ChildRequest(Request):
         self.reason = ""
         self.status: int | None = None
         self.started = time.monotonic()
-        self.body: list[bytes] = []
+        self.body: list[memoryview] = []
         self.stdin_w = self.stdout_r = self.stderr_r = self.result_r = -1
         self.left: dict[int, int] = {}
         self.head_left = self.params.get("head") or 0
@@ -215,13 +241,13 @@ class ChildRequest(Request):
         if self.head_left:
             self.take_head(data)
             return
-        self.body.append(data)
+        self.body.append(memoryview(data))
         if self.pid:
             self.pump()
 
     def take_head(self, data: bytes) -> None:
         """Read large arguments, which travel as the first bytes of the body."""
-        self.body.append(data)
+        self.body.append(memoryview(data))
         self.acknowledge(len(data))
         joined = b"".join(self.body)
         if len(joined) < self.head_left:
@@ -238,7 +264,7 @@ class ChildRequest(Request):
             problem = "the request is malformed: head"
         rest = joined[self.head_left :]
         self.acknowledge(-len(rest))
-        self.head_left, self.body = 0, [rest] if rest else []
+        self.head_left, self.body = 0, [memoryview(rest)] if rest else []
         if problem:
             self.fail("internal", problem)
             return
@@ -252,26 +278,18 @@ class ChildRequest(Request):
 
     def pump(self) -> None:
         """Write as much of the body as the pipe to the child accepts."""
-        while self.stdin_w >= 0 and self.body:
-            try:
-                written = os.write(self.stdin_w, self.body[0])
-            except BlockingIOError:
+        if self.stdin_w >= 0:
+            written, has_reader = write_pending(self.stdin_w, self.body)
+            self.acknowledge(written)
+            if has_reader and self.body:
                 self.executor.watch(self.stdin_w, OUT, lambda _: self.pump())
                 return
-            except BrokenPipeError:
+            self.executor.unwatch(self.stdin_w)
+            if self.body_ended or not has_reader:
                 self.close_stdin()
-                break
-            self.acknowledge(written)
-            self.body[0] = self.body[0][written:]
-            if not self.body[0]:
-                self.body.pop(0)
         if self.stdin_w < 0:
             self.acknowledge(sum(map(len, self.body)))
             self.body = []
-        else:
-            self.executor.unwatch(self.stdin_w)
-            if self.body_ended:
-                self.close_stdin()
 
     def close_stdin(self) -> None:
         """Close the child's stdin: the body is complete, or nobody reads it."""
@@ -311,11 +329,6 @@ class ChildRequest(Request):
             self.executor.unwatch(self.result_r)
         return not data
 
-    def own_processes(self) -> set[int]:
-        """Return the child's pid and those of its descendants."""
-        table = process_table()
-        return descendants(table, self.pid, set()) if self.pid in table else set()
-
     def timed_out(self) -> None:
         self.abort("timed_out")
 
@@ -329,9 +342,7 @@ class ChildRequest(Request):
         if not self.pid:
             self.respond({"exit_code": None, reason: True})
             return
-        send_signal(self.pid, signal.SIGSTOP)
-        kill_all(self.own_processes)
-        send_signal(self.pid, signal.SIGKILL)
+        kill_tree(self.pid)
 
     def ended(self, status: int) -> None:
         """Read the rest of the pipes after the child's end, then respond."""
@@ -379,8 +390,7 @@ class ExecRequest(ChildRequest):
 
     def prepare(self) -> None:
         self.argv = [text_to_bytes(word) for word in self.params["argv"]]
-        self.env = dict(os.environb)
-        self.env.update((text_to_bytes(k), text_to_bytes(v)) for k, v in self.params["env"].items())
+        self.env = program_environment(self.params["env"])
         limit = int(self.params["output_limit"])
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
 
@@ -396,24 +406,12 @@ class ExecRequest(ChildRequest):
         self.capture.feed(stream, data)
 
     def child(self) -> None:
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-        try:
-            pid = os.fork()
-        except OSError as error:
-            write_all(3, dump({"error": describe_error(error)}))
-            os._exit(255)
-        if pid == 0:
-            self.become_program()
-        quietly_close(0, 1, 2)
+        supervise(self.become_program)
         while True:
             try:
-                ended, status = os.wait()
-            except ChildProcessError:
+                os.wait()
+            except ChildProcessError:  # the last orphan has ended
                 os._exit(0)
-            if ended == pid:
-                write_all(3, dump({"exit_code": exit_code(status)}))
-                os.close(3)
-                pid = 0  # an orphan may get this pid
 
     def result_arrived(self) -> None:
         if self.read_result() and self.outcome and self.status is None:  # else `ended` responds

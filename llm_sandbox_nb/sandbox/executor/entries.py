@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     """Signature, base, detail, link, xattrs."""
     Memory = dict[bytes, Record]
 
-CTIME = 5
-UNSURE = -1  # in place of a ctime: read the content again
+CTIME_INDEX = 5  # in a `Signature`
+UNKNOWN_CTIME = -1  # makes the next scan read the content again
 KINDS = {
     stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l", stat.S_IFIFO: "p", stat.S_IFCHR: "c", stat.S_IFBLK: "b",
 }  # fmt: skip
-XATTRS_SIZE = 64 * 1024
-FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_XATTR_BYTES = 64 * 1024
+OPEN_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def signature(info: os.stat_result) -> Signature:
@@ -43,9 +43,9 @@ def row_of(path: bytes, record: Record) -> list[Any]:
     return [bytes_to_text(path), kind, base, stat.S_IMODE(mode), uid, gid, mtime, size, detail, link, xattrs]
 
 
-def same_row(one: Record, other: Record) -> bool:
+def same_row(first: Record, second: Record) -> bool:
     """Return True if two records have the same row."""
-    return one[0][:CTIME] == other[0][:CTIME] and one[1:] == other[1:]
+    return first[0][:CTIME_INDEX] == second[0][:CTIME_INDEX] and first[1:] == second[1:]
 
 
 def xattrs_of(path: bytes) -> dict[str, str] | None:
@@ -57,7 +57,7 @@ def xattrs_of(path: bytes) -> dict[str, str] | None:
         found = {}
         for name in names:
             value = os.getxattr(path, name, follow_symlinks=False)
-            if len(value) <= XATTRS_SIZE and name != "security.selinux":
+            if len(value) <= MAX_XATTR_BYTES and name != "security.selinux":
                 found[name] = binascii.b2a_base64(value, newline=False).decode("ascii")
     except OSError:
         return None
@@ -101,10 +101,7 @@ def open_existing(folder: int, name: bytes, there: os.stat_result | None) -> int
 def apply_metadata(target: Any, row: list[Any], info: os.stat_result, folder: int | None = None) -> None:
     """Set owner, mode, attributes and times of `target`: an open file, a path, or a name in `folder`."""
     kind, mode, uid, gid, mtime, xattrs = row[1], row[3], row[4], row[5], row[6], row[10]
-    if folder is not None:
-        extra: dict[str, Any] = {"dir_fd": folder}
-    else:
-        extra = {}
+    extra: dict[str, Any] = {} if folder is None else {"dir_fd": folder}
     if folder is not None and kind == "l":
         extra["follow_symlinks"] = False
     if (uid, gid) != (info.st_uid, info.st_gid):
@@ -186,7 +183,7 @@ def remove(folder: int, name: bytes) -> None:
 
 def step_into(folder: int | None, name: bytes) -> None:
     """Make a folder the working directory, even if its owner has made it inaccessible."""
-    fd = os.open(name, FOLDER, dir_fd=folder)
+    fd = os.open(name, OPEN_FOLDER, dir_fd=folder)
     try:
         info = os.fstat(fd)
         if info.st_mode & 0o700 != 0o700 and 0 < os.geteuid() == info.st_uid:

@@ -8,10 +8,10 @@ import stat
 import time
 from collections import deque
 
-from .entries import CTIME, KINDS, UNSURE, row_of, same_row, signature, xattrs_of
+from .entries import CTIME_INDEX, KINDS, UNKNOWN_CTIME, row_of, same_row, signature, xattrs_of
 from .files import OPEN_READ
 from .frames import bytes_to_text
-from .mounts import MARGIN
+from .mounts import CLOCK_MARGIN_NS
 from .processes import own_tree, read_proc
 from .records import CHUNK_SIZE, ENTRIES, GONE, RecordWriter, Shortfall
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from .entries import Memory, Record, Signature
     from .mounts import Epoch, Mount
 
-ENTRIES_KEPT = 150_000
-FILE_SIZE = 2 * 1024**3
-CONTENT_SIZE = 4 * 1024**3
-SCAN_SECONDS = 120.0
-PATH_SIZE = 4095
-TRIES = 3
+MAX_ENTRIES = 150_000
+MAX_FILE_BYTES = 2 * 1024**3
+MAX_CONTENT_BYTES = 4 * 1024**3
+MAX_SCAN_SECONDS = 120.0
+MAX_PATH_BYTES = 4095
+MAX_READ_TRIES = 3
+CHECKPOINT_FULL = "Left out, as the checkpoint is full"
 NOATIME = getattr(os, "O_NOATIME", 0)
 
 
@@ -40,10 +41,10 @@ class ScanLimits:
     """Limits of a scan."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        self.entries = int(given.get("entries", ENTRIES_KEPT))
-        self.file = int(given.get("file", FILE_SIZE))
-        self.bytes = int(given.get("bytes", CONTENT_SIZE))
-        self.deadline = time.monotonic() + float(given.get("seconds", SCAN_SECONDS))
+        self.entries = int(given.get("entries", MAX_ENTRIES))
+        self.file = int(given.get("file", MAX_FILE_BYTES))
+        self.bytes = int(given.get("bytes", MAX_CONTENT_BYTES))
+        self.deadline = time.monotonic() + float(given.get("seconds", MAX_SCAN_SECONDS))
 
 
 class FilesystemScan:
@@ -127,7 +128,7 @@ class FilesystemScan:
                         self.unlisted.add(path)
                         self.shortfall.add(self.too_many(), path)
                         return []
-                    if len(entry.path) > PATH_SIZE:
+                    if len(entry.path) > MAX_PATH_BYTES:
                         self.shortfall.add("Too deep to be kept", entry.path)
                         continue
                     try:
@@ -207,9 +208,9 @@ class FilesystemScan:
         """Return the record of a file whose folder was renamed."""
         if self.by_inode is None:
             self.by_inode = {
-                record[0][CTIME:]: record for record in self.old.values() if record[2] and not record[1]
+                record[0][CTIME_INDEX:]: record for record in self.old.values() if record[2] and not record[1]
             }
-        return self.by_inode.get(sign[CTIME:])
+        return self.by_inode.get(sign[CTIME_INDEX:])
 
     def examine(self, path: bytes, info: os.stat_result) -> Record:
         """Read everything about an entry."""
@@ -223,7 +224,7 @@ class FilesystemScan:
             detail = [os.major(info.st_rdev), os.minor(info.st_rdev)]
         sign = signature(info)
         if unsure:
-            sign = (*sign[:CTIME], UNSURE, *sign[CTIME + 1 :])
+            sign = (*sign[:CTIME_INDEX], UNKNOWN_CTIME, *sign[CTIME_INDEX + 1 :])
         return sign, 0, detail, None, xattrs_of(path)
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[Any, os.stat_result, bool]:
@@ -238,10 +239,10 @@ class FilesystemScan:
             reason = str(error) if isinstance(error, UnkeptError) else "Could not be read"
             if not isinstance(error, PermissionError) or info.st_ctime_ns >= self.since:
                 self.shortfall.add(reason, path)
-            return None, info, reason.startswith("No room")
+            return None, info, reason == CHECKPOINT_FULL
         if not stable:
             self.shortfall.add("Changed while it was read", path)
-        return detail, info, not stable or path in self.mapped or info.st_ctime_ns > started - MARGIN
+        return detail, info, not stable or path in self.mapped or info.st_ctime_ns > started - CLOCK_MARGIN_NS
 
     def note(self, path: bytes, record: Record) -> None:
         """Remember an entry, and report new ones."""
@@ -365,7 +366,7 @@ class ContentReader:
         """
         fd = open_same(path, info)
         try:
-            for _ in range(TRIES):
+            for _ in range(MAX_READ_TRIES):
                 before = os.fstat(fd)
                 if before.st_size > self.file_limit:
                     raise UnkeptError("Too large to be kept")
@@ -392,7 +393,7 @@ class ContentReader:
         digest = self.sha256(data).hexdigest()
         if digest not in self.sent and not self.known(digest) and self.send:
             if len(data) > self.left:
-                raise UnkeptError("No room for it in one checkpoint")
+                raise UnkeptError(CHECKPOINT_FULL)
             self.left -= len(data)
             self.send(data)
             self.sent.add(digest)

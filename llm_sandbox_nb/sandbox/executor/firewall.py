@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 METADATA = ("169.254.0.0/16", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
 """Metadata services of AWS, Google, Azure, Oracle, Alibaba and compatible clouds."""
-NO_PLACE = ("224.0.0.0/3", "ff00::/8", "fe80::/10")
+LOCAL_ONLY = ("224.0.0.0/3", "ff00::/8", "fe80::/10")
 """Multicast, broadcast and link-local addresses, which lead no farther than the local network."""
 NOT_PUBLIC = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.0.0.0/24", "192.88.99.0/24",
     "192.168.0.0/16", "198.18.0.0/15", "2001::/32", "2001:db8::/32", "2002::/16",
 )  # fmt: skip
 """Private, carrier and test addresses, and IPv6 transition addresses (Teredo, 6to4), which may lead to such."""
-INTERNET_6 = "2000::/3"
+INTERNET_IPV6 = "2000::/3"
 """The only open IPv6 addresses in `public`: others are local, or embed an IPv4 address (mapped, NAT64)."""
-TRIED = ("10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.0.1", "198.18.0.1",
+PRIVATE_PROBES = ("10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.0.1", "198.18.0.1",
          "fc00::1", "64:ff9b::a00:1", "2002:a00:1::1")  # fmt: skip
 NEIGHBOUR_DISCOVERY = (133, 135, 136, 143)
 """ICMPv6 messages that the kernel sends; programs inside cannot send them."""
@@ -70,13 +70,13 @@ def close_network(order: dict[str, Any]) -> None:
     nets = [*own_networks()]
     in_force.update(order)
     public = order["public"]
-    told = name_server.configured()
-    knowing = [one for one in told if one.startswith("127.") or any(holds(net, one) for net in nets)]
-    asked = (public and (order["resolvers"] or name_server.external())) or told
+    configured = name_server.configured()
+    knowing = [server for server in configured if knows_neighbours(server, nets)]
+    asked = (public and (order["resolvers"] or name_server.external())) or configured
     hides = (lambda address: is_closed(address, nets)) if public else None
     original = name_server.take_over(asked, MARK, nets, hides) if public or knowing else None
     names = knowing if original is not None or public else []
-    forwards = any(one.startswith("127.") for one in told) and not public
+    forwards = any(server.startswith("127.") for server in configured) and not public
     for refuse in (reject, drop):
         try:
             install([*rules(nets, names, order, forwards, refuse)])
@@ -103,22 +103,29 @@ def rules(
     for kind in NEIGHBOUR_DISCOVERY:
         discovers = [*meta(META_L4PROTO, ICMPV6), payload(2, 0, 1), compare(bytes([kind]))]
         yield [*meta(META_NFPROTO, b"\x0a"), *discovers, accept]
-    elsewhere = [*METADATA, *(one for one in order["hosts"] if not any(holds(net, one) for net in nets))]
+    elsewhere = [*METADATA, *(host for host in order["hosts"] if not any(holds(net, host) for net in nets))]
     for net in elsewhere if forwards else ():
         for protocol in (UDP, TCP):
             yield [*destination(net), *to_port(protocol, DNS), accept]
-    closed = [*nets, *elsewhere, *NO_PLACE]
+    closed = [*nets, *elsewhere, *LOCAL_ONLY]
     if order["public"]:
         closed += NOT_PUBLIC
-        yield [*destination(INTERNET_6, DIFFERENT), refuse]
+        yield [*destination(INTERNET_IPV6, DIFFERENT), refuse]
     for net in closed:
         yield [*destination(net), refuse]
 
 
+def knows_neighbours(server: str, nets: Iterable[str]) -> bool:
+    """Return True for a name server of the engine: on loopback, or on the sandbox's own networks."""
+    return server.startswith("127.") or any(holds(net, server) for net in nets)
+
+
 def is_closed(address: str, nets: Iterable[str]) -> bool:
     """Return True if `public` closes a numeric address; `nets` are the sandbox's own networks."""
-    closed = [*nets, *in_force["hosts"], *METADATA, *NO_PLACE, *NOT_PUBLIC]
-    return (":" in address and not holds(INTERNET_6, address)) or any(holds(net, address) for net in closed)
+    closed = [*nets, *in_force["hosts"], *METADATA, *LOCAL_ONLY, *NOT_PUBLIC]
+    return (":" in address and not holds(INTERNET_IPV6, address)) or any(
+        holds(net, address) for net in closed
+    )
 
 
 # ------------------------------------------------------------------------------------------------- addresses
@@ -275,21 +282,22 @@ def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> byt
 
 def reachable() -> dict[str, bool]:
     """Send probe packets and return for each closed place True if still reachable; empty without a network."""
-    own = list(gateways())
-    if not own:
+    hosts = list(gateways())
+    if not hosts:
         return {}
     nets = list(own_networks())
     servers = {*name_server.asked(), *name_server.configured()}
-    knowing = [one for one in servers if one.startswith("127.") or any(holds(net, one) for net in nets)]
     found = {
-        "the gateway": any(goes_out(one, PROBE_PORT) for one in own),
+        "the gateway": any(goes_out(host, PROBE_PORT) for host in hosts),
         "metadata services": goes_out("169.254.169.254", PROBE_PORT),
-        "names of neighbours": any(goes_out(one, DNS) for one in knowing),
+        "names of neighbours": any(
+            goes_out(server, DNS) for server in servers if knows_neighbours(server, nets)
+        ),
     }
     if in_force.get("complete"):
-        found["the host's other addresses"] = any(goes_out(one, PROBE_PORT) for one in in_force["hosts"])
+        found["the host's other addresses"] = any(goes_out(host, PROBE_PORT) for host in in_force["hosts"])
     if in_force.get("public"):
-        found["private addresses"] = any(goes_out(one, PROBE_PORT) for one in TRIED)
+        found["private addresses"] = any(goes_out(probe, PROBE_PORT) for probe in PRIVATE_PROBES)
     return found
 
 
@@ -297,8 +305,8 @@ def goes_out(address: str, port: int) -> bool:
     """Return True if a packet to this address leaves."""
     family = FAMILIES[parsed(address)[0]]
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as one:
-            one.sendto(b"\0", (address, port))
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.sendto(b"\0", (address, port))
     except OSError as error:
         return error.errno not in REFUSALS
     return True

@@ -23,9 +23,9 @@ MAGIC = b"LS"
 MAX_PAYLOAD = 64 * 1024
 REQUEST, DATA, END, STDOUT, STDERR, GAP, RESPONSE, CANCEL, HELLO, PING, PONG, ACK, BYE = range(1, 14)
 PIPE_READ = 256 * 1024
-OUT_HIGH = 1024 * 1024  # stop reading commands' output when so much waits for the host
-OUT_LOW = 256 * 1024
-ACK_EVERY = 256 * 1024  # a quarter of what the host sends ahead: it never waits for less
+PAUSE_ABOVE_BYTES = 1024 * 1024  # waiting for the host: then commands' output is not read
+RESUME_BELOW_BYTES = 256 * 1024
+ACK_EVERY_BYTES = 256 * 1024  # a quarter of the host's window, so that the host never has to wait for an ACK
 
 
 def text_to_bytes(text: str) -> bytes:
@@ -43,6 +43,27 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def write_pending(fd: int, pending: list[memoryview]) -> tuple[int, bool]:
+    """Write as much of `pending` as a non-blocking descriptor accepts, and remove those bytes from the list.
+
+    Returns:
+        The number of bytes written, and False if nobody reads the descriptor any more.
+    """
+    total = 0
+    while pending:
+        try:
+            written = os.write(fd, pending[0])
+        except BlockingIOError:
+            break
+        except OSError:
+            return total, False
+        total += written
+        pending[0] = pending[0][written:]
+        if not pending[0]:
+            pending.pop(0)
+    return total, True
 
 
 def dump(value: object) -> bytes:
@@ -92,14 +113,14 @@ class HostPipe(EventLoop):
 
     def flush(self) -> None:
         """Write as much as the pipe accepts, and pause reading commands' output while too much waits."""
-        for number in [number for number, size in self.acknowledged.items() if size >= ACK_EVERY]:
+        for number in [number for number, size in self.acknowledged.items() if size >= ACK_EVERY_BYTES]:
             self.send(ACK, number, dump({"bytes": self.acknowledged.pop(number)}))
         self.write_outgoing()
         if self.outgoing:
             self.watch(1, OUT, lambda _: None)
         elif 1 in self.handlers:
             self.unwatch(1)
-        if self.paused != (self.outgoing_size > (OUT_LOW if self.paused else OUT_HIGH)):
+        if self.paused != (self.outgoing_size > (RESUME_BELOW_BYTES if self.paused else PAUSE_ABOVE_BYTES)):
             self.pause_outputs(not self.paused)
 
     def write_outgoing(self) -> None:

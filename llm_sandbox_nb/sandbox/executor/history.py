@@ -7,7 +7,7 @@ import signal
 
 from .children import ServiceProcess
 from .event_loop import OUT
-from .frames import STDOUT, dump
+from .frames import STDOUT, dump, write_pending
 from .processes import send_signal
 from .records import SHELL, TOP, RestorePack
 from .request import RESTORE, Request, describe_error
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from .shell import Shell
 
 READY = b"ready"
-SHELL_TRY = 0.005  # seconds between two looks whether the old shell has ended
-KILLED = {"error": {"kind": "internal", "message": "what remembers the files was killed; ask again"}}
+SHELL_POLL_SECONDS = 0.005  # between two checks if the old shell has ended
+KILLED_OUTCOME = {
+    "error": {"kind": "internal", "message": "the process with the file history was killed; try again"}
+}
 
 
 class HistoryService(ServiceProcess):
@@ -82,20 +84,13 @@ class HistoryService(ServiceProcess):
 
     def pump(self) -> None:
         """Write as much as the child accepts."""
-        while self.pending:
-            try:
-                written = os.write(self.requests_w, self.pending[0])
-            except BlockingIOError:
-                self.executor.watch(self.requests_w, OUT, lambda _: self.pump())
-                return
-            except OSError:
-                self.pending = []
-                break
-            if self.current:
-                self.current.acknowledge_body(written)
-            self.pending[0] = self.pending[0][written:]
-            if not self.pending[0]:
-                self.pending.pop(0)
+        written, has_reader = write_pending(self.requests_w, self.pending)
+        if self.current:
+            self.current.acknowledge_body(written)
+        if has_reader and self.pending:
+            self.executor.watch(self.requests_w, OUT, lambda _: self.pump())
+            return
+        self.pending = []
         if self.requests_w >= 0:
             self.executor.unwatch(self.requests_w)
 
@@ -147,7 +142,7 @@ class HistoryRequest(Request):
 
     def child_died(self) -> None:
         """Handle the end of a child that was killed."""
-        self.files_done(dict(KILLED))
+        self.files_done(dict(KILLED_OUTCOME))
 
     def acknowledge_body(self, size: int) -> None:
         """Handle the number of bytes that the child has read."""
@@ -155,7 +150,7 @@ class HistoryRequest(Request):
     def finish(self, outcome: dict[str, Any]) -> None:
         """Respond, and let the next request begin."""
         if self.timed and "error" in outcome:
-            outcome = {"error": {"kind": "timed_out", "message": "it took too long"}}
+            outcome = {"error": {"kind": "timed_out", "message": "the operation took too long"}}
         self.respond(outcome)
         self.history.ended(self)
 
@@ -170,7 +165,7 @@ class HistoryRequest(Request):
         """End the request by force."""
         if self in self.history.queue:
             self.history.queue.remove(self)
-            self.finish(dict(KILLED))
+            self.finish(dict(KILLED_OUTCOME))
         else:
             send_signal(self.history.pid, signal.SIGKILL)
 
@@ -229,7 +224,7 @@ class CheckpointRequest(HistoryRequest):
         if self in self.history.queue:
             self.abort()
         elif not self.silent:
-            self.respond(dict(KILLED))
+            self.respond(dict(KILLED_OUTCOME))
             self.silent = True
 
 
@@ -307,15 +302,15 @@ class RestoreRequest(HistoryRequest):
             self.history.release_files()
             if not self.history.shell.pid:
                 self.history.shell.start()
-            self.shell_done("it took too long")
+            self.shell_done("restoring the shell took too long")
 
     def files_done(self, outcome: dict[str, Any]) -> None:
         self.files = outcome
         if "error" in outcome and self.params.get("pack"):
-            # A child that was stopped before it came to the pack has left it in its folder.
+            # A child that was killed before it reached the pack has left the file in its folder.
             RestorePack(self.params["pack"], self.top_time).close()
         if "error" in outcome and self.history.pid:
-            # It would take what is left of the plan, some of which may still arrive, for its next request.
+            # Else the child would read the rest of the plan, which may still arrive, as its next request.
             send_signal(self.history.pid, signal.SIGKILL)
         else:
             self.start_shell()
@@ -326,7 +321,7 @@ class RestoreRequest(HistoryRequest):
             return
         shell = self.history.shell
         if shell.pid:
-            self.executor.after(SHELL_TRY, self.start_shell)
+            self.executor.after(SHELL_POLL_SECONDS, self.start_shell)
             return
         self.history.release_files()
         state = self.state if self.files and "error" not in self.files else b""
@@ -338,7 +333,7 @@ class RestoreRequest(HistoryRequest):
 
     def shell_done(self, why: str) -> None:
         """Respond; `why` is the part of the shell's state that could not be restored."""
-        outcome = self.files or dict(KILLED)
+        outcome = self.files or dict(KILLED_OUTCOME)
         if "error" not in outcome:
             self.history.shell_state.sent = (self.params["id"], self.state)
             outcome["shell"] = why

@@ -57,8 +57,8 @@ IO_URING_SETUP = 425
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 GET_KEYRING_ID, SESSION_KEYRING = 0, -3
 AF_VSOCK, SOCK_STREAM = 40, 1
-REFUSALS = (errno.EPERM, errno.ENOSYS, errno.EACCES)
-REMOVE = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwx -- "$1"; rm -rf -- "$1"; }'
+CALL_REFUSALS = (errno.EPERM, errno.ENOSYS, errno.EACCES)
+REMOVE_SCRIPT = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwx -- "$1"; rm -rf -- "$1"; }'
 
 
 class Executor(HostPipe):
@@ -83,7 +83,7 @@ class Executor(HostPipe):
         self.set_up_process()
         self.shell = Shell(self)
         self.watcher = ChangeWatcher(self)
-        if "executor.name_server" in sys.modules:  # the first program has closed the network
+        if "executor.name_server" in sys.modules:  # then the first program has closed the network
             from .name_server import NameServer
 
             NameServer(self)
@@ -128,7 +128,7 @@ class Executor(HostPipe):
             params = json.loads(payload)
             problem = problem_of(params)
         except (ValueError, RecursionError):
-            params, problem = {}, "the request is malformed: no JSON"
+            params, problem = {}, "the request is malformed: not JSON"
         if problem:
             Request(self, number, params).fail("internal", problem)
             return
@@ -307,7 +307,7 @@ class Executor(HostPipe):
             kill_all(lambda: descendants(process_table(), os.getpid(), set()))
         if self.remove:
             os.chdir("/")
-            os.execvp("sh", ["sh", "-c", REMOVE, "sh", self.remove])
+            os.execvp("sh", ["sh", "-c", REMOVE_SCRIPT, "sh", self.remove])
         os._exit(0)
 
     def loop(self) -> None:
@@ -327,7 +327,7 @@ def open_calls() -> dict[str, bool]:
     made: int = ctypes.CDLL(None).socket(AF_VSOCK, SOCK_STREAM | os.O_CLOEXEC, 0)
     if made >= 0:
         os.close(made)
-    return {  # the arguments do nothing
+    return {  # these arguments have no effect
         "io_uring": answers_call(IO_URING_SETUP, 0, None),
         "kernel keys": answers_call(KEYCTL.get(os.uname().machine, -1), GET_KEYRING_ID, SESSION_KEYRING, 0),
         "vsock": made >= 0,
@@ -339,7 +339,7 @@ def answers_call(number: int, *arguments: int | None) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     if number < 0 or libc.syscall(number, *arguments) != -1:
         return number >= 0
-    return ctypes.get_errno() not in REFUSALS
+    return ctypes.get_errno() not in CALL_REFUSALS
 
 
 def main() -> None:

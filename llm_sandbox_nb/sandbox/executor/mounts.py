@@ -24,15 +24,15 @@ else:
 
     Mount = namedtuple("Mount", "path base")
 
-PSEUDO = frozenset(
+PSEUDO_FILESYSTEMS = frozenset(
     b"autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl hugetlbfs mqueue"
     b" nsfs proc pstore rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
 )
-MARGIN = 20_000_000  # nanoseconds by which the clock of files may be behind ours
-PREPARING = 3_000_000_000  # nanoseconds that an engine may take to prepare its own folders in a new sandbox
+CLOCK_MARGIN_NS = 20_000_000  # by which the clock of files may be behind `time.time_ns`
+PREPARATION_NS = 3_000_000_000  # for an engine to prepare its own folders in a new sandbox
 FOLDER_BASE, FILE_BASE = 1, 2  # an overlay; a single file that the engine made before the start
 AT_FDCWD, AT_SYMLINK_NOFOLLOW, STATX_BTIME = -100, 0x100, 0x800
-OVERLAY = "/sys/module/overlay/parameters/"
+OVERLAY_PARAMETERS = "/sys/module/overlay/parameters/"
 
 
 class Epoch:
@@ -43,7 +43,7 @@ class Epoch:
     """
 
     def __init__(self) -> None:
-        self.start = time.time_ns() - MARGIN
+        self.start = time.time_ns() - CLOCK_MARGIN_NS
         self.offset = self.clock_offset()
         self.back = 0
 
@@ -55,7 +55,7 @@ class Epoch:
     def check_clock(self) -> None:
         """Note a clock that was set back."""
         offset = self.clock_offset()
-        if offset < self.offset - MARGIN // 4:
+        if offset < self.offset - CLOCK_MARGIN_NS // 4:
             self.back += self.offset - offset
             self.offset = offset
 
@@ -70,7 +70,7 @@ class Epoch:
             return 0, start
         if mount.base != FOLDER_BASE:
             return 0, 0
-        birth = birth_time(mount.path) - PREPARING - self.back
+        birth = birth_time(mount.path) - PREPARATION_NS - self.back
         return (birth, start) if birth > 0 else (0, 0)
 
 
@@ -142,7 +142,7 @@ def overlay_option(given: dict[bytes, bytes], name: bytes) -> bytes:
     if name in given:
         return given[name]
     try:
-        with open(OVERLAY + name.decode("ascii"), "rb") as file:
+        with open(OVERLAY_PARAMETERS + name.decode("ascii"), "rb") as file:
             return file.read().strip()
     except OSError:
         return b""
@@ -153,7 +153,7 @@ def writable_mounts() -> tuple[list[Mount], set[bytes]]:
     found: list[Mount] = []
     table = list(mount_table())
     for path, kind, above, writable in table:
-        if writable and kind not in PSEUDO and is_ours(path):
+        if writable and kind not in PSEUDO_FILESYSTEMS and is_ours(path):
             single = not stat.S_ISDIR(os.lstat(path).st_mode)
             found.append(
                 Mount(path, FILE_BASE if single else FOLDER_BASE if keeps_ctimes(kind, above) else 0)

@@ -28,17 +28,17 @@ SETTINGS = "/etc/resolv.conf"
 FIRST_DESCRIPTOR = 256
 """Lowest number for the sockets: `main` closes all descriptors below."""
 SO_MARK = 36
-LARGEST = 4096
-LONG_ANSWERS = struct.pack(">BHHIH", 0, 41, LARGEST, 0, 0)
+MAX_PACKET_BYTES = 4096
+LONG_ANSWERS = struct.pack(">BHHIH", 0, 41, MAX_PACKET_BYTES, 0, 0)
 """An EDNS record: answers of up to so many bytes are accepted."""
-PATIENCE = 15.0
+QUESTION_SECONDS = 15.0
 """Seconds until a question is forgotten."""
-MOST = 512
+MAX_QUESTIONS = 512
 """Maximum number of questions that wait for an answer."""
-ROUND = 64
+MAX_PACKETS_PER_ROUND = 64
 """Maximum number of packets read before other events have their turn."""
 REFUSED, NO_SUCH_NAME = 5, 3
-REVERSE = ([b"in-addr", b"arpa"], [b"ip6", b"arpa"])
+REVERSE_ZONES = ([b"in-addr", b"arpa"], [b"ip6", b"arpa"])
 
 listeners: list[socket.socket] = []
 """Sockets of this process that the sandbox asks."""
@@ -83,7 +83,7 @@ def is_address(text: str) -> bool:
 
 def asked() -> list[str]:
     """Return the addresses of the servers behind this one."""
-    return [str(one.getpeername()[0]) for one in upstream]
+    return [str(server.getpeername()[0]) for server in upstream]
 
 
 def take_over(
@@ -105,12 +105,12 @@ def take_over(
         hides[:] = [is_closed] if is_closed else []
         listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         listener.bind((ADDRESS, PORT))
-        listeners.append(kept(listener))
+        listeners.append(move_up(listener))
         for server in servers:
-            one = socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM)
-            one.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)
-            one.connect((server, PORT))
-            upstream.append(kept(one))
+            connected = socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM)
+            connected.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)
+            connected.connect((server, PORT))
+            upstream.append(move_up(connected))
         others = [line for line in original.splitlines() if line.split()[:1] != ["nameserver"]]
         write_settings("\n".join(["nameserver %s" % ADDRESS, *others, ""]))
     except OSError:
@@ -126,17 +126,17 @@ def give_back(original: str) -> None:
 
 
 def close() -> None:
-    for one in listeners + upstream:
-        one.close()
+    for sock in listeners + upstream:
+        sock.close()
     listeners.clear()
     upstream.clear()
 
 
-def kept(one: socket.socket) -> socket.socket:
+def move_up(low: socket.socket) -> socket.socket:
     """Return a non-blocking copy of a socket under a descriptor that `main` leaves open."""
-    copy = socket.socket(fileno=fcntl.fcntl(one.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR))
+    copy = socket.socket(fileno=fcntl.fcntl(low.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR))
     copy.setblocking(False)
-    one.close()
+    low.close()
     return copy
 
 
@@ -152,16 +152,16 @@ class NameServer:
 
     def __init__(self, loop: EventLoop) -> None:
         self.pending: dict[int, tuple[bytes, bytes, tuple[str, int], float]] = {}
-        for one in listeners:
-            loop.watch(one.fileno(), IN, lambda _, one=one: self.take_questions(one))  # type: ignore[misc]
-        for one in upstream:
-            loop.watch(one.fileno(), IN, lambda _, one=one: self.take_answers(one))  # type: ignore[misc]
+        for sock in listeners:
+            loop.watch(sock.fileno(), IN, lambda _, sock=sock: self.take_questions(sock))  # type: ignore[misc]
+        for sock in upstream:
+            loop.watch(sock.fileno(), IN, lambda _, sock=sock: self.take_answers(sock))  # type: ignore[misc]
 
     def take_questions(self, listener: socket.socket) -> None:
         """Forward or refuse questions of programs inside."""
-        for _ in range(ROUND):
+        for _ in range(MAX_PACKETS_PER_ROUND):
             try:
-                packet, sender = listener.recvfrom(LARGEST)
+                packet, sender = listener.recvfrom(MAX_PACKET_BYTES)
             except OSError:
                 return
             question, refusal = examine(packet)
@@ -174,7 +174,7 @@ class NameServer:
         """Send a question to every server under a number of this server; the first answer counts."""
         now = time.monotonic()
         for known, (*_, asked_at) in list(self.pending.items()):
-            if now - asked_at < PATIENCE and len(self.pending) < MOST:
+            if now - asked_at < QUESTION_SECONDS and len(self.pending) < MAX_QUESTIONS:
                 break
             del self.pending[known]
         key = int.from_bytes(os.urandom(2), "big")
@@ -183,17 +183,17 @@ class NameServer:
         self.pending[key] = (packet[:2], question, sender, now)
         rest = packet[2:]
         if len(packet) == 12 + len(question):
-            # Longer answers would be refused to it, and then asked for over TCP, which is closed.
+            # Without EDNS, longer answers would be cut, and the program would retry over TCP, which is closed.
             rest = packet[2:10] + b"\0\x01" + question + LONG_ANSWERS
-        for one in upstream:
+        for server in upstream:
             try:
-                one.send(struct.pack(">H", key) + rest)
+                server.send(struct.pack(">H", key) + rest)
             except OSError:
                 continue
 
     def take_answers(self, server: socket.socket) -> None:
         """Forward answers. A failure counts only from the last server."""
-        for _ in range(ROUND):
+        for _ in range(MAX_PACKETS_PER_ROUND):
             try:
                 packet = server.recv(65536)
             except OSError:
@@ -229,7 +229,7 @@ def examine(packet: bytes) -> tuple[bytes, bytes]:
     if packet[4:6] != b"\0\x01" or packet[2] & 0x78 or not end or len(packet) < end + 4:
         return b"", refusal(packet, REFUSED)
     question = packet[12 : end + 4]
-    reverse = [label.lower() for label in labels[-2:]] in REVERSE
+    reverse = [label.lower() for label in labels[-2:]] in REVERSE_ZONES
     if (reverse and not is_public(labels)) or (hides and len(labels) == 1):
         return b"", refusal(packet, NO_SUCH_NAME, question)
     return question, b""

@@ -24,7 +24,7 @@ IGNORED_SIGNALS = (
 CHILD_SIGNALS = (*IGNORED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 NICENESS = 5  # of commands: hundreds that never sleep cannot keep the executor from ending them
-CROWD = 200  # names in /proc: about 140 processes
+CROWD_ENTRIES = 200  # names in /proc: about 140 processes
 
 
 def prctl(option: int, value: int) -> None:
@@ -139,16 +139,28 @@ def kill_all(find: Callable[[], set[int]]) -> bool:
         signal_everyone(signal.SIGCONT)
 
 
+def kill_tree(root: int) -> None:
+    """Kill a process and everything below it."""
+
+    def below() -> set[int]:
+        table = process_table()
+        return descendants(table, root, set()) if root in table else set()
+
+    send_signal(root, signal.SIGSTOP)  # so that it starts nothing meanwhile
+    kill_all(below)
+    send_signal(root, signal.SIGKILL)
+
+
 def is_crowd() -> bool:
     """Return True among hundreds of processes in a namespace with this process as PID 1: a fork could be slow."""
-    return os.getpid() == 1 and len(os.listdir("/proc")) >= CROWD
+    return os.getpid() == 1 and len(os.listdir("/proc")) >= CROWD_ENTRIES
 
 
 def signal_everyone(number: int) -> None:
     """Signal all other processes. Only for the first process of a namespace."""
     try:
         os.kill(-1, number)
-    except OSError:  # there is none
+    except OSError:  # there is no other process
         pass
 
 

@@ -20,10 +20,10 @@ OFFSET = struct.Struct(">Q")
 RANGE = struct.Struct(">QQ")
 PART = struct.Struct(">QQQ")
 CHUNK_SIZE = 1024 * 1024
-RECORD_SIZE = 2 * CHUNK_SIZE
-BATCH = 64 * 1024
-EXAMPLES = 4  # paths in a sentence about what was left out
-THE_END = 0  # ends a restore on its way to the child; the host ends it with END
+MAX_RECORD_BYTES = 2 * CHUNK_SIZE
+BATCH_BYTES = 64 * 1024
+MAX_EXAMPLES = 4  # paths in a sentence about what was left out
+THE_END = 0  # ends a restore plan on its way to the child; on the wire END does
 TOP = b"/"
 
 
@@ -45,7 +45,7 @@ class RecordWriter:
         self.records += 1
         self.buffer += (RECORD.pack(kind, len(payload)), payload)
         self.buffered += len(payload)
-        if self.buffered > BATCH:
+        if self.buffered > BATCH_BYTES:
             self.push()
 
     def push(self) -> None:
@@ -61,7 +61,7 @@ class RecordWriter:
         data = dump(row)
         self.batch.append(data)
         self.batched += len(data)
-        if self.batched > BATCH:
+        if self.batched > BATCH_BYTES:
             self.end_batch()
 
     def end_batch(self) -> None:
@@ -110,13 +110,13 @@ class RecordReader:
     def line(self) -> bytes:
         """Read up to and including the end of a line."""
         while b"\n" not in self.buffer[self.at :]:
-            self.buffer, self.at = self.buffer[self.at :] + self.read(BATCH), 0
+            self.buffer, self.at = self.buffer[self.at :] + self.read(BATCH_BYTES), 0
         return self.take(self.buffer.index(b"\n", self.at) + 1 - self.at)
 
     def record(self) -> tuple[int, bytes]:
         """Read the kind and payload of the next record."""
         kind, size = RECORD.unpack(self.take(RECORD.size))
-        if size > RECORD_SIZE:
+        if size > MAX_RECORD_BYTES:
             raise OSError(errno.EINVAL, "a record is too large")
         return kind, self.take(size)
 
@@ -134,17 +134,17 @@ class Shortfall:
     def add(self, reason: str, path: bytes) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + 1
         named = self.reasons.setdefault(reason, [])
-        if len(named) < EXAMPLES:
+        if len(named) < MAX_EXAMPLES:
             named.append(path[:256])
 
     def text(self) -> str:
         """Return one sentence per reason."""
-        said = []
+        sentences = []
         for reason, paths in self.reasons.items():
             names = ", ".join(bytes_to_text(path) for path in paths)
             more = self.counts[reason] - len(paths)
-            said.append("%s: %s%s." % (reason, names, " and %d more" % more if more else ""))
-        return " ".join(said)
+            sentences.append("%s: %s%s." % (reason, names, " and %d more" % more if more else ""))
+        return " ".join(sentences)
 
 
 class RestorePack:

@@ -184,8 +184,8 @@ def describe_error(error: Exception) -> dict[str, Any]:
     return {"kind": kind, "message": str(error.args[0] if error.args else error)}
 
 
-MOST = 2**63 - 1
-HEAD_MOST = 256 * 1024 * 1024
+MAX_COUNT = 2**63 - 1
+MAX_HEAD_BYTES = 256 * 1024 * 1024
 
 
 def is_text(value: object) -> bool:
@@ -200,7 +200,7 @@ def is_text(value: object) -> bool:
 
 
 def is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
 def is_flag(value: object) -> bool:
@@ -215,7 +215,7 @@ def is_present(value: object) -> bool:
 def is_seconds(value: object) -> bool:
     if isinstance(value, float):
         return value == value  # not NaN
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_COUNT
 
 
 def is_program(value: object) -> bool:
@@ -274,19 +274,19 @@ OPERATIONS: dict[str, dict[str, Check]] = {
     "renew": {},
     "restore": {"body": is_present, "id": is_text, "since": optional(is_text), "pack": optional(is_text)},
 }  # fmt: skip
-HEAD = frozenset(["exec", "read", "write", "list", "pack", "unpack", "describe"])
+HEAD_OPERATIONS = frozenset(["exec", "read", "write", "list", "pack", "unpack", "describe"])
 """Operations whose arguments may travel at the head of the body."""
 
 
 def problem_of(params: object) -> str:
     """Return the error in a request's arguments, or an empty text."""
     if not isinstance(params, dict) or not isinstance(params.get("op"), str):
-        return "the request does not say what is to be done"
+        return "the request has no operation (`op`)"
     operation = params["op"]
     if operation not in OPERATIONS:
-        return "the executor does not know this operation"
-    if operation in HEAD and params.get("head") is not None:
-        ready = is_count(params["head"]) and params["head"] <= HEAD_MOST and params.get("body") is True
+        return "the operation is unknown"
+    if operation in HEAD_OPERATIONS and params.get("head") is not None:
+        ready = is_count(params["head"]) and params["head"] <= MAX_HEAD_BYTES and params.get("body") is True
         return "" if ready else "the request is malformed: head"
     for name, check in [*ALWAYS.items(), *OPERATIONS[operation].items()]:
         if not check(params.get(name)):

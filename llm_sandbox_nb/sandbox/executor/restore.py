@@ -10,9 +10,9 @@ import os
 import stat
 
 from .entries import (
-    FOLDER,
     KINDS,
-    UNSURE,
+    OPEN_FOLDER,
+    UNKNOWN_CTIME,
     apply_metadata,
     is_mounted,
     open_existing,
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     from .entries import Memory, Record
 
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 TYPES = {letter: kind for kind, letter in KINDS.items()}
-FAILURES_NAMED = 100
-LOST: Record = ((0, 0, 0, 0, 0, UNSURE, 0, 0), 0, None, None, None)
+MAX_NAMED_FAILURES = 100
+LOST: Record = ((0, 0, 0, 0, 0, UNKNOWN_CTIME, 0, 0), 0, None, None, None)
 
 
 class RestoredFolders:
@@ -73,7 +73,7 @@ class RestoredFolders:
     def fail(self, name: str, error: OSError) -> None:
         """Note a path that could not be restored: the next scan reports its real state."""
         self.failures += 1
-        if len(self.failed) < FAILURES_NAMED:
+        if len(self.failed) < MAX_NAMED_FAILURES:
             self.failed.append([name, os.strerror(error.errno or errno.EIO).lower()])
         self.memory[text_to_bytes(name)] = LOST
 
@@ -100,18 +100,15 @@ class RestoredFolders:
         fd = os.open(self.top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in filter(None, names):
             try:
-                deeper = self.open_name(fd, name)
+                try:
+                    deeper = os.open(name, OPEN_FOLDER, dir_fd=fd)
+                except PermissionError:
+                    self.make_writable(fd, os.fstat(fd))
+                    deeper = os.open(name, OPEN_FOLDER, dir_fd=fd)
             finally:
                 os.close(fd)
             fd = deeper
         return fd
-
-    def open_name(self, folder: int, name: bytes) -> int:
-        try:
-            return os.open(name, FOLDER, dir_fd=folder)
-        except PermissionError:
-            self.make_writable(folder, os.fstat(folder))
-            return os.open(name, FOLDER, dir_fd=folder)
 
     @staticmethod
     def make_writable(fd: int, info: os.stat_result) -> None:
@@ -234,7 +231,7 @@ class Restore(RestoredFolders):
     def __init__(self, memory: Memory, top: bytes, start: int, pack: RestorePack) -> None:
         super().__init__(memory, top, start)
         self.pack = pack
-        with open("/proc/self/maps", "rb") as file:  # files that are mapped into the memory of this process
+        with open("/proc/self/maps", "rb") as file:  # files mapped into this process, such as libraries
             self.in_use = {line.split(None, 5)[5].rstrip(b"\n") for line in file if b"/" in line}
         self.file = -1
         self.file_row: list[Any] = []
@@ -368,7 +365,7 @@ class Restore(RestoredFolders):
                     os.ftruncate(self.file, 0)
                 return
         self.remove(folder, path, there)
-        self.file = os.open(name, NEW, row[3] & 0o777, dir_fd=folder)
+        self.file = os.open(name, OPEN_NEW, row[3] & 0o777, dir_fd=folder)
         self.file_row = row
 
     def is_reusable(self, path: bytes, there: os.stat_result | None) -> bool:

@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
     from .request import ExecutorContext
 
-BACKGROUND_KEPT = 64 * 1024
-ABORT_TICK = 0.02
-ABORT_TICKS = 15  # after so many, a shell that does not come back is killed
-RESTART_DELAY = 1.0  # seconds to wait after a shell that could not even start
-GIVE_UP = 5.0  # seconds after which processes that cannot be killed are left alone
+MAX_BACKGROUND_BYTES = 64 * 1024
+ABORT_TICK_SECONDS = 0.02
+MAX_ABORT_TICKS = 15  # then a shell that has not abandoned the command is killed
+RESTART_SECONDS = 1.0  # pause after a shell that could not even start
+GIVE_UP_SECONDS = 5.0  # then processes that cannot be killed are left running
 SCRIPT_SECONDS = 3.0
 """Seconds after which processes started by a script are killed; after three times as many, bash is."""
 # Private descriptors of the shell; commands never see them.
 FD_ERR, FD_OUT, FD_SOURCE, FD_STATUS = 194, 195, 197, 199
 ABORT_SIGNAL = signal.SIGRTMAX
 # The shell is interactive because only an interactive bash can abandon a command and keep its state:
-# the trap turns our signal into an interrupt once the killed child is reaped, before the next command runs.
+# the trap turns `ABORT_SIGNAL` into an interrupt once the killed child is reaped, before the next command runs.
 # Commands are sourced, not evaluated, so that it behaves as a script inside: no job numbers, no `exit` echo.
 SHELL = [b"bash", b"--noprofile", b"--norc", b"--noediting", b"-i", b"-s"]
 SHELL_START = b"""set +m +H +o history
@@ -51,7 +51,7 @@ _LLM_SANDBOX() { return "$_LLM_STATUS"; }
 trap 'builtin trap - INT; builtin kill -INT $$' RTMAX
 builtin printf '0 0 -\\n' >&199
 """
-# Before every command: close the descriptor it is read from, and restore the `$?` of the one before.
+# Before every command: close the descriptor that the command is read from, and restore the `$?` of the previous one.
 SHELL_PREFIX = b"exec 196<&-;_LLM_SANDBOX&&:;"
 SHELL_RUN = b"""\
 . /dev/fd/196 0</dev/null 196<&197 194>&- 195>&- 197<&- 199>&-
@@ -59,7 +59,7 @@ SHELL_RUN = b"""\
 [[ /dev/fd/1 -ef /dev/fd/195 && /dev/fd/2 -ef /dev/fd/194 ]] || _LLM_FLAGS+=!; \
 builtin printf '%%s\\n' "%d $_LLM_STATUS $_LLM_FLAGS" >&199
 """
-SERIAL = b"SERIAL"  # stands for the number of a script of ours
+SERIAL = b"SERIAL"  # placeholder for the number of a script
 SHELL_RESTORE = b"exec 1>&195 2>&194\n"
 
 
@@ -98,14 +98,14 @@ class Shell:
 
         A bare bash has no variables: it is about to get those of another.
         """
-        if self.pid:  # this is a second try, and a restore was quicker
+        if self.pid:  # a restore has started one while this retry was waiting
             return
         self.bare = bare
         try:
             self.fork_bash()
         except OSError:
             self.pid = 0
-            self.executor.after(RESTART_DELAY, lambda: self.start(bare))
+            self.executor.after(RESTART_SECONDS, lambda: self.start(bare))
             return
         os.set_blocking(self.status_r, False)
         self.executor.watch(self.status_r, IN, lambda _: self.read_status())
@@ -149,11 +149,6 @@ class Shell:
     def enqueue(self, command: ShellCommand) -> None:
         self.queue.append(command)
         self.next()
-
-    def forget(self, command: ShellCommand) -> None:
-        """Remove a command that has not started from the queue."""
-        if command in self.queue:
-            self.queue.remove(command)
 
     def next(self) -> None:
         """Start the next command if the shell is free and nothing holds the files."""
@@ -206,7 +201,7 @@ class Shell:
         command = self.current
         if command is None:
             if self.ready:
-                self.background = (self.background + data)[-BACKGROUND_KEPT:]
+                self.background = (self.background + data)[-MAX_BACKGROUND_BYTES:]
             return
         assert command.capture is not None
         if self.code is None:
@@ -215,7 +210,7 @@ class Shell:
         mine, later = data[: self.left[stream]], data[self.left[stream] :]
         self.left[stream] -= len(mine)
         command.take(stream, mine)
-        self.background = (self.background + later)[-BACKGROUND_KEPT:]
+        self.background = (self.background + later)[-MAX_BACKGROUND_BYTES:]
         self.finish_if_drained()
 
     def read_status(self) -> None:
@@ -276,13 +271,13 @@ class Shell:
         if self.current is not command or self.code is not None:
             return
         killed = kill_all(command.own_processes)
-        if tick == ABORT_TICKS:
+        if tick == MAX_ABORT_TICKS:
             send_signal(self.pid, signal.SIGKILL)
-        if tick * ABORT_TICK > GIVE_UP and not killed:
+        if tick * ABORT_TICK_SECONDS > GIVE_UP_SECONDS and not killed:
             command.add_notice("Some of its processes could not be killed.")
             self.command_ended(255)
             return
-        self.executor.after(ABORT_TICK, lambda: self.abort_tick(command, tick + 1))
+        self.executor.after(ABORT_TICK_SECONDS, lambda: self.abort_tick(command, tick + 1))
 
     def died(self, status: int) -> None:
         """Report the end of the shell as the command's end, and start another."""
@@ -295,7 +290,7 @@ class Shell:
         elif self.ready:
             self.start()
         else:
-            self.executor.after(RESTART_DELAY, self.start)
+            self.executor.after(RESTART_SECONDS, self.start)
         self.script_ended(False)
         if command and self.code is None:
             command.add_notice(self.describe_end(command, status))
@@ -354,7 +349,8 @@ class ShellCommand(Request):
 
     def cancel(self) -> None:
         if self.capture is None:
-            self.shell.forget(self)
+            if self in self.shell.queue:
+                self.shell.queue.remove(self)
             self.respond({"exit_code": None, "interrupted": True})
         else:
             self.abort("interrupted")

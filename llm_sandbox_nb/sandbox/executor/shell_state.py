@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-STATE_SIZE = 1024 * 1024
+MAX_STATE_BYTES = 1024 * 1024
 THE_END = b"#end\n"
 TRACED = b"#traced\n"
 SAVE = (
@@ -73,9 +73,9 @@ class ShellState:
         if not ok:
             done("the shell ended")
             return
-        script = os.pread(shell.source, STATE_SIZE + 1, 0)
-        if len(script) > STATE_SIZE or not script.endswith(THE_END):
-            done("the shell's variables and functions take more than 1 MiB")
+        script = os.pread(shell.source, MAX_STATE_BYTES + 1, 0)
+        if len(script) > MAX_STATE_BYTES or not script.endswith(THE_END):
+            done("the shell's variables and functions are larger than 1 MiB")
             return
         folder = self.note_cwd()
         self.state = (TRACED if shell.trace else b"") + enter(folder) + script

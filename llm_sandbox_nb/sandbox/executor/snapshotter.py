@@ -9,7 +9,7 @@ import os
 import stat
 import time
 
-from .entries import FOLDER, remove
+from .entries import OPEN_FOLDER, remove
 from .filesystem_scan import FilesystemScan, ScanLimits
 from .frames import bytes_to_text, dump, text_to_bytes, write_all
 from .mounts import Epoch, Mount, engine_folders, writable_mounts
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
     Look = tuple[int, int, int, int, int]
 
-ROOTS_TOLD = 32
-PIPE_SIZE = 1024 * 1024
+MAX_REPORTED_ROOTS = 32
+PIPE_BYTES = 1024 * 1024
 F_SETPIPE_SZ = 1031
-TICK = 0.012  # seconds after which the clock of the files has certainly moved on
-COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE: what a file's ctime is, or not later than that
-MOST = 10_000
+CLOCK_TICK_SECONDS = 0.012  # longest step of the files' clock
+COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the source of ctimes
+MAX_ENGINE_ENTRIES = 10_000
 """Maximum number of entries of an engine's folders to examine."""
 NOT_KEPT = "Not kept, and removed by a restore"
-CHANGED = "only a new sandbox has it as it was"
+CHANGED = "only a new sandbox has the original"
 
 
 class EngineFolders:
@@ -58,7 +58,7 @@ class EngineFolders:
     def entries(self) -> Iterator[tuple[bytes, os.stat_result]]:
         """Yield all entries below them. A folder comes before its content, unless removed by then."""
         folders, points = self.folders()
-        todo, left = list(folders), MOST
+        todo, left = list(folders), MAX_ENGINE_ENTRIES
         while todo:
             try:
                 with os.scandir(todo.pop()) as found:
@@ -100,7 +100,7 @@ def look_of(info: os.stat_result) -> Look:
 def remove_path(path: bytes) -> list[list[str]]:
     """Remove an entry and its content. Returns the path with the reason if that failed."""
     try:
-        folder = os.open(os.path.dirname(path), FOLDER)
+        folder = os.open(os.path.dirname(path), OPEN_FOLDER)
         try:
             remove(folder, os.path.basename(path))
         finally:
@@ -170,13 +170,13 @@ class Snapshotter:
             "entries": len(scan.new),
             "records": writer.records,
             "bytes": writer.bytes,
-            "roots": [bytes_to_text(mount.path) for mount in mounts[:ROOTS_TOLD]],
+            "roots": [bytes_to_text(mount.path) for mount in mounts[:MAX_REPORTED_ROOTS]],
             "incomplete": scan.shortfall.text(),
         }
 
     def restore(self, params: dict[str, Any]) -> dict[str, Any]:
         """Restore the files of the plan, and remember them if the plan started from a known checkpoint."""
-        from .restore import FAILURES_NAMED, Restore
+        from .restore import MAX_NAMED_FAILURES, Restore
 
         set_policy("SCHED_OTHER")
         known = self.memories.get(params.get("since") or "")
@@ -190,7 +190,7 @@ class Snapshotter:
         wait_for_tick()
         return {
             "id": params["id"],
-            "failed": [*restore.failed, *problems][:FAILURES_NAMED],
+            "failed": [*restore.failed, *problems][:MAX_NAMED_FAILURES],
             "failures": restore.failures + len(problems),
             "written": restore.written,
             "shell_size": len(restore.shell),
@@ -200,13 +200,13 @@ class Snapshotter:
 
 def wait_for_tick() -> None:
     """Wait until a change gets a later ctime than all changes before."""
-    end = time.monotonic() + TICK
+    end = time.monotonic() + CLOCK_TICK_SECONDS
     try:
         now = time.clock_gettime_ns(COARSE_CLOCK)
         while time.clock_gettime_ns(COARSE_CLOCK) == now and time.monotonic() < end:
             time.sleep(0.0005)
     except OSError:
-        time.sleep(TICK)
+        time.sleep(CLOCK_TICK_SECONDS)
 
 
 def set_policy(name: str) -> None:
@@ -225,8 +225,8 @@ def serve_history(scope: bytes, spill: bytes, epoch: Epoch) -> None:
     os.umask(0)
     try:
         for fd in (0, 1):
-            fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_SIZE)
-    except OSError:  # no more room for pipes, or no right
+            fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:  # the limit of pipe memory, or not permitted
         pass
     Snapshotter(scope, spill, epoch).serve()
 

@@ -11,7 +11,7 @@ import os
 import struct
 
 from .event_loop import OUT
-from .frames import PIPE_READ, STDOUT
+from .frames import PIPE_READ, STDOUT, write_pending
 from .request import Request
 
 RECORD = struct.Struct(">cI")
@@ -65,20 +65,16 @@ class StreamRequest(Request):
         if self.writes < 0:
             return
         while self.coming:
-            try:
-                written = os.write(self.writes, self.coming[0])
-            except BlockingIOError:
+            written, has_reader = write_pending(self.writes, self.coming)
+            self.acknowledge(written)
+            if has_reader and self.coming:
                 self.executor.watch(self.writes, OUT, lambda _: self.pump())
                 return
-            except OSError:  # no program reads it any more
-                written = len(self.coming[0])
+            if not has_reader:
                 self.deaf()
                 if self.writes < 0:
                     return
-            self.acknowledge(written)
-            self.coming[0] = self.coming[0][written:]
-            if not self.coming[0]:
-                self.coming.pop(0)
+                self.acknowledge(len(self.coming.pop(0)))
         self.executor.unwatch(self.writes)
         self.drained()
 

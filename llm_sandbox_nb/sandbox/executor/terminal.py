@@ -12,25 +12,16 @@ import signal
 import struct
 import termios
 
-from .children import enter_child
+from .children import enter_child, program_environment, supervise
 from .event_loop import IN
-from .frames import STDOUT, dump, quietly_close, text_to_bytes, write_all
-from .processes import (
-    PR_SET_CHILD_SUBREAPER,
-    descendants,
-    exec_program,
-    exit_code,
-    kill_all,
-    prctl,
-    process_table,
-    send_signal,
-)
+from .frames import STDOUT, quietly_close, text_to_bytes
+from .processes import exec_program, kill_tree
 from .request import describe_error
 from .stream_request import StreamRequest
 
 TYPED, REPORTED, SIZE = b"i", b"r", b"s"
-TIOCGSID = 0x5429  # of a terminal, the leader of its session; Python has no name for it
-LAST_OUTPUT = 1.0  # seconds for output that is left when the program has ended
+TIOCGSID = 0x5429  # returns the session leader of a terminal; Python has no name for this request
+LAST_OUTPUT_SECONDS = 1.0  # for output that is left when the program has ended
 
 
 class TerminalRequest(StreamRequest):
@@ -69,9 +60,9 @@ class TerminalRequest(StreamRequest):
             set_size(master, int(self.params["rows"]) << 16 | int(self.params["columns"]))
             self.writes = os.dup(master)
             self.result_r, result_w = os.pipe()
-            theirs = {0: slave, 1: slave, 2: slave, 3: result_w}
+            child_ends = {0: slave, 1: slave, 2: slave, 3: result_w}
             try:
-                self.pid = self.executor.fork(lambda: enter_child(theirs, self.child))
+                self.pid = self.executor.fork(lambda: enter_child(child_ends, self.child))
             finally:
                 os.close(result_w)
             self.reads = master
@@ -85,25 +76,13 @@ class TerminalRequest(StreamRequest):
     # ---------------------------------------------------------------------------------------- in the child
 
     def child(self) -> None:
-        """Supervise the program in the child: its orphans become children here, so that all are found."""
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-        pid = os.fork()
-        if pid == 0:
-            self.become_program()
-        quietly_close(0, 1, 2)
-        while True:
-            ended, status = os.wait()
-            if ended == pid:
-                break
-        write_all(3, dump({"exit_code": exit_code(status)}))
-        os.close(3)
-        while True:  # until the executor has killed what is left, and us
+        supervise(self.become_program)
+        while True:  # until the executor has killed all orphans, and this child
             signal.pause()
 
     def become_program(self) -> None:
         """Start a session on this terminal, and become the program."""
-        env = dict(os.environb)
-        env.update((text_to_bytes(k), text_to_bytes(v)) for k, v in self.params["env"].items())
+        env = program_environment(self.params["env"])
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         try:
@@ -179,13 +158,7 @@ class TerminalRequest(StreamRequest):
     def kill(self) -> None:
         """Kill the program and everything below it."""
         if self.pid and self.reads >= 0:
-            send_signal(self.pid, signal.SIGSTOP)
-            kill_all(self.own_processes)
-            send_signal(self.pid, signal.SIGKILL)
-
-    def own_processes(self) -> set[int]:
-        table = process_table()
-        return descendants(table, self.pid, set()) if self.pid in table else set()
+            kill_tree(self.pid)
 
     def ended(self, _status: int) -> None:
         """Finish after the last process; the host may still read the last output."""
@@ -195,7 +168,7 @@ class TerminalRequest(StreamRequest):
         if self.reason or self.over:
             self.finish()
         else:
-            self.timer = self.executor.after(LAST_OUTPUT, self.finish)
+            self.timer = self.executor.after(LAST_OUTPUT_SECONDS, self.finish)
 
     def finish(self) -> None:
         if self.done:

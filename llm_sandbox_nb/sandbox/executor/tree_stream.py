@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 RECORD = struct.Struct(">BHI")
 CHUNK = struct.Struct(">I")
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-TREE_ENTRIES = 100_000
-TREE_DEPTH = 98
+MAX_TREE_ENTRIES = 100_000
+MAX_TREE_DEPTH = 98
 """Maximum number of folders above a file; deeper ones are not entered."""
-NAMES_SIZE = 32 * 1024 * 1024
+MAX_NAMES_BYTES = 32 * 1024 * 1024
 
 
 class TreeWriter:
@@ -35,8 +35,8 @@ class TreeWriter:
 
     def __init__(self, limit: int) -> None:
         self.left = limit
-        self.names_left = NAMES_SIZE
-        self.entries_left = TREE_ENTRIES
+        self.names_left = MAX_NAMES_BYTES
+        self.entries_left = MAX_TREE_ENTRIES
         self.full = False
         self.linked: dict[tuple[int, int], bytes] = {}
 
@@ -52,7 +52,7 @@ class TreeWriter:
             return True
         if not self.full:
             self.full = True
-            self.skip(b".", b"there are more files than can be taken at once")
+            self.skip(b".", b"there are more files than one transfer allows")
         return False
 
     def skip(self, path: bytes, reason: bytes) -> None:
@@ -70,7 +70,7 @@ class TreeWriter:
         try:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
-                self.skip(name, b"it is no regular file")
+                self.skip(name, b"it is not a regular file")
             elif info.st_nlink > 1 and (info.st_dev, info.st_ino) in self.linked:
                 first = self.linked[info.st_dev, info.st_ino]
                 self.record(SAME, name, 0)
@@ -111,14 +111,14 @@ class TreeWriter:
                 self.skip(name, b"it is a link")
             elif entry.is_dir(follow_symlinks=False):
                 self.record(DIRECTORY, name, 0o755)
-                if name.count(b"/") < TREE_DEPTH:
+                if name.count(b"/") < MAX_TREE_DEPTH:
                     self.tree(entry.path, name + b"/")
                 else:
                     self.skip(name + b"/*", b"it lies too deep")
             elif entry.is_file(follow_symlinks=False):
                 self.file(entry.path, name)
             else:
-                self.skip(name, b"it is no regular file")
+                self.skip(name, b"it is not a regular file")
 
 
 def pack(params: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def unpack(params: dict[str, Any]) -> dict[str, Any]:
         if kind == THE_END:
             return {}
         if os.path.islink(path) or (kind != DIRECTORY and os.path.isfile(path)):
-            os.unlink(path)  # also a link to a folder: nothing is written to where it leads
+            os.unlink(path)  # also a link to a folder: nothing is written to its target
         if kind == DIRECTORY:
             os.makedirs(path, exist_ok=True)
         elif kind == LINK:

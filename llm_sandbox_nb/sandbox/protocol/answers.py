@@ -26,11 +26,11 @@ from llm_sandbox_nb.sandbox.errors import (
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolError
 
 _T = TypeVar("_T")
-_BROKEN_OFF = (
-    "The connection to the Jupyter server broke during this command, which was ended; it is back, and the "
-    "sandbox with its files is as it was."
+_CONNECTION_BROKE_NOTICE = (
+    "The connection to the Jupyter server broke during this command, and the command was ended. The server is "
+    "connected again, with the same sandbox and files."
 )
-_LATEST = 2**62
+_MAX_SECONDS = 2**62
 _STREAMS: dict[int, StreamName] = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr"}
 
 
@@ -58,7 +58,7 @@ class CommandOutput:
         elif kind == Kind.DATA and len(self.background) + len(payload) <= MAX_PAYLOAD:
             self.background += payload
         else:
-            raise ProtocolError(f"a command's output came with frame kind {kind}")
+            raise ProtocolError(f"it sent a command's output in a frame of kind {kind}")
 
     def _add(self, stream: StreamName, data: bytes) -> None:
         self._sizes[stream] += len(data)
@@ -97,7 +97,7 @@ class CommandOutput:
             truncated=bool(self.omitted),
             stdout_bytes=sizes["stdout"],
             stderr_bytes=sizes["stderr"],
-            notice=_BROKEN_OFF,
+            notice=_CONNECTION_BROKE_NOTICE,
         )
 
 
@@ -143,14 +143,18 @@ def _is_path(value: object) -> bool:
 def _field(answer: Mapping[str, Any], name: str, kind: type[_T], default: _T) -> _T:
     value = answer.get(name, default)
     if not isinstance(value, kind) or (kind is int and not _is_count(value)):
-        raise ProtocolError(f"its answer has no proper {name}")
+        raise ProtocolError(f"its answer has an invalid {name}")
     return value
 
 
 def _seconds(value: object) -> float:
     """Return a time. Raises ProtocolError unless a clock can show it; a large integer cannot be converted to float."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not -_LATEST <= value <= _LATEST:
-        raise ProtocolError("its answer has no proper time")
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not -_MAX_SECONDS <= value <= _MAX_SECONDS
+    ):
+        raise ProtocolError("its answer has an invalid time")
     return float(value)
 
 
@@ -163,7 +167,7 @@ def executor_facts(answer: Mapping[str, Any]) -> dict[str, Any]:
     for name, kind, default in _FACTS:
         _field(answer, name, kind, default)
     if not all(isinstance(text, str | None) for text in answer.get("files", {}).values()):
-        raise ProtocolError("its answer has no proper files")
+        raise ProtocolError("its answer has invalid files")
     return dict(answer)
 
 
@@ -175,7 +179,7 @@ def texts_by_name(answer: Mapping[str, Any], name: str) -> dict[str, str]:
     """
     found = _field(answer, name, dict, {})
     if not all(isinstance(text, str) for text in found.values()):
-        raise ProtocolError(f"its answer has no proper {name}")
+        raise ProtocolError(f"its answer has an invalid {name}")
     return dict(found)
 
 
@@ -187,7 +191,7 @@ def command_result(answer: Mapping[str, Any], output: CommandOutput) -> CommandR
     """
     code = answer.get("exit_code")
     if code is not None and not (_is_count(code) and code < 256):
-        raise ProtocolError("its answer has no proper exit_code")
+        raise ProtocolError("its answer has an invalid exit_code")
     full_output = answer.get("full_output")
     return CommandResult(
         exit_code=code,
@@ -250,7 +254,7 @@ def raise_upload_error(answer: Mapping[str, Any], target: str) -> None:
         raise_error(answer, "")
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        reason = "it has no room" if error.errno == errno.ENOSPC else f"{error.strerror}{where}"
+        reason = "its disk is full" if error.errno == errno.ENOSPC else f"{error.strerror}{where}"
         raise TransferError(f"The sandbox cannot take the upload to {target}: {reason}.") from error
 
 
@@ -278,7 +282,7 @@ def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) 
         raise TimeoutError(
             errno.ETIMEDOUT, f"A file operation in the sandbox took too long ({message}).", path
         )
-    raise SandboxError(f"The sandbox could not do it: {message}.")
+    raise SandboxError(f"The sandbox could not complete the request: {message}.")
 
 
 def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
@@ -291,12 +295,12 @@ def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
 
 def disk_limits(executor: Mapping[str, Any]) -> tuple[int | None, int | None, str]:
     """Return the limits of all files together: bytes, number, and a text on their enforcement."""
-    said = executor.get("disk")
-    if not isinstance(said, dict) or not all(
-        _is_count(said.get(name)) for name in ("bytes", "files", "total")
+    disk = executor.get("disk")
+    if not isinstance(disk, dict) or not all(
+        _is_count(disk.get(name)) for name in ("bytes", "files", "total")
     ):
         return None, None, ""
-    size, files, total = said["bytes"], said["files"], said["total"]
+    size, files, total = disk["bytes"], disk["files"], disk["total"]
     if total and (not size or total <= size):
         return total, files or None, "there is no more room" + ("; files are counted" if files else "")
     how = "files are counted while commands run, and commands that pass the limit are ended"

@@ -11,9 +11,9 @@ One request with a body, `>` from the host and `<` from the executor:
     < STDOUT* STDERR* GAP*  output, passed to the `sink` of the call
     < RESPONSE {"exit_code": 0, ...}
 
-CANCEL is allowed at any time; the executor still sends RESPONSE. Requests overlap: the request id says which one a frame
-belongs to. PING and PONG run all the time. `PINGS_LOST` * `PING_EVERY` is below `LEASE`, so the host notices a silent
-sandbox before the executor ends itself.
+CANCEL is allowed at any time; the executor still sends RESPONSE. Requests overlap: the request id says which one each
+frame belongs to. PING and PONG run all the time. `PINGS_LOST` * `PING_EVERY` is below `LEASE`, so the host notices a
+silent sandbox before the executor ends itself.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ SETTLE = 10.0
 """Seconds to wait for the end of a cancelled request."""
 LEASE = 45.0
 """Seconds without a frame after which an executor ends its sandbox."""
-ABANDONED_BYTES = 64 * 1024 * 1024
-HEAD_OVER = MAX_PAYLOAD - 4096
+MAX_ABANDONED_BYTES = 64 * 1024 * 1024
+"""Bytes that the executor may still send for a cancelled request."""
+MAX_PARAMS_BYTES = MAX_PAYLOAD - 4096
+"""Larger arguments travel at the head of the body."""
 
 Body = bytes | AsyncIterator[bytes]
 """The body of a request: bytes, or an iterator of pieces."""
@@ -184,7 +186,7 @@ class Channel:
             self.fail(self._ended())
             self._check()
         if frame is None or not is_answer(frame):
-            raise ProtocolError("it did not introduce itself properly")
+            raise ProtocolError("its first answer is not a valid HELLO")
         return frame.json()
 
     def _ended(self) -> str:
@@ -218,7 +220,7 @@ class Channel:
         number = next(self._numbers)
         call = self._calls[number] = _Call(params["op"], sink)
         head = json.dumps(params, separators=(",", ":")).encode("ascii")
-        if len(head) > HEAD_OVER:
+        if len(head) > MAX_PARAMS_BYTES:
             params = {"op": params["op"], "head": len(head)}
             rest = b"" if body is None else body
             body = head + rest if isinstance(rest, bytes) else _joined(head, rest)
@@ -329,7 +331,7 @@ class Channel:
 
     def _deliver(self, call: _Call, frame: Frame) -> None:
         if call.sink is None:
-            raise ProtocolError("it sent output that nobody asked for")
+            raise ProtocolError("it sent output for a request that expects none")
         try:
             if not call.answer.done():
                 call.sink(frame.kind, frame.payload)
@@ -340,7 +342,7 @@ class Channel:
 
     def _acknowledge(self, call: _Call, size: object) -> None:
         if not isinstance(size, int) or not 0 < size <= call.unacknowledged:
-            raise ProtocolError("it acknowledged what was not sent")
+            raise ProtocolError("it acknowledged bytes that were not sent")
         call.unacknowledged -= size
         call.room.set()
 
@@ -351,8 +353,8 @@ class Channel:
         self._abandoned[frame.request] += len(frame.payload) + HEADER.size
         if frame.kind == Kind.RESPONSE:
             del self._abandoned[frame.request]
-        elif self._abandoned[frame.request] > ABANDONED_BYTES:
-            raise ProtocolError("it continues a request that was cancelled")
+        elif self._abandoned[frame.request] > MAX_ABANDONED_BYTES:
+            raise ProtocolError("it keeps sending output of a cancelled request")
 
     async def _keep_alive(self) -> None:
         while True:
@@ -385,7 +387,7 @@ class Channel:
         for call in calls.values():
             if not call.answer.done():
                 call.answer.set_exception(SandboxLostError(*self.lost.args))
-                call.answer.exception()  # the caller may be gone
+                call.answer.exception()  # marks the exception as retrieved, as the caller may be gone
         self._transport.close()
         if self.on_lost:
             self.on_lost(self.lost)

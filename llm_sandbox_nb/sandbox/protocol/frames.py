@@ -65,7 +65,7 @@ class Frame:
     def encode(self) -> bytes:
         """Return the bytes of the frame."""
         if len(self.payload) > MAX_PAYLOAD:
-            raise ValueError(f"A frame takes at most {MAX_PAYLOAD} bytes, not {len(self.payload)}.")
+            raise ValueError(f"A frame holds at most {MAX_PAYLOAD} bytes, not {len(self.payload)}.")
         check = checksum(self.kind, self.request, self.payload)
         return HEADER.pack(MAGIC, self.kind, self.request, len(self.payload), check) + self.payload
 
@@ -78,9 +78,9 @@ class Frame:
         try:
             value = json.loads(self.payload)
         except (ValueError, RecursionError) as error:
-            raise ProtocolError("a payload that should be JSON is not") from error
+            raise ProtocolError("a payload is not JSON") from error
         if not isinstance(value, dict):
-            raise ProtocolError("a payload that should be a JSON object is not")
+            raise ProtocolError("a payload is not a JSON object")
         return value
 
 
@@ -110,7 +110,7 @@ def decode_header(header: bytes) -> tuple[int, int, int, int]:
     """
     magic, kind, request, length, check = HEADER.unpack(header)
     if magic != MAGIC:
-        raise ProtocolError("what arrived is not a frame")
+        raise ProtocolError("the received bytes are not a frame")
     if length > MAX_PAYLOAD:
         raise ProtocolError(f"a frame claims {length} bytes, more than the {MAX_PAYLOAD} allowed")
     return kind, request, length, check
@@ -124,7 +124,7 @@ def decode(header: bytes, payload: bytes) -> Frame:
     """
     kind, request, length, check = decode_header(header)
     if length != len(payload) or checksum(kind, request, payload) != check:
-        raise ProtocolError("a frame is damaged: its checksum does not fit")
+        raise ProtocolError("a frame is damaged: its checksum does not match")
     return Frame(kind, request, payload)
 
 
