@@ -34,7 +34,7 @@ class Capture:
         self.log: list[bytes] | None = []
 
     def feed(self, stream: int, data: bytes) -> None:
-        """Send or hold back output of the command, and log it for the file."""
+        """Send output of the command, or hold back the tail, and log everything for the file."""
         self.total[stream] += len(data)
         self._keep(data, self.total[stream] > self.limit)
         head = data[: self.room[stream]]

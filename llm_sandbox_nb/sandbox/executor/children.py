@@ -292,7 +292,7 @@ class ChildRequest(Request):
             self.body = []
 
     def close_stdin(self) -> None:
-        """Close the child's stdin: the body is complete, or nobody reads it."""
+        """Close the child's stdin, as the body is complete or nobody reads."""
         self.executor.unwatch(self.stdin_w)
         quietly_close(self.stdin_w)
         self.stdin_w = -1
@@ -395,7 +395,7 @@ class ExecRequest(ChildRequest):
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
 
     def end_with(self, text: str) -> bool:
-        """End the program because of a broken limit. Returns False if it has not started or is ending."""
+        """End the program because of a broken limit. Returns False unless the program is running."""
         if not self.pid or self.reason:
             return False
         self.notice = text

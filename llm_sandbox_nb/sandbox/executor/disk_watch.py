@@ -103,7 +103,7 @@ ACTIVE_TICK_SECONDS, IDLE_TICK_SECONDS = 0.2, 1.0
 CPU_SHARE, COMMANDS_CPU_SHARE = 1 / 20, 1 / 4
 """Counts may use this share of one processor, plus this share of the processor time of commands."""
 MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 1.5, 30.0
-"""Seconds until a count is due without movement of the filesystems: near a limit, and far from it."""
+"""Seconds until a count is due without movement of the filesystems, near a limit and far from any."""
 MAX_HIDDEN_GROWTH = DiskUsage(100_000_000, 5_000)
 """Bytes and files per second that others who delete files may hide."""
 GRACE_DIVISOR = 16
@@ -349,7 +349,7 @@ def process_activity() -> tuple[float, frozenset[tuple[str, bytes]]]:
 
 
 def describe_disk(limits: DiskUsage, folder: str) -> dict[str, Any]:
-    """Return the limits and the total size of the filesystems, which is the limit where a quota or memory bounds it."""
+    """Return the limits, and the total size of the filesystems, which is the limit set by a quota or memory."""
     totals: dict[bool, dict[int, int]] = {True: {}, False: {}}
     for path, in_memory in filesystems(folder):
         try:

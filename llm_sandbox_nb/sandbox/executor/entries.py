@@ -157,7 +157,7 @@ def status_of(folder: int, name: bytes) -> os.stat_result | None:
 
 
 def remove(folder: int, name: bytes) -> None:
-    """Delete an entry and everything below it, however deep, never through a link. A missing entry is not an error."""
+    """Delete a path and everything below, however deep, never through a link. A missing entry is not an error."""
     try:
         os.unlink(name, dir_fd=folder)
         return

@@ -78,7 +78,7 @@ class FilesystemScan:
         self.stopped = ""
 
     def is_known(self, digest: str) -> bool:
-        """Return True if the host has this content: an earlier file held it, not as part of the image."""
+        """Return True if the host has this content from an earlier file, not as part of the image."""
         if self.digests is None:
             self.digests = {
                 part[2]
@@ -103,7 +103,7 @@ class FilesystemScan:
         self.finish()
 
     def walk(self, path: bytes, info: os.stat_result, skip: set[bytes], since: tuple[int, int]) -> None:
-        """Note an entry and everything below it, breadth first: limits leave out the deepest entries."""
+        """Note an entry and everything below, breadth first: limits leave out the deepest entries."""
         todo = deque([(path, info)])
         while todo:
             path, info = todo.popleft()
@@ -381,7 +381,7 @@ class ContentReader:
             os.close(fd)
 
     def piece(self, fd: int, offset: int, size: int) -> tuple[int, int, str] | None:
-        """Read one piece, and send it if the host does not have it."""
+        """Read one piece, and send new content to the host."""
         data = os.pread(fd, size, offset)
         while len(data) < size:
             more = os.pread(fd, size - len(data), offset + len(data))

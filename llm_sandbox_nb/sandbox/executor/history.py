@@ -189,7 +189,7 @@ class CheckpointRequest(HistoryRequest):
         self.send(STDOUT, data)
 
     def child_died(self) -> None:
-        """Retry with a new child if no data was sent yet: it can still report everything."""
+        """Retry with a new child, which can still report everything, if no data was sent yet."""
         if self.sent or self.retried or self.timed or self.done:
             super().child_died()
         else:

@@ -141,7 +141,7 @@ def move_up(low: socket.socket) -> socket.socket:
 
 
 def write_settings(text: str) -> None:
-    """Overwrite the settings in place: engines mount the file, so it cannot be replaced. Raises OSError."""
+    """Overwrite the settings in place: engines mount the file, so replacing is impossible. Raises OSError."""
     with open(SETTINGS, "r+") as file:
         file.write(text)
         file.truncate()

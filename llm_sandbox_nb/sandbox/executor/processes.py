@@ -140,7 +140,7 @@ def kill_all(find: Callable[[], set[int]]) -> bool:
 
 
 def kill_tree(root: int) -> None:
-    """Kill a process and everything below it."""
+    """Kill a process and all processes below."""
 
     def below() -> set[int]:
         table = process_table()

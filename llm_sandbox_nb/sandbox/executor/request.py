@@ -175,7 +175,7 @@ def ended_by(reason: str, code: int | None) -> dict[str, Any]:
 
 
 def describe_error(error: Exception) -> dict[str, Any]:
-    """Return an exception in the form in which the host can raise it again."""
+    """Return an exception as data, from which the host raises the same error."""
     if isinstance(error, OSError):
         path = error.filename
         path = bytes_to_text(path) if isinstance(path, bytes) else str(path or "")

@@ -275,7 +275,6 @@ class Restore(RestoredFolders):
     # ---------------------------------------------------------------------------------------------- steps
 
     def delete(self, name: str) -> None:
-        """Delete a path and everything below it."""
         path = text_to_bytes(name)
         try:
             folder, last = self.enter(path)
@@ -350,7 +349,7 @@ class Restore(RestoredFolders):
     # ---------------------------------------------------------------------------------------------- files
 
     def begin_file(self, row: list[Any]) -> None:
-        """Begin a file with new content. An existing file is overwritten if it has no other name."""
+        """Begin a file with new content. An existing file without other names is overwritten."""
         path = text_to_bytes(row[0])
         folder, name = self.enter(path)
         there = status_of(folder, name)

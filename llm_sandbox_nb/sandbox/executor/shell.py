@@ -187,7 +187,7 @@ class Shell:
             self.next()
 
     def take_background(self) -> None:
-        """Read the output in the pipes: it is older than the command that is about to start."""
+        """Read the output in the pipes, which is older than the command that is about to start."""
         for stream, ends in ((STDOUT, self.out), (STDERR, self.err)):
             for _ in range(pipe_bytes(ends[0]) // PIPE_READ + 1):
                 self.read_output(stream, ends[0])
@@ -362,7 +362,7 @@ class ShellCommand(Request):
             self.shell.abort(self)
 
     def end_with(self, text: str) -> bool:
-        """End the command because of a broken limit. Returns False if it has not started or is ending."""
+        """End the command because of a broken limit. Returns False unless the command is running."""
         if self.capture is None or self.reason:
             return False
         self.add_notice(text)

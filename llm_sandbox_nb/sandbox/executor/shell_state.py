@@ -1,4 +1,4 @@
-"""The state of the shell, as a script that restores it: directory, umask, options, variables, functions.
+"""The state of the shell, as a script to restore the directory, umask, options, variables and functions.
 
 Bash itself writes the script, in a subshell and with builtins only. A function or alias of the same name is not
 called: special builtins come before functions in POSIX mode, and one of them removes the function `builtin`. That mode
@@ -43,7 +43,7 @@ RESTORE = (
 
 
 class ShellState:
-    """Saves the shell's state when it can have changed, and restores a state."""
+    """Saves the shell's state when commands may have changed it, and restores a state."""
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
@@ -107,7 +107,7 @@ class ShellState:
         done("")
 
     def report(self, id: str, since: str | None, why: str) -> tuple[dict[str, str], bytes]:
-        """Return the shell's part of a checkpoint's outcome, and the state if the host does not have it."""
+        """Return the shell's part of a checkpoint's outcome, and the state unless the host has the same."""
         if why:
             return {"state": "none", "cwd": "", "why": why}, b""
         same = since is not None and self.sent == (since, self.state)

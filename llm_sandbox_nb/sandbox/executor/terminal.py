@@ -156,7 +156,6 @@ class TerminalRequest(StreamRequest):
             self.kill()
 
     def kill(self) -> None:
-        """Kill the program and everything below it."""
         if self.pid and self.reads >= 0:
             kill_tree(self.pid)
 

@@ -1,4 +1,4 @@
-"""Trees of files as a stream, out of the sandbox (`pack`) and into it (`unpack`).
+"""Trees of files as a stream, out of the sandbox (`pack`) and into the sandbox (`unpack`).
 
 A tree travels as records: a header `>BHI` (kind, length of the path, mode), the path, and for a file its
 content in chunks of `>I` bytes, the last of which is empty. Kinds: D directory, F file, S skipped (the

@@ -148,7 +148,7 @@ def _field(answer: Mapping[str, Any], name: str, kind: type[_T], default: _T) ->
 
 
 def _seconds(value: object) -> float:
-    """Return a time. Raises ProtocolError unless a clock can show it; a large integer cannot be converted to float."""
+    """Return a time. Raises ProtocolError for values that no clock shows, or too large for a float."""
     if (
         not isinstance(value, int | float)
         or isinstance(value, bool)

@@ -39,9 +39,9 @@ class Kind(IntEnum):
     RESPONSE = 7
     """executor to host: JSON, the outcome."""
     CANCEL = 8
-    """host to executor: end the request and its processes; it is still answered."""
+    """host to executor: end the request and its processes; the response still comes."""
     HELLO = 9
-    """both ways: a new owner, and the answer to it."""
+    """both ways: a new owner, and the answer."""
     PING = 10
     PONG = 11
     ACK = 12
