@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-MAX_SPILL_BYTES = 256 * 1024 * 1024
+MAX_SPILL_BYTES = 256 * 1024 * 1024  # a command that prints for ever must not fill the disk
 
 
 class Capture:

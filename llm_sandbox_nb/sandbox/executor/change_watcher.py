@@ -25,6 +25,7 @@ FIRST_LOOK_SECONDS = 2.0
 """Maximum seconds that commands wait for the first look at the working directory."""
 IGNORED_FOLDERS = frozenset([b".git", b"__pycache__", b"node_modules"])
 """Names of folders whose changes are not reported."""
+# These bound the child's memory, the report that the host must hold, and the time that a request waits.
 MAX_WATCHED_FILES = 50_000
 MAX_TEXT_BYTES = 256 * 1024
 MAX_TEXTS_BYTES = 32 * 1024 * 1024

@@ -33,7 +33,7 @@ from collections import namedtuple
 from .children import ExecRequest, fork_with_pipes
 from .event_loop import IN
 from .frames import dump, quietly_close, write_all
-from .mounts import PSEUDO_FILESYSTEMS, is_ours, mount_table, writable_mounts
+from .mounts import PSEUDO_FILESYSTEMS, is_ordinary_path, mount_table, writable_mounts
 from .processes import descendants, is_crowd, kill_all, own_tree, process_table, read_proc
 from .shell import ShellCommand
 from .terminal import TerminalRequest
@@ -309,7 +309,7 @@ def filesystems(folder: str) -> Iterator[tuple[bytes, bool]]:
     for path, kind, _, writable in mount_table():
         if writable and kind == b"tmpfs":
             yield path, True
-        elif writable and kind not in PSEUDO_FILESYSTEMS and is_ours(path) and os.path.isdir(path):
+        elif writable and kind not in PSEUDO_FILESYSTEMS and is_ordinary_path(path) and os.path.isdir(path):
             yield path, False
 
 

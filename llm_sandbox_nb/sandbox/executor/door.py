@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .event_loop import EventLoop, Timer
 
 BEGUN, ENDED = b"begun", b"ended"
-BACKLOG = 1024
+BACKLOG = 1024  # programs that connect at once
 HANDED = 1000
 """Descriptor of a Unix socket to the process that started the sandbox, through which it receives the listener."""
 F_SETPIPE_SZ, PIPE_BYTES = 1031, 256 * 1024

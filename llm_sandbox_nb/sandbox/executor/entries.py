@@ -8,6 +8,7 @@ import os
 import stat
 
 from .frames import bytes_to_text
+from .mounts import mount_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,15 +76,9 @@ def is_mounted(folder: int, name: bytes, there: os.stat_result | None) -> bool:
         return False
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        return mount_of(fd) != mount_of(folder)
+        return mount_number(fd) != mount_number(folder)
     finally:
         os.close(fd)
-
-
-def mount_of(fd: int) -> bytes:
-    """Return the mount number of an open file, as a line of its fdinfo."""
-    with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
-        return next((line for line in file if line.startswith(b"mnt_id:")), b"")
 
 
 def open_existing(folder: int, name: bytes, there: os.stat_result | None) -> int:

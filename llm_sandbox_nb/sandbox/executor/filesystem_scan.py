@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from .entries import Memory, Record, Signature
     from .mounts import Epoch, Mount
 
+# Defaults that bound the child's memory and the time of a scan; the host may send its own limits.
 MAX_ENTRIES = 150_000
 MAX_FILE_BYTES = 2 * 1024**3
 MAX_CONTENT_BYTES = 4 * 1024**3
 MAX_SCAN_SECONDS = 120.0
-MAX_PATH_BYTES = 4095
-MAX_READ_TRIES = 3
+MAX_PATH_BYTES = 4095  # the kernel accepts no longer path
+MAX_READ_TRIES = 3  # of a file that changes while it is read
 CHECKPOINT_FULL = "Left out, as the checkpoint is full"
 NOATIME = getattr(os, "O_NOATIME", 0)
 

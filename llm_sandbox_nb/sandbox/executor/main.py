@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from .history import HistoryService
 
 VERSION = 1
-IO_URING_SETUP = 425
+IO_URING_SETUP = 425  # a system call
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 GET_KEYRING_ID, SESSION_KEYRING = 0, -3
 AF_VSOCK, SOCK_STREAM = 40, 1
@@ -318,7 +318,7 @@ class Executor(HostPipe):
                 self.leave()
             delay = min(self.run_timers(), until_lease)
             self.flush()
-            self.wait(delay + 0.0005)
+            self.wait(delay + 0.0005)  # so that the timer is surely due afterwards
             self.flush()
 
 

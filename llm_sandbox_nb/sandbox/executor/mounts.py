@@ -101,13 +101,10 @@ def is_below(path: bytes, folder: bytes) -> bool:
     return path == folder or path.startswith(folder.rstrip(b"/") + b"/")
 
 
-def is_ours(path: bytes) -> bool:
+def is_ordinary_path(path: bytes) -> bool:
     """Return True if a path is a real file, not one of the kernel's."""
-    if not path.startswith((b"/dev", b"/proc", b"/sys")):
-        return True
-    if is_below(path, b"/dev"):
-        return is_below(path, b"/dev/shm")
-    return not is_below(path, b"/proc") and not is_below(path, b"/sys")
+    in_kernel_folder = any(is_below(path, folder) for folder in (b"/dev", b"/proc", b"/sys"))
+    return not in_kernel_folder or is_below(path, b"/dev/shm")
 
 
 def mount_id(path: bytes) -> bytes:
@@ -117,10 +114,15 @@ def mount_id(path: bytes) -> bytes:
     except OSError:
         return b""
     try:
-        with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
-            return next((line.split()[1] for line in file if line.startswith(b"mnt_id:")), b"")
+        return mount_number(fd)
     finally:
         os.close(fd)
+
+
+def mount_number(fd: int) -> bytes:
+    """Return the number of the mount of an open file."""
+    with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
+        return next((line.split()[1] for line in file if line.startswith(b"mnt_id:")), b"")
 
 
 def keeps_ctimes(kind: bytes, options: bytes) -> bool:
@@ -153,7 +155,7 @@ def writable_mounts() -> tuple[list[Mount], set[bytes]]:
     found: list[Mount] = []
     table = list(mount_table())
     for path, kind, above, writable in table:
-        if writable and kind not in PSEUDO_FILESYSTEMS and is_ours(path):
+        if writable and kind not in PSEUDO_FILESYSTEMS and is_ordinary_path(path):
             single = not stat.S_ISDIR(os.lstat(path).st_mode)
             found.append(
                 Mount(path, FILE_BASE if single else FOLDER_BASE if keeps_ctimes(kind, above) else 0)
@@ -167,7 +169,7 @@ def engine_folders() -> tuple[list[bytes], set[bytes]]:
     found = [
         path
         for path, kind, _, writable in table
-        if writable and kind in (b"tmpfs", b"mqueue") and not is_ours(path) and os.path.isdir(path)
+        if writable and kind in (b"tmpfs", b"mqueue") and not is_ordinary_path(path) and os.path.isdir(path)
     ]
     return found, {path for path, *_ in table}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import (
+from . import (  # noqa: F401 - nothing is imported later, when commands may have changed the Python inside
     door,
     entries,
     files,
@@ -33,19 +33,6 @@ if TYPE_CHECKING:
     from .request import ExecutorContext
     from .shell import Shell
 
-LOADED = (
-    door,
-    entries,
-    files,
-    filesystem_scan,
-    history,
-    records,
-    restore,
-    snapshotter,
-    terminal,
-    tree_stream,
-)
-"""With these, nothing is imported later, when commands may have changed the Python inside."""
 SETTINGS = ("limits", "oom_score_adj", "coredump_filter", "comm", "cgroup", "uid_map", "gid_map")
 """Files of /proc/self with settings that others can change and that children inherit."""
 IPC = ("shm", "sem", "msg")

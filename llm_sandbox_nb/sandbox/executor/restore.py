@@ -22,7 +22,7 @@ from .entries import (
     status_of,
 )
 from .frames import bytes_to_text, text_to_bytes
-from .mounts import is_below, is_ours
+from .mounts import is_below, is_ordinary_path
 from .records import (
     DELETE,
     FILE,
@@ -81,7 +81,7 @@ class RestoredFolders:
         """Open the folder of a path, which is about to change. Returns the folder and the last name."""
         folder, _, name = path.rpartition(b"/")
         folder = folder or b"/"
-        if not is_ours(path) or name in (b"", b".", b".."):
+        if not is_ordinary_path(path) or name in (b"", b".", b".."):
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
         if folder != self.folder_path or self.folder < 0:
             self.leave()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .request import ExecutorContext
 
-MAX_BACKGROUND_BYTES = 64 * 1024
+MAX_BACKGROUND_BYTES = 64 * 1024  # of output between two commands: one frame
 ABORT_TICK_SECONDS = 0.02
 MAX_ABORT_TICKS = 15  # then a shell that has not abandoned the command is killed
 RESTART_SECONDS = 1.0  # pause after a shell that could not even start

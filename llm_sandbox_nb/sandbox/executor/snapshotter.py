@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Look = tuple[int, int, int, int, int]
 
 MAX_REPORTED_ROOTS = 32
-PIPE_BYTES = 1024 * 1024
+PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
 F_SETPIPE_SZ = 1031
 CLOCK_TICK_SECONDS = 0.012  # longest step of the files' clock
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the source of ctimes
