@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RECORD = struct.Struct(">BHI")
 CHUNK = struct.Struct(">I")
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-MAX_TREE_ENTRIES = 100_000  # and 32 MiB of names: the host holds all of them in memory
+MAX_TREE_ENTRIES = 100_000  # with `MAX_NAMES_BYTES`, the bound of one transfer
 MAX_TREE_DEPTH = 98
 """Maximum number of folders above a file; deeper ones are not entered."""
 MAX_NAMES_BYTES = 32 * 1024 * 1024
