@@ -30,7 +30,7 @@ _CONNECTION_BROKE_NOTICE = (
     "The connection to the Jupyter server broke during this command, and the command was ended. The server is "
     "connected again, with the same sandbox and files."
 )
-_MAX_SECONDS = 2**62
+_MAX_TIME = 2**62  # seconds
 _STREAMS: dict[int, StreamName] = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr"}
 
 
@@ -148,12 +148,8 @@ def _field(answer: Mapping[str, Any], name: str, kind: type[_T], default: _T) ->
 
 
 def _seconds(value: object) -> float:
-    """Return a time. Raises ProtocolError for values that no clock shows, or too large for a float."""
-    if (
-        not isinstance(value, int | float)
-        or isinstance(value, bool)
-        or not -_MAX_SECONDS <= value <= _MAX_SECONDS
-    ):
+    """Return a time. Raises ProtocolError for NaN and for values that no clock shows."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _MAX_TIME:
         raise ProtocolError("its answer has an invalid time")
     return float(value)
 
