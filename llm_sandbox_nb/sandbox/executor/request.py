@@ -42,56 +42,22 @@ if TYPE_CHECKING:
         holds: set[str]
         """Reasons for commands and file operations to wait: `FIRST_LOOK`, `RESTORE`."""
 
-        # ----------------------------------------------------------------------------------- pipe and loop
-
-        def send(self, kind: int, number: int, payload: bytes) -> None:
-            """Queue a frame."""
-
-        def acknowledge(self, number: int, size: int) -> None:
-            """Count consumed bytes of a request's body."""
-
-        def forget(self, number: int) -> None:
-            """Drop a request that was answered."""
-
-        def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
-            """Call `handler` on events of `fd`."""
-
-        def watch_output(self, fd: int, handler: Callable[[], None]) -> None:
-            """Watch output of commands; paused while the host does not read."""
-
-        def unwatch(self, fd: int) -> None:
-            """Stop watching `fd`; does nothing if it is not watched."""
-
-        def after(self, delay: float, action: Callable[[], None]) -> Timer:
-            """Call `action` in `delay` seconds."""
-
-        # --------------------------------------------------------------------------------------- processes
-
-        def fork(self, child: Callable[[], None]) -> int:
-            """Fork; the child calls `child` and ends."""
-
-        def helper_pids(self) -> set[int]:
-            """Return children that no command started."""
-
-        def leave(self) -> NoReturn:
-            """End everything."""
-
-        def spill_path(self, number: int) -> bytes:
-            """Return the file for the whole output of a request if that is too large to be sent."""
-
-        # ------------------------------------------------------------------------------------------- files
-
-        def when_files_ready(self, action: Callable[[], None]) -> None:
-            """Call `action`, which may change files, as soon as nothing holds them."""
-
-        def hold_files(self, reason: str) -> None:
-            """Make commands and file operations wait."""
-
-        def release_files(self, reason: str) -> None:
-            """End a hold. After the last hold, start everything that waits."""
-
-        def stop_everything(self, spare: Collection[object]) -> bool:
-            """Cancel all requests but `spare` and kill all commands. Returns False if one could not be killed."""
+        # For these, see `Executor` and the event loop that it extends.
+        def send(self, kind: int, number: int, payload: bytes) -> None: ...
+        def acknowledge(self, number: int, size: int) -> None: ...
+        def forget(self, number: int) -> None: ...
+        def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None: ...
+        def watch_output(self, fd: int, handler: Callable[[], None]) -> None: ...
+        def unwatch(self, fd: int) -> None: ...
+        def after(self, delay: float, action: Callable[[], None]) -> Timer: ...
+        def fork(self, child: Callable[[], None]) -> int: ...
+        def helper_pids(self) -> set[int]: ...
+        def leave(self) -> NoReturn: ...
+        def spill_path(self, number: int) -> bytes: ...
+        def when_files_ready(self, action: Callable[[], None]) -> None: ...
+        def hold_files(self, reason: str) -> None: ...
+        def release_files(self, reason: str) -> None: ...
+        def stop_everything(self, spare: Collection[object]) -> bool: ...
 
 
 FIRST_LOOK, RESTORE = "first look", "restore"  # reasons to hold files, see `ExecutorContext.holds`
