@@ -94,7 +94,7 @@ async def test_too_much_content(box: Any) -> None:
     assert host.manifest[f"{root}/b"][8] is None
     assert host.content(f"{root}/c") == b"small\n"
     told = await host.checkpoint(bytes=2_000_000, since=None)
-    assert "No room for it in one checkpoint" in told.outcome["incomplete"]
+    assert "Left out, as the checkpoint is full" in told.outcome["incomplete"]
     assert told.outcome["bytes"] <= 2_000_000
     await host.checkpoint()
     assert len(host.content(f"{root}/a")) == 3_000_000

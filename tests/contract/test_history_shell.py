@@ -137,7 +137,7 @@ async def test_a_shell_that_ends_or_is_busy_or_too_large(box: Any) -> None:
     await box.run("x=$(printf %2000000s)")
     told = await host.checkpoint()
     assert told.outcome["shell"]["state"] == "none"
-    assert "more than 1 MiB" in told.outcome["shell"]["why"]
+    assert "larger than 1 MiB" in told.outcome["shell"]["why"]
     assert (await box.run("unset x; echo $((1 + 1))")).stdout == b"2\n"
     assert (await host.checkpoint()).outcome["shell"]["state"] == "new"
 

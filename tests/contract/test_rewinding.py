@@ -190,4 +190,4 @@ async def test_nothing_is_left_in_folders_that_the_engine_fills(box: Any, isolat
         await box.run("rm /dev/full; chmod 600 /dev/zero; rm /dev/stdin; ln -s /etc/passwd /dev/stdin")
         problems = (await box.restore(before)).problems
         assert {sentence.split()[0] for sentence in problems} == {"/dev/full", "/dev/zero", "/dev/stdin"}
-        assert problems[0].endswith(" could not be restored: only a new sandbox has it as it was.")
+        assert problems[0].endswith(" could not be restored: only a new sandbox has the original.")

@@ -1,1 +1,1 @@
-"""The program that runs inside a sandbox: it runs commands and moves bytes for the host. README.md explains it."""
+"""The program that runs inside a sandbox: runs commands and moves bytes for the host. See README.md."""

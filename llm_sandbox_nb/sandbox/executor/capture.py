@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-SPILL_CAP = 256 * 1024 * 1024
+MAX_SPILL_BYTES = 256 * 1024 * 1024  # a command that prints for ever must not fill the disk
 
 
 class Capture:
-    """The output of one command: the first half is sent at once, the last half is kept until the end.
+    """The output of one command: the first half is sent at once, the last half is held back until the end.
 
-    Over the limit, everything (both streams as they came) also goes to a file, up to `SPILL_CAP`.
+    Above the limit, all output (both streams, in order of arrival) also goes to a file, up to `MAX_SPILL_BYTES`.
     """
 
     def __init__(self, send: Callable[[int, bytes], None], limit: int, spill: bytes) -> None:
@@ -34,7 +34,7 @@ class Capture:
         self.log: list[bytes] | None = []
 
     def feed(self, stream: int, data: bytes) -> None:
-        """Take what a command has written."""
+        """Send output of the command, or hold back the tail, and log everything for the file."""
         self.total[stream] += len(data)
         self._keep(data, self.total[stream] > self.limit)
         head = data[: self.room[stream]]
@@ -77,7 +77,7 @@ class Capture:
             self.spill_fd = -1
 
     def _spill(self, data: bytes) -> None:
-        data = data[: SPILL_CAP - self.spilled]
+        data = data[: MAX_SPILL_BYTES - self.spilled]
         try:
             write_all(self.spill_fd, data)
         except OSError:
@@ -85,10 +85,10 @@ class Capture:
         self.spilled += len(data)
 
     def finish(self) -> dict[str, Any]:
-        """Send what was kept. Returns the counts for the response."""
+        """Send the held-back tail and return the byte counts for the response."""
         for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
             tail = b"".join(self.tail[stream])
-            tail = tail[len(tail) - self.tail_cap :] if len(tail) > self.tail_cap else tail
+            tail = tail[max(0, len(tail) - self.tail_cap) :]
             sent = self.limit - self.limit // 2 - self.room[stream]
             omitted = self.total[stream] - sent - len(tail)
             if omitted:
@@ -100,6 +100,5 @@ class Capture:
         return {"stdout_bytes": self.total[STDOUT], "stderr_bytes": self.total[STDERR], "full_output": full}
 
     def close(self) -> None:
-        """Close the file."""
         quietly_close(self.spill_fd)
         self.spill_fd = -1

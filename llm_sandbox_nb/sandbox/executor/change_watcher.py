@@ -1,4 +1,4 @@
-"""The change watcher: a child that remembers the files of the working directory, and reports what has changed."""
+"""The change watcher: a child that remembers the files of the working directory and reports changes."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ if TYPE_CHECKING:
 
     from .request import ExecutorContext
 
-FORGOTTEN = "What the files were like before was lost, so some changes are missing."
+LOST_MEMORY_NOTICE = "The earlier state of the files was lost, so some changes are missing."
 FIRST_LOOK_SECONDS = 2.0
-"""How long commands wait for the first look at the working directory."""
-QUIET = frozenset([b".git", b"__pycache__", b"node_modules"])
-"""Folders whose changes are not reported."""
-WATCHED = 50_000
-TEXT_SIZE = 256 * 1024
-TEXTS_SIZE = 32 * 1024 * 1024
-CHANGES_REPORTED = 2_000
-REPORT_SIZE = 16 * 1024 * 1024
-SCAN_SECONDS = 5.0
+"""Maximum seconds that commands wait for the first look at the working directory."""
+IGNORED_FOLDERS = frozenset([b".git", b"__pycache__", b"node_modules"])
+"""Names of folders whose changes are not reported."""
+# These bound the child's memory, the report that the host must hold, and the time that a request waits.
+MAX_WATCHED_FILES = 50_000
+MAX_TEXT_BYTES = 256 * 1024
+MAX_TEXTS_BYTES = 32 * 1024 * 1024
+MAX_REPORTED_CHANGES = 2_000
+MAX_REPORT_BYTES = 16 * 1024 * 1024
+MAX_SCAN_SECONDS = 5.0
 
 
 class ChangeWatcher(ServiceProcess):
-    """The change watcher, as the event loop sees it."""
+    """The event loop's side of the change watcher."""
 
     def __init__(self, executor: ExecutorContext) -> None:
         super().__init__(executor)
@@ -44,11 +45,11 @@ class ChangeWatcher(ServiceProcess):
         self.forgotten = ""
 
     def start(self) -> None:
-        """Start the child, if a process can be made; it begins with a first look, during which no command runs."""
+        """Start the child if a process can be made, and hold commands back during the first look."""
         try:
             super().start()
         except OSError:
-            self.forgotten = FORGOTTEN
+            self.forgotten = LOST_MEMORY_NOTICE
             self.first_look_over()
             return
         self.looking = True
@@ -60,7 +61,7 @@ class ChangeWatcher(ServiceProcess):
         os._exit(0)
 
     def restart(self) -> None:
-        """A restore has replaced files: begin with a new first look, and report nothing of it."""
+        """Restart with a new first look after a restore has replaced files, without reporting changes."""
         if self.pid:
             self.executor.children[self.pid] = lambda _: None
             send_signal(self.pid, signal.SIGKILL)
@@ -70,23 +71,21 @@ class ChangeWatcher(ServiceProcess):
             self.start()
 
     def first_look_over(self) -> None:
-        """Commands may run now, whether the look has ended or not."""
+        """Let commands run, even if the look has not ended."""
         self.executor.release_files(FIRST_LOOK)
 
     def ask(self, request: ChangesRequest) -> None:
-        """Serve a request when its turn comes."""
         self.queue.append(request)
         self.next()
 
     def next(self) -> None:
-        """Serve the next request."""
         if self.current or not self.queue or self.looking:
             return
         if self.pid:
             self.current, self.outcome = self.queue.pop(0), None
             try:
                 os.write(self.requests_w, b"?")
-            except BrokenPipeError:  # a command has just killed it: `died` responds
+            except BrokenPipeError:  # a command has just killed the child: `died` responds
                 pass
             return
         self.start()
@@ -111,14 +110,14 @@ class ChangeWatcher(ServiceProcess):
         request, self.current = self.current, None
         if request:
             outcome["incomplete"] = (self.forgotten + " " + outcome.get("incomplete", "")).strip()
-            if self.pid:  # without a child, what changes until the first look of the next one is lost too
+            if self.pid:  # else changes until the next child's first look are lost too
                 self.forgotten = ""
             request.respond(outcome)
         self.next()
 
     def died(self) -> None:
         self.close()
-        self.forgotten = FORGOTTEN
+        self.forgotten = LOST_MEMORY_NOTICE
         if self.looking and self.queue:
             self.current = self.queue.pop(0)
         self.looking = False
@@ -127,7 +126,7 @@ class ChangeWatcher(ServiceProcess):
 
 
 class ChangesRequest(Request):
-    """What changed in the working directory since the last look."""
+    """A request for the changes in the working directory since the last look."""
 
     def __init__(self, watcher: ChangeWatcher, number: int, params: dict[str, Any]) -> None:
         super().__init__(watcher.executor, number, params)
@@ -150,12 +149,12 @@ class ChangesRequest(Request):
 
 
 def file_signature(info: os.stat_result) -> tuple[int, ...]:
-    """What differs when a file was changed; its type and size come first."""
+    """Return type, size, times and inode: values that differ once a file was changed."""
     return (stat.S_IFMT(info.st_mode), info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
 
 
 class ChangeTracker:
-    """Remembers what is in a folder, with the text of small files, and reports what has changed."""
+    """The memory of the child: the files of a folder, with the text of small ones."""
 
     def __init__(self, root: bytes) -> None:
         self.root = root
@@ -167,21 +166,21 @@ class ChangeTracker:
         self.report_size = 0
 
     def scan(self) -> dict[bytes, tuple[int, ...]]:
-        """Every file and link now, as far as the limits allow."""
+        """Return the signature of every file and link below the root, up to the limits."""
         found: dict[bytes, tuple[int, ...]] = {}
-        deadline = time.monotonic() + SCAN_SECONDS
+        deadline = time.monotonic() + MAX_SCAN_SECONDS
         todo = [self.root]
         while todo:
             try:
                 with os.scandir(todo.pop()) as entries:
                     for entry in entries:
                         if entry.is_dir(follow_symlinks=False):
-                            if entry.name not in QUIET:
+                            if entry.name not in IGNORED_FOLDERS:
                                 todo.append(entry.path)
                             continue
                         found[entry.path] = file_signature(entry.stat(follow_symlinks=False))
-                        if len(found) >= WATCHED:
-                            self.incomplete = "Only %d files are watched." % WATCHED
+                        if len(found) >= MAX_WATCHED_FILES:
+                            self.incomplete = "Only %d files are watched." % MAX_WATCHED_FILES
                             return found
             except OSError:
                 continue
@@ -191,36 +190,36 @@ class ChangeTracker:
         return found
 
     def text(self, path: bytes, signature: tuple[int, ...]) -> bytes | None:
-        """The content of a small text file."""
-        if not stat.S_ISREG(signature[0]) or signature[1] > TEXT_SIZE:
+        """Return the content of a small text file, else None."""
+        if not stat.S_ISREG(signature[0]) or signature[1] > MAX_TEXT_BYTES:
             return None
         from .files import OPEN_READ
 
         try:
             fd = os.open(path, OPEN_READ | os.O_NOFOLLOW)
             try:
-                data = os.read(fd, TEXT_SIZE + 1)
+                data = os.read(fd, MAX_TEXT_BYTES + 1)
             finally:
                 os.close(fd)
         except OSError:
             return None
-        return None if b"\0" in data or len(data) > TEXT_SIZE else data
+        return None if b"\0" in data or len(data) > MAX_TEXT_BYTES else data
 
     def keep(self, path: bytes, text: bytes | None) -> None:
-        """Remember a text as far as there is room, or forget it."""
+        """Replace the remembered text of a file, as far as there is room."""
         self.texts_size -= len(self.texts.pop(path, b""))
-        if text is not None and self.texts_size + len(text) <= TEXTS_SIZE:
+        if text is not None and self.texts_size + len(text) <= MAX_TEXTS_BYTES:
             self.texts[path] = text
             self.texts_size += len(text)
 
     def start(self) -> None:
-        """The first look: nothing is reported."""
+        """Take the first look, without a report."""
         self.seen = self.scan()
         for path, signature in self.seen.items():
             self.keep(path, self.text(path, signature))
 
     def report_changes(self) -> None:
-        """Write what has changed since the last look to fd 1, one JSON line each."""
+        """Write a JSON line to fd 1 for each change since the last look."""
         self.incomplete, self.reported, self.report_size = "", 0, 0
         now = self.scan()
         for path in sorted(self.seen.keys() | now.keys()):
@@ -235,14 +234,14 @@ class ChangeTracker:
         self.seen = now
 
     def report(self, path: bytes, old: Any, new: Any, before: bytes | None, after: bytes | None) -> None:
-        """One line: path, kind, size, text before, text after, size before."""
+        """Write one line: path, kind, size, text before, text after, size before."""
         self.reported += 1
-        if self.reported > CHANGES_REPORTED:
-            self.incomplete = "More than %d files changed; the others are not named." % CHANGES_REPORTED
+        if self.reported > MAX_REPORTED_CHANGES:
+            self.incomplete = "More than %d files changed; the others are not named." % MAX_REPORTED_CHANGES
             return
         kind = "added" if old is None else "deleted" if new is None else "modified"
         self.report_size += len(before or b"") + len(after or b"")
-        if self.report_size > REPORT_SIZE:
+        if self.report_size > MAX_REPORT_BYTES:
             self.incomplete = "So much text changed that not all of it is shown."
             before = after = None
         row = [
@@ -257,12 +256,11 @@ class ChangeTracker:
 
 
 def in_base64(data: bytes | None) -> str | None:
-    """Bytes for JSON."""
     return None if data is None else binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
 def track_changes(root: bytes) -> None:
-    """The child: one byte on fd 0 asks for the changes; a line on fd 3 says that they are all written."""
+    """Serve in the child: a byte on fd 0 asks for the changes, a line on fd 3 marks their end."""
     tracker = ChangeTracker(root)
     tracker.start()
     while True:

@@ -1,4 +1,4 @@
-"""Forked children: those that serve one request each, and services that serve many."""
+"""Forked children: some serve one request, services serve many."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ import time
 
 from .capture import Capture
 from .event_loop import IN, OUT
-from .frames import PIPE_READ, STDERR, STDOUT, dump, quietly_close, text_to_bytes, write_all
+from .frames import PIPE_READ, STDERR, STDOUT, dump, quietly_close, text_to_bytes, write_all, write_pending
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
-    descendants,
     exec_program,
     exit_code,
-    kill_all,
+    kill_tree,
     pipe_bytes,
     prctl,
-    process_table,
-    send_signal,
     switch_user,
     take_descriptors,
 )
@@ -41,39 +38,69 @@ FILE_OPERATIONS = frozenset(["read", "write", "list", "pack", "unpack", "describ
 def fork_with_pipes(
     executor: ExecutorContext, fds: tuple[int, ...], child: Callable[[], None]
 ) -> tuple[int, list[int]]:
-    """Fork a child with pipes on the descriptors `fds`: it reads from 0 and writes to the others.
+    """Fork a child with pipes on the descriptors `fds`: fd 0 for reading, the others for writing.
 
-    Returns its pid and our ends of the pipes.
+    Returns:
+        The child's pid and the executor's ends of the pipes.
 
     Raises:
-        OSError: no process or descriptor is left: the commands inside have taken them.
+        OSError: commands inside have used up all processes or descriptors.
     """
     pipes: dict[int, tuple[int, int]] = {}
     try:
         for fd in fds:
             pipes[fd] = os.pipe()
-        theirs = {fd: pipe[fd != 0] for fd, pipe in pipes.items()}
-        pid = executor.fork(lambda: enter_child(theirs, child))
+        child_ends = {fd: pipe[fd != 0] for fd, pipe in pipes.items()}
+        pid = executor.fork(lambda: enter_child(child_ends, child))
     except OSError:
         quietly_close(*(end for pipe in pipes.values() for end in pipe))
         raise
-    quietly_close(*theirs.values())
-    ours = [pipe[fd == 0] for fd, pipe in pipes.items()]
-    for end in ours:
+    quietly_close(*child_ends.values())
+    ends = [pipe[fd == 0] for fd, pipe in pipes.items()]
+    for end in ends:
         os.set_blocking(end, False)
-    return pid, ours
+    return pid, ends
 
 
 def enter_child(fds: dict[int, int], child: Callable[[], None]) -> None:
-    """In a child: keep these descriptors (0 to 3) and no others, end with the executor, and call `child`."""
+    """Close all descriptors but `fds` (0 to 3) in a child, tie its life to the executor's, and call `child`."""
     take_descriptors(fds)
     os.closerange(4, 4096)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     child()
 
 
+def supervise(become_program: Callable[[], None]) -> None:
+    """Run a program in a grandchild, write its exit code to fd 3, and return.
+
+    This child adopts the program's orphans, so that all of them are found and killed when the request ends.
+    """
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        pid = os.fork()
+    except OSError as error:
+        write_all(3, dump({"error": describe_error(error)}))
+        os._exit(255)
+    if pid == 0:
+        become_program()
+    quietly_close(0, 1, 2)
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            write_all(3, dump({"exit_code": exit_code(status)}))
+            os.close(3)
+            return
+
+
+def program_environment(added: dict[str, str]) -> dict[bytes, bytes]:
+    """Return the environment of the executor with these variables."""
+    env = dict(os.environb)
+    env.update((text_to_bytes(name), text_to_bytes(value)) for name, value in added.items())
+    return env
+
+
 def find_operation(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The function of a file operation; its module is compiled when it is first needed."""
+    """Return the function of a file operation; the import compiles its module on first use."""
     if name == "describe":
         from .snapshotter import describe
 
@@ -90,7 +117,7 @@ def find_operation(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 class ServiceProcess:
     """A child that serves requests for as long as the executor runs.
 
-    It reads requests from fd 0, writes data to fd 1, and after the data of a request one JSON line to fd 3.
+    The child reads requests from fd 0, writes data to fd 1, and ends each request with one JSON line on fd 3.
     """
 
     def __init__(self, executor: ExecutorContext) -> None:
@@ -111,23 +138,22 @@ class ServiceProcess:
         self.executor.watch(self.outcome_r, IN, lambda _: self.read_outcome())
 
     def serve(self) -> NoReturn:
-        """In the child: serve until the executor ends."""
+        """Serve in the child until the executor ends."""
         raise NotImplementedError
 
     def take_data(self, data: bytes) -> None:
-        """The child has written data."""
+        """Handle data that the child has written."""
         raise NotImplementedError
 
     def finish(self, outcome: dict[str, Any]) -> None:
-        """The child has finished a request, and all its data has been taken."""
+        """Handle the outcome of a request, after all data of the request."""
         raise NotImplementedError
 
     def died(self) -> None:
-        """A command killed the child, or it took too long: what it remembered is lost."""
+        """Handle the end of a child that was killed: its memory is lost."""
         raise NotImplementedError
 
     def read_data(self) -> None:
-        """The child has written data."""
         try:
             data = os.read(self.data_r, PIPE_READ)
         except BlockingIOError:
@@ -138,7 +164,6 @@ class ServiceProcess:
         self.finish_if_drained()
 
     def read_outcome(self) -> None:
-        """The child has written an outcome, or a part of one."""
         try:
             data = os.read(self.outcome_r, PIPE_READ)
         except BlockingIOError:
@@ -151,13 +176,13 @@ class ServiceProcess:
             self.finish_if_drained()
 
     def finish_if_drained(self) -> None:
-        """Finish the request when its outcome and all its data have come."""
+        """Finish the request once its outcome and all its data have come."""
         if self.outcome is not None and self.left <= 0:
             outcome, self.outcome = self.outcome, None
             self.finish(outcome)
 
     def close(self) -> None:
-        """The child has ended, or is about to."""
+        """Forget the child, which has ended or is about to."""
         for fd in (self.requests_w, self.data_r, self.outcome_r):
             self.executor.unwatch(fd)
         quietly_close(self.requests_w, self.data_r, self.outcome_r)
@@ -167,7 +192,7 @@ class ServiceProcess:
 
 
 class ChildRequest(Request):
-    """A request that a forked child serves: stdin is its body, stdout and stderr come back as output.
+    """A request that a forked child serves, with the body as stdin; stdout and stderr return as output.
 
     The child writes its outcome as JSON to fd 3 and ends.
     """
@@ -178,7 +203,7 @@ class ChildRequest(Request):
         self.reason = ""
         self.status: int | None = None
         self.started = time.monotonic()
-        self.body: list[bytes] = []
+        self.body: list[memoryview] = []
         self.stdin_w = self.stdout_r = self.stderr_r = self.result_r = -1
         self.left: dict[int, int] = {}
         self.head_left = self.params.get("head") or 0
@@ -209,20 +234,20 @@ class ChildRequest(Request):
         """Check the parameters before the fork."""
 
     def child(self) -> None:
-        """In the child: serve the request with fd 0 to 2, write the outcome to fd 3, and exit."""
+        """Serve the request in the child with fd 0 to 2, write the outcome to fd 3, and exit."""
         raise NotImplementedError
 
     def data(self, data: bytes) -> None:
         if self.head_left:
             self.take_head(data)
             return
-        self.body.append(data)
+        self.body.append(memoryview(data))
         if self.pid:
             self.pump()
 
     def take_head(self, data: bytes) -> None:
-        """Large arguments travel as the first bytes of the body."""
-        self.body.append(data)
+        """Read large arguments, which travel as the first bytes of the body."""
+        self.body.append(memoryview(data))
         self.acknowledge(len(data))
         joined = b"".join(self.body)
         if len(joined) < self.head_left:
@@ -239,7 +264,7 @@ class ChildRequest(Request):
             problem = "the request is malformed: head"
         rest = joined[self.head_left :]
         self.acknowledge(-len(rest))
-        self.head_left, self.body = 0, [rest] if rest else []
+        self.head_left, self.body = 0, [memoryview(rest)] if rest else []
         if problem:
             self.fail("internal", problem)
             return
@@ -252,36 +277,27 @@ class ChildRequest(Request):
             self.pump()
 
     def pump(self) -> None:
-        """Write as much of the body as the child takes."""
-        while self.stdin_w >= 0 and self.body:
-            try:
-                written = os.write(self.stdin_w, self.body[0])
-            except BlockingIOError:
+        """Write as much of the body as the pipe to the child accepts."""
+        if self.stdin_w >= 0:
+            written, has_reader = write_pending(self.stdin_w, self.body)
+            self.acknowledge(written)
+            if has_reader and self.body:
                 self.executor.watch(self.stdin_w, OUT, lambda _: self.pump())
                 return
-            except BrokenPipeError:
+            self.executor.unwatch(self.stdin_w)
+            if self.body_ended or not has_reader:
                 self.close_stdin()
-                break
-            self.acknowledge(written)
-            self.body[0] = self.body[0][written:]
-            if not self.body[0]:
-                self.body.pop(0)
         if self.stdin_w < 0:
             self.acknowledge(sum(map(len, self.body)))
             self.body = []
-        else:
-            self.executor.unwatch(self.stdin_w)
-            if self.body_ended:
-                self.close_stdin()
 
     def close_stdin(self) -> None:
-        """There is no more body, or no child that reads it."""
+        """Close the child's stdin, as the body is complete or nobody reads."""
         self.executor.unwatch(self.stdin_w)
         quietly_close(self.stdin_w)
         self.stdin_w = -1
 
     def read_stream(self, stream: int, fd: int) -> None:
-        """The child has written."""
         try:
             data = os.read(fd, min(PIPE_READ, self.left.get(stream, PIPE_READ)))
         except BlockingIOError:
@@ -295,15 +311,15 @@ class ChildRequest(Request):
             self.finish_if_drained()
 
     def output(self, stream: int, data: bytes) -> None:
-        """Send what the child wrote."""
+        """Send output of the child."""
         self.send(stream, data)
 
     def result_arrived(self) -> None:
-        """The child has written its outcome, or closed the pipe."""
+        """Handle readable data, or the end, of the outcome pipe."""
         self.read_result()
 
     def read_result(self) -> bool:
-        """Read the outcome of the child, or a part of it; True at its end."""
+        """Read a part of the child's outcome. Returns True at the end."""
         try:
             data = os.read(self.result_r, PIPE_READ)
         except BlockingIOError:
@@ -313,11 +329,6 @@ class ChildRequest(Request):
             self.executor.unwatch(self.result_r)
         return not data
 
-    def own_processes(self) -> set[int]:
-        """The child and all below it."""
-        table = process_table()
-        return descendants(table, self.pid, set()) if self.pid in table else set()
-
     def timed_out(self) -> None:
         self.abort("timed_out")
 
@@ -325,18 +336,16 @@ class ChildRequest(Request):
         self.abort("interrupted")
 
     def abort(self, reason: str) -> None:
-        """Kill the child and all below it; the response follows when it is reaped."""
+        """Kill the child and its descendants; the response follows when the child is reaped."""
         if not self.reason:
             self.reason = reason
         if not self.pid:
             self.respond({"exit_code": None, reason: True})
             return
-        send_signal(self.pid, signal.SIGSTOP)
-        kill_all(self.own_processes)
-        send_signal(self.pid, signal.SIGKILL)
+        kill_tree(self.pid)
 
     def ended(self, status: int) -> None:
-        """The child has ended: read what is left in its pipes, then respond."""
+        """Read the rest of the pipes after the child's end, then respond."""
         self.status = status
         self.executor.helpers.discard(self.pid)
         if self.done:
@@ -346,12 +355,11 @@ class ChildRequest(Request):
         self.drain()
 
     def drain(self) -> None:
-        """Read exactly what has been written by now, then respond."""
+        """Respond once the output written so far has been read."""
         self.left = {STDOUT: pipe_bytes(self.stdout_r), STDERR: pipe_bytes(self.stderr_r)}
         self.finish_if_drained()
 
     def finish_if_drained(self) -> None:
-        """Respond when the last output has been read."""
         if self.done or any(self.left.values()):
             return
         for fd in (self.stdout_r, self.stderr_r, self.result_r):
@@ -372,23 +380,22 @@ class ChildRequest(Request):
 
 
 class ExecRequest(ChildRequest):
-    """A program beside the shell. A supervisor collects its orphans, so that all of them can be killed.
+    """A program separate from the shell. A supervisor adopts its orphans, so that all can be killed.
 
-    It lives as long as any of them. So they never become children of the executor, where they would look like orphans
-    of the shell's command.
+    The supervisor lives as long as any of them. So they never become children of the executor, where they would
+    look like orphans of the shell's command.
     """
 
     notice = ""
 
     def prepare(self) -> None:
         self.argv = [text_to_bytes(word) for word in self.params["argv"]]
-        self.env = dict(os.environb)
-        self.env.update((text_to_bytes(k), text_to_bytes(v)) for k, v in self.params["env"].items())
+        self.env = program_environment(self.params["env"])
         limit = int(self.params["output_limit"])
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
 
     def end_with(self, text: str) -> bool:
-        """End the program because it does what it may not; False when it has not started."""
+        """End the program because of a broken limit. Returns False unless the program is running."""
         if not self.pid or self.reason:
             return False
         self.notice = text
@@ -399,24 +406,12 @@ class ExecRequest(ChildRequest):
         self.capture.feed(stream, data)
 
     def child(self) -> None:
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-        try:
-            pid = os.fork()
-        except OSError as error:
-            write_all(3, dump({"error": describe_error(error)}))
-            os._exit(255)
-        if pid == 0:
-            self.become_program()
-        quietly_close(0, 1, 2)
+        supervise(self.become_program)
         while True:
             try:
-                ended, status = os.wait()
-            except ChildProcessError:
+                os.wait()
+            except ChildProcessError:  # the last orphan has ended
                 os._exit(0)
-            if ended == pid:
-                write_all(3, dump({"exit_code": exit_code(status)}))
-                os.close(3)
-                pid = 0  # an orphan may get this pid
 
     def result_arrived(self) -> None:
         if self.read_result() and self.outcome and self.status is None:  # else `ended` responds
@@ -429,7 +424,7 @@ class ExecRequest(ChildRequest):
         super().ended(status)
 
     def become_program(self) -> None:
-        """In the grandchild: user, directory, program; what fails before the program is an error outcome."""
+        """Switch user and directory, then become the program; earlier failures are an error outcome."""
         try:
             os.setsid()
             if self.params["user"] is not None:
@@ -457,7 +452,7 @@ class ExecRequest(ChildRequest):
 
 
 class FileRequest(ChildRequest):
-    """A file operation, in a child: it can be killed, whatever the file is."""
+    """A file operation in a child, which can be killed even if the file system hangs."""
 
     def prepare(self) -> None:
         self.operation = find_operation(self.params["op"])

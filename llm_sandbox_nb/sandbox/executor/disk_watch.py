@@ -1,11 +1,23 @@
-"""Bounds all files of the sandbox together, in bytes and in number, where no quota does.
+"""Limits the size and number of all files of the sandbox together, where no quota does.
 
-It is cheap to ask how full the filesystem is, but others may use it too. So that only says when to look; then a child
-counts what is the sandbox's own: files that are younger than it, and those that are deleted and still open. Above a
-limit, commands are ended; further ones may remove files. When they add as much again as the limit, the sandbox ends.
+Counting files is slow, so there are two steps:
 
-Others who delete files can hide what commands write. So it also counts when the filesystem gets emptier, and every two
-seconds near a limit. While no process of the sandbox runs, nothing can change, and it does not count.
+- `tick` reads how full the filesystems are, several times a second. Other users may fill them too, so this only shows
+  that the sandbox may have passed a limit. Others who delete files can even hide growth, so a count is also due
+  after movement in either direction and after some time: 1.5 s near a limit, 30 s far from it. While no process of
+  the sandbox runs, nothing can change, and no count starts.
+- `count` makes a child count the sandbox's own files: those younger than the sandbox, and deleted ones still open.
+
+The result of each count decides (`apply_count`):
+
+    state       entered by a count          commands end above     the sandbox ends above
+    normal      within the limits           the limits             never
+    settling    above the first bound       count + 1/16 limit     as before
+    exceeded    above the limits, settling  count + 1/16 limit     count + limit
+
+`settling` means that commands were just ended; only the next count, which has no ceiling, shows how much they wrote
+until then. In `exceeded`, further commands may remove files. If they write instead, they are ended again (settling),
+until the files have grown by as much again as the limit.
 """
 
 from __future__ import annotations
@@ -16,11 +28,12 @@ import resource
 import stat
 import sys
 import time
+from collections import namedtuple
 
 from .children import ExecRequest, fork_with_pipes
 from .event_loop import IN
 from .frames import dump, quietly_close, write_all
-from .mounts import PSEUDO, is_ours, mount_table, writable_mounts
+from .mounts import PSEUDO_FILESYSTEMS, is_ordinary_path, mount_table, writable_mounts
 from .processes import descendants, is_crowd, kill_all, own_tree, process_table, read_proc
 from .shell import ShellCommand
 from .terminal import TerminalRequest
@@ -34,135 +47,166 @@ if TYPE_CHECKING:
     from .request import ExecutorContext
     from .shell import Shell
 
-    class Glance(NamedTuple):
-        """What can be seen from outside of the files at one time."""
+    class _DiskUsage(NamedTuple):
+        size: int
+        files: int
 
-        in_use: tuple[int, int]
-        """Bytes and files on the filesystems, whoever they belong to."""
-        moved: tuple[int, int]
-        """All their ups and downs until then."""
-        seconds: float
-        """Of a processor that the sandbox's living processes have taken."""
-        ran: frozenset[tuple[str, bytes]]
-        """Each of their threads with how long it ran: the same as long as none runs."""
-else:
-    from collections import namedtuple
+    class Observation(NamedTuple):
+        """State of filesystems and processes at one time."""
 
-    Glance = namedtuple("Glance", "in_use moved seconds ran")
+        used: DiskUsage
+        """Usage of the filesystems by everybody."""
+        movement: DiskUsage
+        """Sum of all increases and decreases of `used` until then."""
+        cpu_seconds: float
+        """Processor time of the sandbox's living processes."""
+        threads: frozenset[tuple[str, bytes]]
+        """Their threads with the time that each has run: unchanged as long as none runs."""
 
-ACTIVE, IDLE = 0.2, 1.0
-"""Seconds between two looks at how full the filesystem is, with a request and without."""
-REST, SHARE = 20, 4
-"""Counts take 5 % of a processor at most, and a quarter of what commands take of it."""
-SOON, MAY_BE_WRONG = 1.5, 30.0
-"""Seconds after which to count again, near a limit and far from it, whatever the filesystem says."""
-FASTEST = (100_000_000, 5_000)
-"""Bytes and files per second that others may hide: a limit that takes longer to reach is farther."""
-SLACK = 16
-"""Above a limit each command may add a part of it, one divided by this."""
-CLEARLY = 4
-"""Times a limit at which a first count may end."""
-LONGEST_PATH = 3000
-DEEP_FOLDERS = 256
-BLOCK = 512
+    class Count(NamedTuple):
+        """Result of the last count."""
+
+        usage: DiskUsage
+        """Usage by the sandbox's own files."""
+        start: Observation
+        """State when the count began."""
+        ended_at: float
+        """Monotonic time when the count ended."""
+        children_seconds: float
+        """Processor time of ended children then."""
+        cost: float
+        """Processor time that the count took."""
+else:  # `typing` is slow to import
+    _DiskUsage = namedtuple("_DiskUsage", "size files")
+    Observation = namedtuple("Observation", "used movement cpu_seconds threads")
+    Count = namedtuple("Count", "usage start ended_at children_seconds cost")
+
+
+class DiskUsage(_DiskUsage):
+    """Bytes and number of files; as a limit, 0 stands for unlimited."""
+
+    __slots__ = ()
+
+    def plus(self, other: DiskUsage) -> DiskUsage:
+        return DiskUsage(self.size + other.size, self.files + other.files)
+
+    def minus(self, other: DiskUsage) -> DiskUsage:
+        return DiskUsage(self.size - other.size, self.files - other.files)
+
+    def exceeds(self, limits: DiskUsage) -> bool:
+        return 0 < limits.size < self.size or 0 < limits.files < self.files
+
+
+NONE = DiskUsage(0, 0)
+ACTIVE_TICK_SECONDS, IDLE_TICK_SECONDS = 0.2, 1.0
+"""Seconds between two ticks, with and without a request."""
+CPU_SHARE, COMMANDS_CPU_SHARE = 1 / 20, 1 / 4
+"""Counts may use this share of one processor, plus this share of the processor time of commands."""
+MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 1.5, 30.0
+"""Seconds until a count is due without movement of the filesystems, near a limit and far from any."""
+MAX_HIDDEN_GROWTH = DiskUsage(100_000_000, 5_000)
+"""Bytes and files per second that others who delete files may hide."""
+GRACE_DIVISOR = 16
+"""Commands may add the limit divided by this before they are ended again."""
+CEILING_FACTOR = 4
+"""The first count may stop at this multiple of a limit: the sandbox's commands end anyway."""
+MAX_PATH_BYTES = 3000  # below PATH_MAX; deeper folders are opened relative to an open one
+MAX_DEEP_FOLDERS = 256  # each holds a descriptor open
+BLOCK_BYTES = 512  # unit of st_blocks
 
 
 class DiskWatch:
-    """Looks at the files as long as the sandbox lives."""
+    """The watch over the sandbox's files, for as long as the sandbox lives."""
 
     def __init__(self, executor: ExecutorContext, shell: Shell, epoch: Epoch) -> None:
         self.executor = executor
         self.shell = shell
         self.epoch = epoch
-        self.limits = (0, 0)
-        self.allowed = (0, 0)
-        """Above this commands are ended."""
-        self.last = (0, 0)
-        """Above this the sandbox ends; 0 while it is below its limits."""
-        self.settling = False
-        """Whether commands were ended since the last count: what they wrote during it is not known yet."""
-        self.counted = (0, 0)
-        self.in_use = self.moved = (0, 0)
-        """At the last look, see `Glance`."""
-        self.then = Glance((0, 0), (0, 0), 0.0, frozenset())
-        """When the last count began."""
-        self.last_count = self.next_look = 0.0
-        """When it ended, and when to look at the processes again (monotonic time)."""
-        self.ended = self.cost = 0.0
-        """Seconds of a processor that ended processes had taken then, and that the count took."""
-        self.counting = False
-        self.killed = 0
         self.places: list[bytes] = []
+        """A path on each filesystem."""
+        self.limits = NONE
+        self.end_commands_above = NONE
+        self.end_sandbox_above = NONE
+        self.settling = False
+        self.used = NONE
+        self.movement = NONE
+        """Usage and movement at the last tick, see `Observation`."""
+        self.last = Count(NONE, Observation(NONE, NONE, 0.0, frozenset()), 0.0, 0.0, 0.0)
+        self.next_observation = 0.0
+        """Monotonic time before which the processes are not observed again."""
+        self.counting = False
+        self.failed_counts = 0
+        """Number of children in a row that were killed, or could not be forked, before they had counted."""
 
-    def watch(self, size: int, files: int) -> None:
-        """Begin, or take other limits; 0 is none."""
-        begun = any(self.limits)
-        self.limits = self.allowed = (size, files)
-        self.last = (0, 0)
-        if any(self.limits) and not begun:
+    def watch(self, limits: DiskUsage) -> None:
+        """Start the watch, or change its limits."""
+        started = any(self.limits)
+        self.limits = self.end_commands_above = limits
+        self.end_sandbox_above = NONE
+        if any(limits) and not started:
             by_device = {os.stat(path).st_dev: path for path, _ in filesystems(self.executor.remove)}
             self.places = list(by_device.values())
-            self.in_use = in_use(self.places)
-            self.then = Glance(self.in_use, (0, 0), 0.0, frozenset())
-            self.last_count = time.monotonic()
+            self.used = filesystem_usage(self.places)
+            start = Observation(self.used, NONE, 0.0, frozenset())
+            self.last = Count(NONE, start, time.monotonic(), 0.0, 0.0)
             self.tick()
 
     def tick(self) -> None:
-        """Look how full it is, and count when a limit could be passed."""
-        self.executor.after(ACTIVE if self.executor.requests else IDLE, self.tick)
-        before, self.in_use = self.in_use, in_use(self.places)
-        self.moved = plus(self.moved, (abs(now - then) for now, then in pairs(self.in_use, before)))
-        now = time.monotonic()
-        if self.counting or now < self.next_look or not any(self.limits):
+        """Measure the filesystems, and count if a limit could be passed."""
+        self.executor.after(ACTIVE_TICK_SECONDS if self.executor.requests else IDLE_TICK_SECONDS, self.tick)
+        used = filesystem_usage(self.places)
+        change = used.minus(self.used)
+        self.used = used
+        self.movement = self.movement.plus(DiskUsage(abs(change.size), abs(change.files)))
+        now, last = time.monotonic(), self.last
+        if self.counting or now < self.next_observation or not any(self.limits):
             return
-        waited = now - self.last_count
-        possible = plus(self.counted, (now - then for now, then in pairs(self.moved, self.then.moved)))
-        if waited < self.patience() and not over(possible, self.allowed):
+        waited = now - last.ended_at
+        possible = last.usage.plus(self.movement.minus(last.start.movement))
+        if waited < self.max_interval() and not possible.exceeds(self.end_commands_above):
             return
         began = time.process_time()
-        seconds, ran = activity()
-        ended = ended_seconds()
-        self.next_look = now + REST * (time.process_time() - began)
-        worked = max(0.0, seconds - self.then.seconds + ended - self.ended)
-        if self.cost > waited / REST + worked / SHARE and waited < MAY_BE_WRONG:
+        cpu_seconds, threads = process_activity()
+        children_seconds = ended_children_seconds()
+        self.next_observation = now + (time.process_time() - began) / CPU_SHARE
+        worked = max(0.0, cpu_seconds - last.start.cpu_seconds + children_seconds - last.children_seconds)
+        if last.cost > waited * CPU_SHARE + worked * COMMANDS_CPU_SHARE and waited < MAX_INTERVAL_SECONDS:
             return
-        if ended != self.ended or ran != self.then.ran:
-            self.count(Glance(self.in_use, self.moved, seconds, ran))
+        if children_seconds != last.children_seconds or threads != last.start.threads:
+            self.count(Observation(used, self.movement, cpu_seconds, threads))
 
-    def patience(self) -> float:
-        """Seconds after which to count again, whatever the filesystem says."""
-        seconds = [
-            (limit - own) / fastest
-            for limit, own, fastest in zip(self.allowed, self.counted, FASTEST)  # noqa: B905 - Python 3.8
-            if limit
-        ]
-        return min(MAY_BE_WRONG, max(SOON, min(seconds)))
+    def max_interval(self) -> float:
+        """Return the seconds until a count is due without movement: the time in which a limit could be reached."""
+        left, counted = self.end_commands_above, self.last.usage
+        seconds = []
+        if left.size:
+            seconds.append((left.size - counted.size) / MAX_HIDDEN_GROWTH.size)
+        if left.files:
+            seconds.append((left.files - counted.files) / MAX_HIDDEN_GROWTH.files)
+        return min(MAX_INTERVAL_SECONDS, max(MIN_INTERVAL_SECONDS, min(seconds)))
 
-    def most(self) -> tuple[int, int]:
-        """What was counted, and all by which the filesystems have grown since."""
-        return plus(self.counted, (max(0, now - then) for now, then in pairs(self.in_use, self.then.in_use)))
+    def count(self, now: Observation) -> None:
+        """Count in a child, or in this process if commands have killed two children in a row.
 
-    def count(self, now: Glance) -> None:
-        """Have a child count; here, when commands have killed it.
-
-        Among hundreds of processes that fork, our own fork would wait for theirs: what they may have taken counts.
+        Among hundreds of processes that fork, the executor's own fork would be slow, and when they have used up all
+        processes, it fails: then all growth of the filesystems counts as the sandbox's.
         """
         if is_crowd():
-            if over(self.most(), self.allowed):
-                self.take(self.most(), now)
+            if self.upper_bound().exceeds(self.end_commands_above):
+                self.apply_count(self.upper_bound(), now)
             return
-        if self.killed > 1:
+        if self.failed_counts > 1:
             began = time.process_time()
-            counted = count_own(self.executor.remove, self.epoch, self.ceiling, os.getpid())
-            self.take(counted, now, time.process_time() - began)
+            usage = count_own_files(self.executor.remove, self.epoch, self.ceiling, os.getpid())
+            self.apply_count(usage, now, time.process_time() - began)
             return
         try:
-            pid, (result_r,) = fork_with_pipes(self.executor, (3,), lambda: self.child())
-        except OSError:  # commands have all processes: what they may have taken counts
-            if self.killed:
-                self.take(self.most(), now)
+            pid, (result_r,) = fork_with_pipes(self.executor, (3,), self.count_in_child)
+        except OSError:
+            if self.failed_counts:
+                self.apply_count(self.upper_bound(), now)
             else:
-                self.killed += 1
+                self.failed_counts += 1
             return
         self.counting = True
         answer: list[bytes] = []
@@ -170,21 +214,26 @@ class DiskWatch:
         self.executor.children[pid] = lambda _: self.child_ended(pid, result_r, answer, now)
         self.executor.watch(result_r, IN, lambda _: answer.append(os.read(result_r, 4096)))
 
-    @property
-    def ceiling(self) -> tuple[int, int]:
-        """It does not matter by how much this is passed."""
-        if self.settling:
-            return (0, 0)
-        return self.last if any(self.last) else (CLEARLY * self.limits[0], CLEARLY * self.limits[1])
+    def upper_bound(self) -> DiskUsage:
+        """Return the last count plus all growth of the filesystems since."""
+        growth = self.used.minus(self.last.start.used)
+        return self.last.usage.plus(DiskUsage(max(0, growth.size), max(0, growth.files)))
 
-    def child(self) -> None:
-        """In the child."""
-        counted = count_own(self.executor.remove, self.epoch, self.ceiling, os.getppid())
-        write_all(3, dump([counted, time.process_time()]))
+    @property
+    def ceiling(self) -> DiskUsage:
+        """Usage at which a count may stop, as a larger one makes no difference."""
+        if self.settling:
+            return NONE
+        if any(self.end_sandbox_above):
+            return self.end_sandbox_above
+        return DiskUsage(CEILING_FACTOR * self.limits.size, CEILING_FACTOR * self.limits.files)
+
+    def count_in_child(self) -> None:
+        usage = count_own_files(self.executor.remove, self.epoch, self.ceiling, os.getppid())
+        write_all(3, dump([usage, time.process_time()]))
         os._exit(0)
 
-    def child_ended(self, pid: int, result_r: int, answer: list[bytes], began: Glance) -> None:
-        """The child has counted, or was killed."""
+    def child_ended(self, pid: int, result_r: int, answer: list[bytes], start: Observation) -> None:
         self.counting = False
         self.executor.helpers.discard(pid)
         self.executor.unwatch(result_r)
@@ -196,112 +245,93 @@ class DiskWatch:
         try:
             (size, files), cost = json.loads(b"".join(answer))
         except ValueError:
-            self.killed += 1
+            self.failed_counts += 1
             return
-        self.take((size, files), began, cost)
+        self.apply_count(DiskUsage(size, files), start, cost)
 
-    def take(self, counted: tuple[int, int], began: Glance, cost: float = 0.0) -> None:
-        """What is counted; end the commands when it is too much."""
-        self.last_count = time.monotonic()
-        self.killed = 0
-        self.counted, self.then = counted, began
-        self.ended, self.cost = ended_seconds(), cost
+    def apply_count(self, usage: DiskUsage, start: Observation, cost: float = 0.0) -> None:
+        """Enter the next state, see the module; end the commands, or the sandbox, above a bound."""
+        self.failed_counts = 0
+        self.last = Count(usage, start, time.monotonic(), ended_children_seconds(), cost)
         settled, self.settling = self.settling, False
-        if not over(counted, self.limits):
-            self.allowed, self.last = self.limits, (0, 0)
-            return
-        if settled and not any(self.last):
-            self.allowed, self.last = self.beyond(counted, SLACK), self.beyond(counted, 1)
-            return
-        if not over(counted, self.allowed):
-            return
-        if over(counted, self.last):
-            sys.stderr.write("its files took more and more room beyond its limit\n")
-            sys.stderr.flush()
-            self.executor.leave()
-        self.cost = 0.0
-        self.allowed = self.beyond(counted, SLACK)
-        self.settling = True
-        self.end_commands(self.describe(counted))
+        if not usage.exceeds(self.limits):
+            self.end_commands_above, self.end_sandbox_above = self.limits, NONE
+        elif settled and not any(self.end_sandbox_above):
+            self.end_commands_above = self.bound_above(usage, GRACE_DIVISOR)
+            self.end_sandbox_above = self.bound_above(usage, 1)
+        elif usage.exceeds(self.end_commands_above):
+            if usage.exceeds(self.end_sandbox_above):
+                sys.stderr.write("its files kept growing beyond its limit\n")
+                sys.stderr.flush()
+                self.executor.leave()
+            self.last = self.last._replace(cost=0.0)  # the next count, which shows the rest, must not wait
+            self.end_commands_above = self.bound_above(usage, GRACE_DIVISOR)
+            self.settling = True
+            self.end_commands(self.notice(usage))
 
-    def beyond(self, counted: tuple[int, int], part: int) -> tuple[int, int]:
-        """The limits, or what there is now where that is more, and a part of the limits on top."""
-        size, files = (
-            limit and max(limit, have) + limit // part for limit, have in pairs(self.limits, counted)
-        )
-        return size, files
-
-    def describe(self, counted: tuple[int, int]) -> str:
-        """What a person and the model read."""
+    def bound_above(self, usage: DiskUsage, divisor: int) -> DiskUsage:
+        """Return the usage, but at least the limits, plus the limits divided by `divisor`."""
         size, files = self.limits
-        if over(counted, (size, 0)):
-            many, most = "%.1f MB" % (counted[0] / 2**20), "%.1f MB" % (size / 2**20)
+        return DiskUsage(
+            size and max(size, usage.size) + size // divisor,
+            files and max(files, usage.files) + files // divisor,
+        )
+
+    def notice(self, usage: DiskUsage) -> str:
+        """Return the sentence that the user and the model read."""
+        size, files = self.limits
+        if usage.exceeds(DiskUsage(size, 0)):
+            used, limit = "%.1f MB" % (usage.size / 2**20), "%.1f MB" % (size / 2**20)
         else:
-            many, most = "%d files" % counted[1], "%d files" % files
+            used, limit = "%d files" % usage.files, "%d files" % files
         return (
-            "The command was ended: the files of this sandbox take %s, over its limit of %s."
-            " Remove files that are not needed." % (many, most)
+            "The command was ended: the files of this sandbox use %s, over its limit of %s."
+            " Remove files that are not needed." % (used, limit)
         )
 
     def end_commands(self, text: str) -> None:
-        """End everything that commands started, and say so where it is read."""
-        told = False
+        """End all processes of commands, with `text` as notice of a running command, else of the next."""
+        reported = False
         for request in list(self.executor.requests.values()):
             if isinstance(request, (ShellCommand, ExecRequest, TerminalRequest)) and not request.done:
-                told = request.end_with(text) or told
+                reported = request.end_with(text) or reported
         skip = self.executor.helper_pids() - self.executor.keepers
         kill_all(lambda: descendants(process_table(), os.getpid(), skip) - {self.shell.pid})
-        if not told:
+        if not reported:
             self.shell.notice = text
 
 
-def pairs(one: Any, other: Any) -> Iterator[tuple[int, int]]:
-    """Bytes with bytes, files with files."""
-    return iter(((one[0], other[0]), (one[1], other[1])))
-
-
-def plus(one: Any, other: Any) -> tuple[int, int]:
-    """The sum of two figures."""
-    size, files = (left + right for left, right in pairs(tuple(one), tuple(other)))
-    return size, files
-
-
-def over(have: Any, limits: Any) -> bool:
-    """Whether one of two figures is above its limit; 0 is none."""
-    return any(limit and value > limit for value, limit in pairs(have, limits))
-
-
 def filesystems(folder: str) -> Iterator[tuple[bytes, bool]]:
-    """A path on each filesystem that commands can write to, and whether it is in memory and the sandbox's alone."""
+    """Yield a path on each writable filesystem, and True for one in memory that only the sandbox uses."""
     if folder:
         yield os.fsencode(folder), False
         return
     for path, kind, _, writable in mount_table():
         if writable and kind == b"tmpfs":
             yield path, True
-        elif writable and kind not in PSEUDO and is_ours(path) and os.path.isdir(path):
+        elif writable and kind not in PSEUDO_FILESYSTEMS and is_ordinary_path(path) and os.path.isdir(path):
             yield path, False
 
 
-def in_use(places: list[bytes]) -> tuple[int, int]:
-    """Bytes and files on the filesystems with these paths, whoever they belong to."""
-    size = files = 0
+def filesystem_usage(places: list[bytes]) -> DiskUsage:
+    """Return the usage of the filesystems at these paths by everybody."""
+    used = NONE
     for path in places:
         found = os.statvfs(path)
-        size += (found.f_blocks - found.f_bfree) * found.f_frsize
-        files += found.f_files - found.f_ffree
-    return size, files
+        size = (found.f_blocks - found.f_bfree) * found.f_frsize
+        used = used.plus(DiskUsage(size, found.f_files - found.f_ffree))
+    return used
 
 
-def ended_seconds() -> float:
-    """Seconds of a processor that our children took, with all that they waited for, until they ended."""
-    taken = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return taken.ru_utime + taken.ru_stime
+def ended_children_seconds() -> float:
+    """Return the processor time of all ended children, including the descendants they waited for."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
 
 
-def activity() -> tuple[float, frozenset[tuple[str, bytes]]]:
-    """`seconds` and `ran` of a `Glance`."""
-    ticks, ran = 0, set()
+def process_activity() -> tuple[float, frozenset[tuple[str, bytes]]]:
+    """Return `cpu_seconds` and `threads` of an `Observation`."""
+    ticks, times = 0, set()
     for pid in own_tree():
         fields = read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()
         ticks += sum(map(int, fields[11:15]))
@@ -311,92 +341,96 @@ def activity() -> tuple[float, frozenset[tuple[str, bytes]]]:
         except OSError:
             continue
         for thread in threads:
-            told = read_proc("%s/%s/schedstat" % (folder, thread))
-            known = told not in (b"", b"0 0 0\n")  # some kernels do not say it: it may always have run
-            ran.add((thread, told if known else b"%f" % time.monotonic()))
-    return ticks / os.sysconf("SC_CLK_TCK"), frozenset(ran)
+            run_time = read_proc("%s/%s/schedstat" % (folder, thread))
+            if run_time in (b"", b"0 0 0\n"):  # this kernel does not report: assume that the thread has run
+                run_time = b"%f" % time.monotonic()
+            times.add((thread, run_time))
+    return ticks / os.sysconf("SC_CLK_TCK"), frozenset(times)
 
 
-def describe_disk(limits: tuple[int, int], folder: str) -> dict[str, Any]:
-    """The limits in force, and how many bytes there is room for: that is the limit where a quota or memory holds it."""
-    rooms: dict[bool, dict[int, int]] = {True: {}, False: {}}
+def describe_disk(limits: DiskUsage, folder: str) -> dict[str, Any]:
+    """Return the limits, and the total size of the filesystems, which is the limit set by a quota or memory."""
+    totals: dict[bool, dict[int, int]] = {True: {}, False: {}}
     for path, in_memory in filesystems(folder):
         try:
             found, device = os.statvfs(path), os.stat(path).st_dev
         except OSError:
             continue
-        rooms[in_memory][device] = found.f_blocks * found.f_frsize
-    total = sum((rooms[False] or rooms[True]).values())
-    return {"bytes": limits[0], "files": limits[1], "total": total}
+        totals[in_memory][device] = found.f_blocks * found.f_frsize
+    total = sum((totals[False] or totals[True]).values())
+    return {"bytes": limits.size, "files": limits.files, "total": total}
 
 
 # ------------------------------------------------------------------------------------------------ in the child
 
 
-def count_own(folder: str, epoch: Epoch, ceiling: tuple[int, int], first: int) -> tuple[int, int]:
-    """Bytes and files of the sandbox; counting ends at the ceiling.
+def count_own_files(folder: str, epoch: Epoch, ceiling: DiskUsage, executor_pid: int) -> DiskUsage:
+    """Return the usage by the sandbox's files; the count may stop at the ceiling.
 
     Args:
-        folder: all that counts, of any age; empty for everything that can be written.
+        folder: all files in this folder count, of any age; if empty, all younger files that commands can write.
         epoch: when the sandbox began.
-        ceiling: bytes and files.
-        first: the executor; the sandbox's processes are below it.
+        ceiling: stop above this usage.
+        executor_pid: the sandbox's processes are its descendants.
     """
-    count = Count(0 if folder else epoch.start - epoch.back, ceiling)
-    known = {mount.path: mount for mount in writable_mounts()[0]} if not folder else {}
-    points = {path for path, *_ in mount_table()}
+    counter = FileCounter(0 if folder else epoch.start - epoch.back, ceiling)
+    mounts = {mount.path: mount for mount in writable_mounts()[0]} if not folder else {}
+    mount_points = {path for path, *_ in mount_table()}
     for path, in_memory in filesystems(folder):
         if in_memory:
-            count.add_whole(path)
+            counter.add_memory_filesystem(path)
         else:
-            folders = epoch.since(known[path])[0] if path in known else 0
-            count.walk(path, points - {path}, folders)
-    count.add_open(descendants(process_table(), first, set()))
-    return count.size, count.files
+            folders_since = epoch.since(mounts[path])[0] if path in mounts else 0
+            counter.walk(path, mount_points - {path}, folders_since)
+    counter.add_deleted_files(descendants(process_table(), executor_pid, set()))
+    return counter.usage
 
 
-class Count:
-    """Adds up bytes and files. `since`: the ctime, in nanoseconds, from which on a file is the sandbox's own."""
+class FileCounter:
+    """The sum over files whose ctime is at least `since` (nanoseconds): those are the sandbox's own."""
 
-    def __init__(self, since: int, ceiling: tuple[int, int]) -> None:
+    def __init__(self, since: int, ceiling: DiskUsage) -> None:
         self.since = since
         self.ceiling = ceiling
         self.size = self.files = 0
-        self.seen: set[tuple[int, int]] = set()
-        self.memory: set[int] = set()
-        self.deep = 0
+        self.inodes: set[tuple[int, int]] = set()
+        """Device and inode of counted files that may be met again."""
+        self.memory_devices: set[int] = set()
+        self.deep_folders = 0
 
     @property
-    def enough(self) -> bool:
-        """Whether it is clear what follows."""
-        return over((self.size, self.files), self.ceiling)
+    def usage(self) -> DiskUsage:
+        return DiskUsage(self.size, self.files)
 
-    def add_whole(self, path: bytes) -> None:
-        """A filesystem in memory."""
-        device, found = os.stat(path).st_dev, os.statvfs(path)
-        if device not in self.memory:
-            self.memory.add(device)
-            self.size += (found.f_blocks - found.f_bfree) * found.f_frsize
-            self.files += found.f_files - found.f_ffree
+    def add_memory_filesystem(self, path: bytes) -> None:
+        device = os.stat(path).st_dev
+        if device not in self.memory_devices:
+            self.memory_devices.add(device)
+            used = filesystem_usage([path])
+            self.size += used.size
+            self.files += used.files
 
     def add(self, info: os.stat_result) -> None:
-        """A file or folder, once for all its names."""
-        if info.st_ctime_ns < self.since or info.st_dev in self.memory:
+        """Add a file or folder, once for all its names."""
+        if info.st_ctime_ns < self.since or info.st_dev in self.memory_devices:
             return
         if info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode):
-            if (info.st_dev, info.st_ino) in self.seen:
+            if (info.st_dev, info.st_ino) in self.inodes:
                 return
-            self.seen.add((info.st_dev, info.st_ino))
-        self.size += info.st_blocks * BLOCK
+            self.inodes.add((info.st_dev, info.st_ino))
+        self.size += info.st_blocks * BLOCK_BYTES
         self.files += 1
 
-    def walk(self, top: bytes, skip: set[bytes], folders: int) -> None:
-        """All below a folder. Folders of an older ctime than `folders` have nothing new in them."""
+    def walk(self, top: bytes, skip: set[bytes], folders_since: int) -> None:
+        """Add everything below `top`, except in folders with a ctime before `folders_since`: nothing there is new.
+
+        A stack entry is an open folder, a path relative to that, and the whole path, perhaps cut.
+        """
         todo = [(os.open("/", os.O_PATH | os.O_CLOEXEC), top, top)]
-        while todo and not self.enough:
+        while todo and not self.usage.exceeds(self.ceiling):
             base, name, path = todo.pop()
             try:
-                fd, closed = open_folder(base, name)
+                fd, closed_mode = open_folder(base, name)
             except OSError:
                 continue
             try:
@@ -405,25 +439,25 @@ class Count:
                         info = entry.stat(follow_symlinks=False)
                         self.add(info)
                         below = os.fsencode(entry.name)
-                        if not stat.S_ISDIR(info.st_mode) or info.st_ctime_ns < folders:
+                        if not stat.S_ISDIR(info.st_mode) or info.st_ctime_ns < folders_since:
                             continue
                         whole = path.rstrip(b"/") + b"/" + below
                         if whole in skip:
                             continue
-                        if len(name) < LONGEST_PATH:
+                        if len(name) < MAX_PATH_BYTES:
                             todo.append((base, name.rstrip(b"/") + b"/" + below, whole))
-                        elif self.deep < DEEP_FOLDERS:
-                            self.deep += 1
-                            todo.append((os.dup(fd), below, whole[:LONGEST_PATH]))
+                        elif self.deep_folders < MAX_DEEP_FOLDERS:
+                            self.deep_folders += 1
+                            todo.append((os.dup(fd), below, whole[:MAX_PATH_BYTES]))
             except OSError:
                 continue
             finally:
-                if closed is not None:
-                    os.fchmod(fd, closed)
+                if closed_mode is not None:
+                    os.fchmod(fd, closed_mode)
                 os.close(fd)
 
-    def add_open(self, pids: set[int]) -> None:
-        """Files without a name that these processes hold open."""
+    def add_deleted_files(self, pids: set[int]) -> None:
+        """Add files without a name that these processes hold open."""
         for pid in pids:
             folder = "/proc/%d/fd" % pid
             try:
@@ -433,22 +467,25 @@ class Count:
             for number in numbers:
                 try:
                     info = os.stat("%s/%s" % (folder, number))
-                    key = (info.st_dev, info.st_ino)
-                    if info.st_nlink or not stat.S_ISREG(info.st_mode) or key in self.seen:
+                    inode = (info.st_dev, info.st_ino)
+                    if info.st_nlink or not stat.S_ISREG(info.st_mode) or inode in self.inodes:
                         continue
                     if os.readlink("%s/%s" % (folder, number)).startswith("/memfd:"):
                         continue
                 except OSError:
                     continue
-                self.seen.add(key)
+                self.inodes.add(inode)
                 self.add(info)
 
 
 def open_folder(base: int, name: bytes) -> tuple[int, int | None]:
-    """A folder to read. One that its owner, who is ours, has closed to itself is opened; its mode is to be put back.
+    """Open a folder for reading, even if its owner has closed it to everybody.
+
+    Returns:
+        The descriptor, and the mode to restore afterwards if it was changed.
 
     Raises:
-        OSError: it is gone, or another user's.
+        OSError: if the folder is gone, or belongs to another user.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

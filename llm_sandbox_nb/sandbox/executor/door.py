@@ -1,14 +1,15 @@
-"""The only way out of a sandbox whose network is an allow-list: a listener on its own loopback, passed on to the host.
+"""The only way out of a sandbox whose network is an allow-list: a loopback listener whose connections go to the host.
 
-The host asks for connections: each request `connection` takes one. Of the records in its body, see `stream_request`,
-only `d` is its own: so many bytes for the program inside. Frames of stdout are what the program sends; of stderr,
-`begun` and `ended`: the program has connected, and sends no more. While nobody asks, connections are closed at once:
-without its host the door leads nowhere. A host that can takes the listener itself: see `HandOutRequest`.
+The host asks for connections: each request `connection` gets one. Its body consists of records, see `stream_request`,
+with one more kind, `d`: the number of bytes that follow for the program inside. STDOUT frames carry bytes from the
+program; STDERR frames carry `begun` (a program has connected) and `ended` (the program sends no more). Connections that
+no request waits for are closed after a few seconds: without its host the door leads nowhere. Where possible, the host
+accepts connections itself: see `HandOutRequest`.
 """
 
 from __future__ import annotations
 
-import _socket as socket  # the module in Python takes ten times as long to import
+import _socket as socket  # ten times faster to import than `socket`
 import errno
 import fcntl
 import os
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from .event_loop import EventLoop, Timer
 
 BEGUN, ENDED = b"begun", b"ended"
-BACKLOG = 1024
+BACKLOG = 1024  # programs that connect at once
 HANDED = 1000
-"""Where the starter of a sandbox on this machine has put a Unix socket to itself, by which it takes the listener."""
+"""Descriptor of a Unix socket to the process that started the sandbox, through which it receives the listener."""
 F_SETPIPE_SZ, PIPE_BYTES = 1031, 256 * 1024
-PATIENCE, BUSY_PATIENCE = 2.0, 30.0
-"""Seconds for which a connection waits for the host to ask for it: while none is served, and while some are."""
+WAIT_SECONDS, BUSY_WAIT_SECONDS = 2.0, 30.0
+"""Seconds that a connection waits for a request of the host: while none is served, and while some are."""
 
 
 class DoorListener:
@@ -45,7 +46,7 @@ class DoorListener:
         self.timer: Timer | None = None
 
     def open(self, port: int) -> bool:
-        """Listen, unless it does already; False when it cannot."""
+        """Listen on the port, unless already listening. Returns False if the port cannot be opened."""
         if self.listener is None:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
@@ -63,7 +64,7 @@ class DoorListener:
         return True
 
     def hand_out(self) -> None:
-        """Give the listener to the host, which takes the connections itself from then on. Raises OSError."""
+        """Send the listener to the host, which accepts connections itself from then on. Raises OSError."""
         if self.listener is None:
             raise OSError(errno.EBADF, "the door is not open")
         with_host = socket.socket(fileno=HANDED)
@@ -72,27 +73,27 @@ class DoorListener:
             with_host.sendmsg([b"d"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
         finally:
             with_host.close()
-        # Nothing keeps it open here: when its host is gone, connections are refused at once.
+        # Not open here any more, so that connections are refused at once when the host is gone.
         self.executor.unwatch(self.listener.fileno())
         self.listener.close()
         self.listener = None
 
     def ask(self, request: ConnectionRequest) -> None:
-        """The host takes one more connection."""
+        """Queue a request for a connection."""
         self.waiting.append(request)
         if self.port:
-            self.open(self.port)  # it is closed when an earlier host had it
+            self.open(self.port)  # closed if an earlier host has accepted connections itself
         if self.listener is not None:
             self.executor.watch(self.listener.fileno(), IN, lambda _: self.knocked())
 
     def knocked(self) -> None:
-        """A program connects. Without a request that waits for it, it waits a little itself."""
+        """Connect a program to a waiting request, or let the program wait a while for one."""
         assert self.listener is not None
         if not self.waiting:
             self.executor.watch(self.listener.fileno(), 0, lambda _: None)
             if self.timer is None:
                 self.waited = 0.0
-                self.timer = self.executor.after(PATIENCE, self.close_waiting)
+                self.timer = self.executor.after(WAIT_SECONDS, self.close_waiting)
             return
         try:
             connection = self.accept()
@@ -101,19 +102,19 @@ class DoorListener:
         self.waiting.pop(0).begun(connection)
 
     def accept(self) -> socket.socket:
-        """The next connection. Raises OSError when none waits."""
+        """Accept the next connection. Raises OSError if none waits."""
         assert self.listener is not None
         return socket.socket(fileno=self.listener._accept()[0])  # type: ignore[attr-defined] # not in the stubs
 
     def close_waiting(self) -> None:
-        """Close what has waited, if still nobody asks for it."""
+        """Close waiting connections that still have no request."""
         assert self.listener is not None
         self.timer = None
-        self.waited += PATIENCE
+        self.waited += WAIT_SECONDS
         if self.waiting:
             return
-        if self.served and self.waited < BUSY_PATIENCE:
-            self.timer = self.executor.after(PATIENCE, self.close_waiting)
+        if self.served and self.waited < BUSY_WAIT_SECONDS:
+            self.timer = self.executor.after(WAIT_SECONDS, self.close_waiting)
             return
         try:
             while True:
@@ -124,7 +125,7 @@ class DoorListener:
 
 
 def widen(fd: int) -> None:
-    """Let the pipe to the host hold more than one frame: a download waits less often for the other side then."""
+    """Enlarge a pipe to the host beyond one frame, so that downloads pause less often."""
     try:
         fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:  # it is a socket, or the user has too many pipes
@@ -132,7 +133,7 @@ def widen(fd: int) -> None:
 
 
 class HandOutRequest(Request):
-    """The host takes the listener itself, where it can: nothing is passed on through the executor then."""
+    """A request of the host for the listener itself, so that no bytes pass through the executor."""
 
     door: DoorListener
 
@@ -146,19 +147,18 @@ class HandOutRequest(Request):
 
 
 class ConnectionRequest(StreamRequest):
-    """One connection of a program inside, passed on to the host."""
+    """A connection of a program inside, forwarded to the host."""
 
     door: DoorListener
 
     def begin(self) -> None:
-        """Wait for a program that connects."""
         super().begin()
         self.socket: socket.socket | None = None
         self.body_over = self.program_over = False
         self.door.ask(self)
 
     def begun(self, connection: socket.socket) -> None:
-        """A program has connected. It is read and written through two descriptors, which wait for different things."""
+        """Forward a new connection, with one descriptor for reading and one for writing."""
         self.socket = connection
         self.door.served += 1
         connection.setblocking(False)
@@ -172,11 +172,9 @@ class ConnectionRequest(StreamRequest):
         self.pump()
 
     def take_record(self, kind: bytes, value: int) -> None:
-        """See `StreamRequest`: bytes for the program alone."""
         self.left = value
 
     def end(self) -> None:
-        """The host sends no more."""
         self.body_over = True
         self.pump()
 
@@ -184,7 +182,7 @@ class ConnectionRequest(StreamRequest):
         self.finish()
 
     def drained(self) -> None:
-        """The host sends no more: tell the program, and end when that one sends no more either."""
+        """Shut down the program's direction after the host's last byte, and end once both are over."""
         if self.body_over and self.socket is not None:
             try:
                 self.socket.shutdown(socket.SHUT_WR)
@@ -204,7 +202,6 @@ class ConnectionRequest(StreamRequest):
         self.finish()
 
     def finish(self) -> None:
-        """Close the connection and respond."""
         if self.done:
             return
         if self in self.door.waiting:

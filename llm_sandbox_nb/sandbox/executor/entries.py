@@ -1,4 +1,4 @@
-"""One entry of the filesystem: what is remembered of it, how it is opened, changed and deleted."""
+"""Entries of the filesystem: their records in memory, and how to open, change and delete them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import stat
 
 from .frames import bytes_to_text
+from .mounts import mount_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
     """Signature, base, detail, link, xattrs."""
     Memory = dict[bytes, Record]
 
-CTIME = 5
-UNSURE = -1  # in place of a ctime: read the content again
+CTIME_INDEX = 5  # in a `Signature`
+UNKNOWN_CTIME = -1  # makes the next scan read the content again
 KINDS = {
     stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l", stat.S_IFIFO: "p", stat.S_IFCHR: "c", stat.S_IFBLK: "b",
 }  # fmt: skip
-XATTRS_SIZE = 64 * 1024
-FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_XATTR_BYTES = 64 * 1024
+OPEN_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def signature(info: os.stat_result) -> Signature:
-    """What differs when an entry was changed. The size of a folder says nothing."""
+    """Return values that differ once an entry was changed. The size of a folder does not count."""
     return (
         info.st_mode, info.st_uid, info.st_gid, info.st_size if stat.S_ISREG(info.st_mode) else 0,
         info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_dev,
@@ -37,19 +38,19 @@ def signature(info: os.stat_result) -> Signature:
 
 
 def row_of(path: bytes, record: Record) -> list[Any]:
-    """An entry as it is reported."""
+    """Return the entry as reported to the host."""
     (mode, uid, gid, size, mtime, *_), base, detail, link, xattrs = record
     kind = KINDS[stat.S_IFMT(mode)]
     return [bytes_to_text(path), kind, base, stat.S_IMODE(mode), uid, gid, mtime, size, detail, link, xattrs]
 
 
-def same_row(one: Record, other: Record) -> bool:
-    """Whether two records are reported alike."""
-    return one[0][:CTIME] == other[0][:CTIME] and one[1:] == other[1:]
+def same_row(first: Record, second: Record) -> bool:
+    """Return True if two records have the same row."""
+    return first[0][:CTIME_INDEX] == second[0][:CTIME_INDEX] and first[1:] == second[1:]
 
 
 def xattrs_of(path: bytes) -> dict[str, str] | None:
-    """Extended attributes, access lists among them."""
+    """Return extended attributes, including access lists, in base64; None if there are none."""
     try:
         names = os.listxattr(path, follow_symlinks=False)
         if not names:
@@ -57,7 +58,7 @@ def xattrs_of(path: bytes) -> dict[str, str] | None:
         found = {}
         for name in names:
             value = os.getxattr(path, name, follow_symlinks=False)
-            if len(value) <= XATTRS_SIZE and name != "security.selinux":
+            if len(value) <= MAX_XATTR_BYTES and name != "security.selinux":
                 found[name] = binascii.b2a_base64(value, newline=False).decode("ascii")
     except OSError:
         return None
@@ -68,26 +69,20 @@ def xattrs_of(path: bytes) -> dict[str, str] | None:
 
 
 def is_mounted(folder: int, name: bytes, there: os.stat_result | None) -> bool:
-    """Whether a file is mounted on a name: it cannot be replaced."""
+    """Return True if a file is mounted on this name, which then cannot be replaced."""
     if there is None or not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
         return False
     if there.st_dev == os.fstat(folder).st_dev:
         return False
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        return mount_of(fd) != mount_of(folder)
+        return mount_number(fd) != mount_number(folder)
     finally:
         os.close(fd)
 
 
-def mount_of(fd: int) -> bytes:
-    """The number of the mount of an open file."""
-    with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
-        return next((line for line in file if line.startswith(b"mnt_id:")), b"")
-
-
 def open_existing(folder: int, name: bytes, there: os.stat_result | None) -> int:
-    """Open a file for writing, also one that its owner has made read-only."""
+    """Open a file for writing, even if its owner has made it read-only."""
     if there is None or not stat.S_ISREG(there.st_mode):
         raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), name)
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -101,10 +96,7 @@ def open_existing(folder: int, name: bytes, there: os.stat_result | None) -> int
 def apply_metadata(target: Any, row: list[Any], info: os.stat_result, folder: int | None = None) -> None:
     """Set owner, mode, attributes and times of `target`: an open file, a path, or a name in `folder`."""
     kind, mode, uid, gid, mtime, xattrs = row[1], row[3], row[4], row[5], row[6], row[10]
-    if folder is not None:
-        extra: dict[str, Any] = {"dir_fd": folder}
-    else:
-        extra = {}
+    extra: dict[str, Any] = {} if folder is None else {"dir_fd": folder}
     if folder is not None and kind == "l":
         extra["follow_symlinks"] = False
     if (uid, gid) != (info.st_uid, info.st_gid):
@@ -119,7 +111,7 @@ def apply_metadata(target: Any, row: list[Any], info: os.stat_result, folder: in
 
 
 def set_xattrs(target: Any, wanted: dict[str, str] | None) -> None:
-    """Set exactly these extended attributes, where the filesystem has any."""
+    """Set exactly these extended attributes, if the filesystem supports any."""
     try:
         there = os.listxattr(target)
     except OSError:
@@ -135,7 +127,7 @@ def set_xattrs(target: Any, wanted: dict[str, str] | None) -> None:
 
 
 def punch(fd: int, offset: int, size: int) -> None:
-    """Make a hole; write zeros where the filesystem has no holes."""
+    """Make a hole in a file; write zeros if the filesystem does not support holes."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -152,7 +144,7 @@ def punch(fd: int, offset: int, size: int) -> None:
 
 
 def status_of(folder: int, name: bytes) -> os.stat_result | None:
-    """The status of what is there, not of what it links to; None when nothing is."""
+    """Return the status of an entry, without following a link; None if there is no entry."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -160,7 +152,7 @@ def status_of(folder: int, name: bytes) -> os.stat_result | None:
 
 
 def remove(folder: int, name: bytes) -> None:
-    """Delete what is there and everything below it, however deep, never through a link. Nothing there is no error."""
+    """Delete a path and everything below, however deep, never through a link. A missing entry is not an error."""
     try:
         os.unlink(name, dir_fd=folder)
         return
@@ -185,8 +177,8 @@ def remove(folder: int, name: bytes) -> None:
 
 
 def step_into(folder: int | None, name: bytes) -> None:
-    """Make a folder the working directory, also one that its owner has made inaccessible."""
-    fd = os.open(name, FOLDER, dir_fd=folder)
+    """Make a folder the working directory, even if its owner has made it inaccessible."""
+    fd = os.open(name, OPEN_FOLDER, dir_fd=folder)
     try:
         info = os.fstat(fd)
         if info.st_mode & 0o700 != 0o700 and 0 < os.geteuid() == info.st_uid:
@@ -197,7 +189,7 @@ def step_into(folder: int | None, name: bytes) -> None:
 
 
 def empty_here() -> None:
-    """Delete all that is in the working directory; with names and `..` alone no depth is too deep."""
+    """Empty the working directory. Single names and `..` work at any depth."""
     names: list[bytes] = []
     todo = [unlink_files()]
     while todo:
@@ -214,7 +206,7 @@ def empty_here() -> None:
 
 
 def unlink_files() -> list[bytes]:
-    """Delete all files in the working directory. Returns the folders in it."""
+    """Delete all files in the working directory and return the names of its folders."""
     folders = []
     with os.scandir(b".") as found:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]

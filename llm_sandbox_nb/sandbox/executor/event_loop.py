@@ -13,19 +13,18 @@ IN, OUT = select.EPOLLIN, select.EPOLLOUT
 
 
 class Timer:
-    """An action for later, unless it is cancelled."""
+    """An action for later, unless cancelled."""
 
     def __init__(self, when: float, action: Callable[[], None]) -> None:
         self.when = when
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """Drop the action."""
         self.action = None
 
 
 class EventLoop:
-    """Descriptors and timers, each with what to call when they are due."""
+    """Descriptors and timers, each with a callback."""
 
     def __init__(self) -> None:
         self.poll = select.epoll()
@@ -35,7 +34,7 @@ class EventLoop:
         self.timers: list[Timer] = []
 
     def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
-        """Call `handler` when something happens on `fd`."""
+        """Call `handler` on events of `fd`."""
         if fd in self.handlers:
             self.poll.modify(fd, events)
         else:
@@ -43,18 +42,18 @@ class EventLoop:
         self.handlers[fd] = handler
 
     def unwatch(self, fd: int) -> None:
-        """Stop watching; fine when it was not watched."""
+        """Stop watching `fd`; does nothing if it is not watched."""
         self.outputs.discard(fd)
         if self.handlers.pop(fd, None):
             self.poll.unregister(fd)
 
     def watch_output(self, fd: int, handler: Callable[[], None]) -> None:
-        """Watch output of commands: paused while the host does not read it."""
+        """Watch output of commands; paused while the host does not read."""
         self.outputs.add(fd)
         self.watch(fd, 0 if self.paused else IN, lambda _: handler())
 
     def pause_outputs(self, paused: bool) -> None:
-        """Stop or continue reading what commands write."""
+        """Stop or continue reading output of commands."""
         self.paused = paused
         for fd in self.outputs:
             self.poll.modify(fd, 0 if paused else IN)
@@ -66,7 +65,7 @@ class EventLoop:
         return timer
 
     def run_timers(self) -> float:
-        """Call what is due. Returns the seconds until the next."""
+        """Call all due actions. Returns the seconds until the next."""
         now = time.monotonic()
         due = [timer for timer in self.timers if timer.when <= now]
         self.timers = [timer for timer in self.timers if timer.when > now and timer.action]
@@ -78,7 +77,7 @@ class EventLoop:
         return min([timer.when - now for timer in self.timers], default=3600.0)
 
     def wait(self, seconds: float) -> None:
-        """Wait for descriptors, at most so long, and call their handlers."""
+        """Wait at most this many seconds for descriptors, and call their handlers."""
         for fd, events in self.poll.poll(seconds, 64):
             handler = self.handlers.get(fd)
             if handler:

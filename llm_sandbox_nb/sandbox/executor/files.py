@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-CHUNK_SIZE = 256 * 1024
+CHUNK_SIZE = 256 * 1024  # bytes
 OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 OPEN_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 KINDS = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
 
 
 def fail(number: int, path: bytes) -> OSError:
-    """An OSError that names its path."""
+    """Return an OSError that names its path."""
     return OSError(number, os.strerror(number), path)
 
 
@@ -30,7 +30,9 @@ def open_regular(path: bytes) -> int:
     """Open a regular file for reading.
 
     Raises:
-        IsADirectoryError, PermissionError (it is a device, FIFO or socket), FileNotFoundError, OSError.
+        IsADirectoryError: if the path is a directory.
+        PermissionError: if it is a device, FIFO or socket, or access is denied.
+        FileNotFoundError, OSError: as from `open`.
     """
     check_regular(path, os.stat(path))
     fd = os.open(path, OPEN_READ)
@@ -43,13 +45,13 @@ def open_regular(path: bytes) -> int:
 
 
 def check_regular(path: bytes, info: os.stat_result) -> None:
-    """Refuse everything but a regular file."""
+    """Raise OSError for anything but a regular file."""
     if not stat.S_ISREG(info.st_mode):
         raise fail(errno.EISDIR if stat.S_ISDIR(info.st_mode) else errno.EPERM, path)
 
 
 def read(params: dict[str, Any]) -> dict[str, Any]:
-    """Write the content of a regular file to fd 1; refuse one of more than `limit` bytes."""
+    """Write the content of a regular file to fd 1; refuse a file of more than `limit` bytes."""
     path = text_to_bytes(params["path"])
     limit = params["limit"]
     fd = open_regular(path)
@@ -68,7 +70,7 @@ def read(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def body_into(fd: int) -> None:
-    """Write the request's body into a file."""
+    """Copy the request's body into a file."""
     while True:
         data = os.read(0, CHUNK_SIZE)
         if not data:
@@ -77,15 +79,15 @@ def body_into(fd: int) -> None:
 
 
 def body_complete(params: dict[str, Any], fd: int) -> bool:
-    """Whether the whole body has come; a host that died must not leave half a file."""
+    """Return True if the whole body has come; a host that died must not leave half a file."""
     return bool(os.lseek(fd, 0, os.SEEK_END) == params["size"])
 
 
 def write(params: dict[str, Any]) -> dict[str, Any]:
     """Write the body into a file, whole or not at all.
 
-    It is written beside the target and renamed over it, with the old file's mode and owner. A file that has
-    other names (hard links), or whose folder takes no new file, or that is mounted, is overwritten in place.
+    A new file in the same folder is renamed over the target, with the old mode and owner. A file with other names
+    (hard links), in a folder that allows no new file, or with a mount on it, is overwritten in place.
     """
     path = text_to_bytes(params["path"])
     if path.endswith(b"/"):
@@ -109,7 +111,7 @@ def write(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_replaceable(target: bytes, old: os.stat_result) -> None:
-    """Raise what `open` for writing would; special files are refused."""
+    """Raise the error that opening for writing would raise; refuse special files."""
     if stat.S_ISDIR(old.st_mode):
         raise fail(errno.EISDIR, target)
     if not stat.S_ISREG(old.st_mode):
@@ -181,14 +183,14 @@ def write_in_place(params: dict[str, Any], target: bytes) -> None:
 
 
 def describe(path: bytes, info: os.stat_result) -> bytes:
-    """One line of a listing."""
+    """Return one line of a listing."""
     kind = next((name for test, name in KINDS if test(info.st_mode)), "other")
     row = [bytes_to_text(path), kind, info.st_size, stat.S_IMODE(info.st_mode), info.st_mtime]
     return json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def list_files(params: dict[str, Any]) -> dict[str, Any]:
-    """Write one JSON line for each entry below a directory, or for the file that the path is."""
+    """Write one JSON line for each entry below a directory, or for the file at the path."""
     path = os.path.normpath(text_to_bytes(params["path"]))
     if not stat.S_ISDIR(os.stat(path).st_mode):
         write_all(1, describe(path, os.lstat(path)))
@@ -209,7 +211,7 @@ def list_files(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def walk(path: bytes, depth: int) -> Iterator[bytes]:
-    """Paths below a directory, each folder's in order; unreadable folders are listed but not entered."""
+    """Yield paths below a directory, sorted within each folder; unreadable folders are listed but not entered."""
     try:
         with os.scandir(path) as found:
             entries = sorted(found, key=lambda entry: entry.name)

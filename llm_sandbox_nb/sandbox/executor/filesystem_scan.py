@@ -1,4 +1,4 @@
-"""A scan of all files that can have changed: what differs from the scan before, with the content of new files."""
+"""A scan of all files that can have changed: the differences from the previous scan, with the content of new files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import stat
 import time
 from collections import deque
 
-from .entries import CTIME, KINDS, UNSURE, row_of, same_row, signature, xattrs_of
+from .entries import CTIME_INDEX, KINDS, UNKNOWN_CTIME, row_of, same_row, signature, xattrs_of
 from .files import OPEN_READ
 from .frames import bytes_to_text
-from .mounts import MARGIN
+from .mounts import CLOCK_MARGIN_NS
 from .processes import own_tree, read_proc
 from .records import CHUNK_SIZE, ENTRIES, GONE, RecordWriter, Shortfall
 
@@ -23,36 +23,38 @@ if TYPE_CHECKING:
     from .entries import Memory, Record, Signature
     from .mounts import Epoch, Mount
 
-ENTRIES_KEPT = 150_000
-FILE_SIZE = 2 * 1024**3
-CONTENT_SIZE = 4 * 1024**3
-SCAN_SECONDS = 120.0
-PATH_SIZE = 4095
-TRIES = 3
+# Defaults that bound the child's memory and the time of a scan; the host may send its own limits.
+MAX_ENTRIES = 150_000
+MAX_FILE_BYTES = 2 * 1024**3
+MAX_CONTENT_BYTES = 4 * 1024**3
+MAX_SCAN_SECONDS = 120.0
+MAX_PATH_BYTES = 4095  # the kernel accepts no longer path
+MAX_READ_TRIES = 3  # of a file that changes while it is read
+CHECKPOINT_FULL = "Left out, as the checkpoint is full"
 NOATIME = getattr(os, "O_NOATIME", 0)
 
 
 class StopScanError(Exception):
-    """The scan has reached a limit. Says which."""
+    """The scan has reached the limit that the message names."""
 
 
 class ScanLimits:
     """Limits of a scan."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        self.entries = int(given.get("entries", ENTRIES_KEPT))
-        self.file = int(given.get("file", FILE_SIZE))
-        self.bytes = int(given.get("bytes", CONTENT_SIZE))
-        self.deadline = time.monotonic() + float(given.get("seconds", SCAN_SECONDS))
+        self.entries = int(given.get("entries", MAX_ENTRIES))
+        self.file = int(given.get("file", MAX_FILE_BYTES))
+        self.bytes = int(given.get("bytes", MAX_CONTENT_BYTES))
+        self.deadline = time.monotonic() + float(given.get("seconds", MAX_SCAN_SECONDS))
 
 
 class FilesystemScan:
-    """One scan.
+    """A walk over all files that reports the differences from the previous one.
 
     Args:
-        writer: takes what differs.
-        old: what the scan before has found, its `new`.
-        content: whether to read files at all.
+        writer: receives the differences.
+        old: files of the previous scan, its `new`.
+        content: False for metadata only.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class FilesystemScan:
         self.stopped = ""
 
     def is_known(self, digest: str) -> bool:
-        """Whether the host has this content: the scan before held it, and not as a part of the image."""
+        """Return True if the host has this content from an earlier file, not as part of the image."""
         if self.digests is None:
             self.digests = {
                 part[2]
@@ -102,7 +104,7 @@ class FilesystemScan:
         self.finish()
 
     def walk(self, path: bytes, info: os.stat_result, skip: set[bytes], since: tuple[int, int]) -> None:
-        """Note an entry and everything below it, the nearest first: the limits leave out what is deepest."""
+        """Note an entry and everything below, breadth first: limits leave out the deepest entries."""
         todo = deque([(path, info)])
         while todo:
             path, info = todo.popleft()
@@ -116,7 +118,7 @@ class FilesystemScan:
                 self.unlisted.add(path)
 
     def children(self, path: bytes, info: os.stat_result, waiting: int) -> list[tuple[bytes, os.stat_result]]:
-        """What is in a folder, in the order in which it is found; nothing when it exceeds the limit."""
+        """Return the content of a folder in the order of the directory; empty above the limit."""
         room = self.limits.entries - len(self.new) - waiting
         self.open_up(path, info)
         children: list[tuple[bytes, os.stat_result]] = []
@@ -127,7 +129,7 @@ class FilesystemScan:
                         self.unlisted.add(path)
                         self.shortfall.add(self.too_many(), path)
                         return []
-                    if len(entry.path) > PATH_SIZE:
+                    if len(entry.path) > MAX_PATH_BYTES:
                         self.shortfall.add("Too deep to be kept", entry.path)
                         continue
                     try:
@@ -143,11 +145,11 @@ class FilesystemScan:
         return children
 
     def too_many(self) -> str:
-        """The reason for what exceeds the limit of entries."""
+        """Return the reason for entries above the limit."""
         return "Left out, as there are more than %d files" % self.limits.entries
 
     def open_up(self, path: bytes, info: os.stat_result) -> None:
-        """Make a folder readable for the scan that its owner has made unreadable."""
+        """Make a folder readable for the scan if its owner has made it unreadable."""
         mode = stat.S_IMODE(info.st_mode)
         if mode & 0o500 != 0o500 and 0 < os.geteuid() == info.st_uid:
             try:
@@ -170,7 +172,7 @@ class FilesystemScan:
     # ------------------------------------------------------------------------------------------- an entry
 
     def entry(self, path: bytes, info: os.stat_result, since: tuple[int, int]) -> bool:
-        """Note an entry. Returns whether to scan what is in it. `since`: see `Epoch.since`."""
+        """Note an entry. Returns True if the content of the folder needs a scan. `since`: see `Epoch.since`."""
         if time.monotonic() > self.limits.deadline:
             raise StopScanError("Left out, as the scan took too long")
         if len(self.new) >= self.limits.entries:
@@ -194,7 +196,7 @@ class FilesystemScan:
         return kind == stat.S_IFDIR
 
     def remembered(self, path: bytes, info: os.stat_result) -> Record | None:
-        """The record of the scan before, if it still holds."""
+        """Return the record of the previous scan, if still valid."""
         sign = signature(info)
         record = self.old.get(path)
         if record is None and info.st_size and stat.S_ISREG(info.st_mode):
@@ -204,12 +206,12 @@ class FilesystemScan:
         return record
 
     def moved(self, sign: Signature) -> Record | None:
-        """The record of a file whose folder was renamed."""
+        """Return the record of a file whose folder was renamed."""
         if self.by_inode is None:
             self.by_inode = {
-                record[0][CTIME:]: record for record in self.old.values() if record[2] and not record[1]
+                record[0][CTIME_INDEX:]: record for record in self.old.values() if record[2] and not record[1]
             }
-        return self.by_inode.get(sign[CTIME:])
+        return self.by_inode.get(sign[CTIME_INDEX:])
 
     def examine(self, path: bytes, info: os.stat_result) -> Record:
         """Read everything about an entry."""
@@ -223,11 +225,11 @@ class FilesystemScan:
             detail = [os.major(info.st_rdev), os.minor(info.st_rdev)]
         sign = signature(info)
         if unsure:
-            sign = (*sign[:CTIME], UNSURE, *sign[CTIME + 1 :])
+            sign = (*sign[:CTIME_INDEX], UNKNOWN_CTIME, *sign[CTIME_INDEX + 1 :])
         return sign, 0, detail, None, xattrs_of(path)
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[Any, os.stat_result, bool]:
-        """Content and status of a file, and whether the next scan must read it again."""
+        """Return content and status of a file, and True if the next scan must read the file again."""
         started = time.time_ns()
         try:
             found, info, stable = self.reader.read(path, info)
@@ -238,13 +240,13 @@ class FilesystemScan:
             reason = str(error) if isinstance(error, UnkeptError) else "Could not be read"
             if not isinstance(error, PermissionError) or info.st_ctime_ns >= self.since:
                 self.shortfall.add(reason, path)
-            return None, info, reason.startswith("No room")
+            return None, info, reason == CHECKPOINT_FULL
         if not stable:
             self.shortfall.add("Changed while it was read", path)
-        return detail, info, not stable or path in self.mapped or info.st_ctime_ns > started - MARGIN
+        return detail, info, not stable or path in self.mapped or info.st_ctime_ns > started - CLOCK_MARGIN_NS
 
     def note(self, path: bytes, record: Record) -> None:
-        """Remember an entry, and report it if it is new."""
+        """Remember an entry, and report new ones."""
         self.new[path] = record
         was = self.old.get(path)
         if was is record:
@@ -257,7 +259,7 @@ class FilesystemScan:
     # --------------------------------------------------------------------------------------------- the end
 
     def finish(self) -> None:
-        """Report hard links, then what is gone."""
+        """Report hard links, then deleted paths."""
         for group in self.linked.values():
             self.note_group(sorted(group, key=lambda member: member[0]))
         self.close_up()
@@ -275,7 +277,7 @@ class FilesystemScan:
                 self.writer.row(GONE, bytes_to_text(path))
 
     def is_unseen(self, path: bytes) -> bool:
-        """Whether the scan has not reached a path."""
+        """Return True if the scan has not reached a path."""
         while path not in self.unlisted:
             folder = os.path.dirname(path)
             if folder == path:
@@ -299,7 +301,7 @@ class FilesystemScan:
 
 
 def mapped_files() -> set[bytes]:
-    """Files that a process has mapped for writing: it can change them without a trace in their times."""
+    """Return files that a process has mapped for writing: changes through a mapping need not show in their times."""
     found = set()
     executor = os.getppid()
     pids = own_tree(executor) if executor != 1 else filter(str.isdigit, os.listdir("/proc"))
@@ -312,7 +314,7 @@ def mapped_files() -> set[bytes]:
 
 
 def read_maps(path: str) -> Iterable[bytes]:
-    """Lines of a process's map, none when we may not read it. Nearly all have no shared mapping."""
+    """Return the lines of a process's memory map; empty without a shared writable mapping, or without access."""
     text = read_proc(path)
     if len(text) == 65536 or b"rw-s" in text or b"rwxs" in text:
         try:
@@ -327,17 +329,17 @@ def read_maps(path: str) -> Iterable[bytes]:
 
 
 class UnkeptError(Exception):
-    """A file's content cannot be kept. Says why."""
+    """A file's content cannot be kept, for the reason in the message."""
 
 
 class ContentReader:
-    """Reads files, and sends the pieces that the host does not have.
+    """A reader of files that sends pieces new to the host.
 
     Args:
-        send: takes a piece that is new; None for metadata only.
-        known: whether the host has the piece of a digest.
-        file_limit: bytes of one file.
-        limit: bytes to send.
+        send: receives each new piece; None for metadata only.
+        known: returns True if the host has the piece of a digest.
+        file_limit: maximum bytes of one file.
+        limit: maximum bytes to send.
     """
 
     def __init__(
@@ -357,15 +359,15 @@ class ContentReader:
         self.sent: set[str] = set()
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:
-        """The pieces of a file, its status when they were read, and whether it did not change meanwhile.
+        """Return the pieces of a file, its status after reading, and True if the file did not change meanwhile.
 
         Raises:
-            FileNotFoundError: it is gone, or its name leads to something else.
-            UnkeptError: it is too large, or cannot be read.
+            FileNotFoundError: if the file is gone, or its name now leads elsewhere.
+            UnkeptError: if the file is too large, or cannot be read.
         """
         fd = open_same(path, info)
         try:
-            for _ in range(TRIES):
+            for _ in range(MAX_READ_TRIES):
                 before = os.fstat(fd)
                 if before.st_size > self.file_limit:
                     raise UnkeptError("Too large to be kept")
@@ -380,7 +382,7 @@ class ContentReader:
             os.close(fd)
 
     def piece(self, fd: int, offset: int, size: int) -> tuple[int, int, str] | None:
-        """One piece; it is sent if the host does not have it."""
+        """Read one piece, and send new content to the host."""
         data = os.pread(fd, size, offset)
         while len(data) < size:
             more = os.pread(fd, size - len(data), offset + len(data))
@@ -392,7 +394,7 @@ class ContentReader:
         digest = self.sha256(data).hexdigest()
         if digest not in self.sent and not self.known(digest) and self.send:
             if len(data) > self.left:
-                raise UnkeptError("No room for it in one checkpoint")
+                raise UnkeptError(CHECKPOINT_FULL)
             self.left -= len(data)
             self.send(data)
             self.sent.add(digest)
@@ -400,14 +402,14 @@ class ContentReader:
 
 
 def same_content(before: os.stat_result, after: os.stat_result) -> bool:
-    """Whether nothing was written to an open file between two statuses."""
+    """Return True if nothing was written to an open file between two statuses."""
     return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (
         after.st_size, after.st_mtime_ns, after.st_ctime_ns,
     )  # fmt: skip
 
 
 def open_same(path: bytes, info: os.stat_result) -> int:
-    """Open a file for reading, if its name still leads to a file."""
+    """Open a file for reading, if its name still leads to a regular file."""
     fd = open_unnoticed(path, info)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -416,7 +418,7 @@ def open_same(path: bytes, info: os.stat_result) -> int:
 
 
 def open_unnoticed(path: bytes, info: os.stat_result) -> int:
-    """Open a file without a trace in its times, also one that its owner has made unreadable."""
+    """Open a file without a trace in its times, even if its owner has made it unreadable."""
     try:
         return os.open(path, OPEN_READ | os.O_NOFOLLOW | NOATIME)
     except PermissionError:
@@ -438,7 +440,7 @@ def open_unnoticed(path: bytes, info: os.stat_result) -> int:
 
 
 def parts(fd: int, info: os.stat_result) -> Iterator[tuple[int, int]]:
-    """Where a file has data, cut at multiples of the largest piece, so that a file that grows keeps its pieces."""
+    """Yield offset and length of a file's data, cut at multiples of the chunk size: a growing file keeps its pieces."""
     end = info.st_size
     if info.st_blocks * 512 >= end:
         yield from cut(0, end)
@@ -459,7 +461,6 @@ def parts(fd: int, info: os.stat_result) -> Iterator[tuple[int, int]]:
 
 
 def cut(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """A range in pieces."""
     while start < stop:
         size = min(stop, (start // CHUNK_SIZE + 1) * CHUNK_SIZE) - start
         yield start, size

@@ -1,10 +1,10 @@
-"""Closes what a sandbox with a network may not reach: the first program does it, while it may, and tries it later.
+"""Closes parts of the network around a sandbox: the first program does so, while permitted, and tests it later.
 
 Closed are the addresses of the network that the sandbox is on (the host at its gateway, the neighbours), the host at
 other bridges, metadata services of clouds, and name servers that know the neighbours; in `public` also the host's
-other addresses and all that are not of the internet. Routes alone would not do: a socket that is bound to an interface
-goes past them. So it is a filter of packets, in the sandbox's own network namespace, sent to the kernel as nftables
-messages: no program such as `nft` is needed inside.
+other addresses and all addresses outside the internet. Routes alone are not enough: a socket that is bound to an
+interface bypasses them. So this is a packet filter in the sandbox's own network namespace, sent to the kernel as
+nftables messages: no program such as `nft` is needed inside.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from typing import Any
 
 METADATA = ("169.254.0.0/16", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
-"""AWS, Google, Azure, Oracle, Alibaba and those that imitate them."""
-NO_PLACE = ("224.0.0.0/3", "ff00::/8", "fe80::/10")
-"""Addresses that only the same network answers: groups, everybody, link-local ones of IPv6."""
+"""Metadata services of AWS, Google, Azure, Oracle, Alibaba and compatible clouds."""
+LOCAL_ONLY = ("224.0.0.0/3", "ff00::/8", "fe80::/10")
+"""Multicast, broadcast and link-local addresses, which lead no farther than the local network."""
 NOT_PUBLIC = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.0.0.0/24", "192.88.99.0/24",
     "192.168.0.0/16", "198.18.0.0/15", "2001::/32", "2001:db8::/32", "2002::/16",
 )  # fmt: skip
-"""Private addresses and those of carriers, tests and transitions to IPv6 (Teredo, 6to4), which may lead to such."""
-INTERNET_6 = "2000::/3"
-"""All other addresses of IPv6 are closed: local ones, and those that hold one of IPv4 (mapped, NAT64)."""
-TRIED = ("10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.0.1", "198.18.0.1",
+"""Private, carrier and test addresses, and IPv6 transition addresses (Teredo, 6to4), which may lead to such."""
+INTERNET_IPV6 = "2000::/3"
+"""The only open IPv6 addresses in `public`: others are local, or embed an IPv4 address (mapped, NAT64)."""
+PRIVATE_PROBES = ("10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.0.1", "198.18.0.1",
          "fc00::1", "64:ff9b::a00:1", "2002:a00:1::1")  # fmt: skip
 NEIGHBOUR_DISCOVERY = (133, 135, 136, 143)
-"""Messages of ICMPv6 that the kernel sends; programs inside cannot send them."""
+"""ICMPv6 messages that the kernel sends; programs inside cannot send them."""
 DNS = 53
 MARK = 0x4C534E42
 TABLE, CHAIN = b"llm_sandbox\0", b"output\0"
@@ -54,29 +54,29 @@ REFUSALS = (
     errno.EADDRNOTAVAIL,
     errno.EAFNOSUPPORT,
 )
-"""What a packet that does not leave is answered; the last two where there is no IPv6."""
+"""Errors from sending a packet that does not leave; the last two occur without IPv6."""
 
 in_force: dict[str, Any] = {}
-"""Of this process: the order of `close_network`."""
+"""The order that `close_network` got in this process."""
 
 
 def close_network(order: dict[str, Any]) -> None:
-    """Close what is said above; to be called as root with CAP_NET_ADMIN. What cannot be done is left open.
+    """Close the addresses that the module names, as root with CAP_NET_ADMIN. Failures leave the network open.
 
-    `order`: `public`, whether only the internet stays open; `hosts`, addresses of the host to close too, and
-    whether the list is `complete`; `resolvers`, name servers to ask, where they are known; `open`, pairs of an address
-    and a port that stay open.
+    `order`: `public`, True to leave only the internet open; `hosts`, addresses of the host to close too, and
+    `complete`, True if that list is complete; `resolvers`, name servers to ask, if known; `open`, pairs of an
+    address and a port that stay open.
     """
     nets = [*own_networks()]
     in_force.update(order)
     public = order["public"]
-    told = name_server.configured()
-    knowing = [one for one in told if one.startswith("127.") or any(holds(net, one) for net in nets)]
-    asked = (public and (order["resolvers"] or name_server.external())) or told
+    configured = name_server.configured()
+    knowing = [server for server in configured if knows_neighbours(server, nets)]
+    asked = (public and (order["resolvers"] or name_server.external())) or configured
     hides = (lambda address: is_closed(address, nets)) if public else None
     original = name_server.take_over(asked, MARK, nets, hides) if public or knowing else None
     names = knowing if original is not None or public else []
-    forwards = any(one.startswith("127.") for one in told) and not public
+    forwards = any(server.startswith("127.") for server in configured) and not public
     for refuse in (reject, drop):
         try:
             install([*rules(nets, names, order, forwards, refuse)])
@@ -90,9 +90,9 @@ def close_network(order: dict[str, Any]) -> None:
 def rules(
     nets: list[str], names: list[str], order: dict[str, Any], forwards: bool, refuse: bytes
 ) -> Iterator[list[bytes]]:
-    """The rules in the order in which they are tried, each as expressions.
+    """Yield the rules in the order of evaluation, each as expressions.
 
-    `forwards`: the engine's own name server asks others from inside this namespace; they may have such addresses.
+    `forwards`: the engine's own name server asks others, perhaps at closed addresses, from inside this namespace.
     """
     yield [*meta(META_MARK, struct.pack("=I", MARK)), accept]
     for name in names:
@@ -103,29 +103,36 @@ def rules(
     for kind in NEIGHBOUR_DISCOVERY:
         discovers = [*meta(META_L4PROTO, ICMPV6), payload(2, 0, 1), compare(bytes([kind]))]
         yield [*meta(META_NFPROTO, b"\x0a"), *discovers, accept]
-    elsewhere = [*METADATA, *(one for one in order["hosts"] if not any(holds(net, one) for net in nets))]
+    elsewhere = [*METADATA, *(host for host in order["hosts"] if not any(holds(net, host) for net in nets))]
     for net in elsewhere if forwards else ():
         for protocol in (UDP, TCP):
             yield [*destination(net), *to_port(protocol, DNS), accept]
-    closed = [*nets, *elsewhere, *NO_PLACE]
+    closed = [*nets, *elsewhere, *LOCAL_ONLY]
     if order["public"]:
         closed += NOT_PUBLIC
-        yield [*destination(INTERNET_6, DIFFERENT), refuse]
+        yield [*destination(INTERNET_IPV6, DIFFERENT), refuse]
     for net in closed:
         yield [*destination(net), refuse]
 
 
+def knows_neighbours(server: str, nets: Iterable[str]) -> bool:
+    """Return True for a name server of the engine: on loopback, or on the sandbox's own networks."""
+    return server.startswith("127.") or any(holds(net, server) for net in nets)
+
+
 def is_closed(address: str, nets: Iterable[str]) -> bool:
-    """Whether `public` closes an address, written as numbers; `nets` are the sandbox's own networks."""
-    closed = [*nets, *in_force["hosts"], *METADATA, *NO_PLACE, *NOT_PUBLIC]
-    return (":" in address and not holds(INTERNET_6, address)) or any(holds(net, address) for net in closed)
+    """Return True if `public` closes a numeric address; `nets` are the sandbox's own networks."""
+    closed = [*nets, *in_force["hosts"], *METADATA, *LOCAL_ONLY, *NOT_PUBLIC]
+    return (":" in address and not holds(INTERNET_IPV6, address)) or any(
+        holds(net, address) for net in closed
+    )
 
 
 # ------------------------------------------------------------------------------------------------- addresses
 
 
 def own_networks() -> Iterator[str]:
-    """The networks that this namespace is on, as ADDRESS/BITS."""
+    """Yield the networks that this namespace is on, as ADDRESS/BITS."""
     for fields in table("/proc/net/route"):
         if fields[1:3] != ["00000000", "00000000"] and fields[2] == "00000000" and fields[0] != "lo":
             address = struct.pack("<I", int(fields[1], 16))
@@ -136,14 +143,14 @@ def own_networks() -> Iterator[str]:
 
 
 def gateways() -> Iterator[str]:
-    """Where packets for elsewhere go."""
+    """Yield the addresses of the default routes."""
     for fields in table("/proc/net/route"):
         if fields[1] == "00000000" and fields[2] != "00000000":
             yield socket.inet_ntop(socket.AF_INET, struct.pack("<I", int(fields[2], 16)))
 
 
 def table(path: str, skip: int = 1) -> list[list[str]]:
-    """The lines of a table of /proc, in fields; nothing when there is none."""
+    """Return the lines of a table of /proc, split into fields; empty without such a table."""
     try:
         with open(path) as file:
             return [line.split() for line in file][skip:]
@@ -152,7 +159,7 @@ def table(path: str, skip: int = 1) -> list[list[str]]:
 
 
 def parsed(net: str) -> tuple[int, bytes, bytes]:
-    """Version, address and mask of ADDRESS or ADDRESS/BITS."""
+    """Return version, address and mask of ADDRESS or ADDRESS/BITS."""
     address, _, bits = net.partition("/")
     version = 6 if ":" in address else 4
     packed = socket.inet_pton(FAMILIES[version], address)
@@ -162,12 +169,12 @@ def parsed(net: str) -> tuple[int, bytes, bytes]:
 
 
 def masked(packed: bytes, mask: bytes) -> bytes:
-    """The bits of an address that a mask has."""
+    """Apply a mask to an address."""
     return (int.from_bytes(packed, "big") & int.from_bytes(mask, "big")).to_bytes(len(mask), "big")
 
 
 def holds(net: str, address: str) -> bool:
-    """Whether an address lies in a network."""
+    """Return True if an address lies in a network."""
     version, start, mask = parsed(net)
     other, packed, _ = parsed(address)
     return version == other and masked(packed, mask) == start
@@ -177,47 +184,47 @@ def holds(net: str, address: str) -> bool:
 
 
 def attribute(kind: int, content: bytes) -> bytes:
-    """An attribute, as every message is made of."""
+    """Return one netlink attribute, padded to 4 bytes."""
     return struct.pack("=HH", len(content) + 4, kind) + content + bytes(-len(content) % 4)
 
 
 def nested(kind: int, *attributes: bytes) -> bytes:
-    """An attribute of attributes."""
+    """Return an attribute that contains attributes."""
     return attribute(kind | NESTED, b"".join(attributes))
 
 
 def number(kind: int, value: int) -> bytes:
-    """An attribute that is a number."""
+    """Return an attribute with a 32-bit number."""
     return attribute(kind, struct.pack(">I", value))
 
 
 def expression(name: bytes, *attributes: bytes) -> bytes:
-    """One step of a rule."""
+    """Return one step of a rule."""
     return nested(1, attribute(1, name + b"\0"), nested(2, *attributes))
 
 
 def verdict(code: int) -> bytes:
-    """What becomes of the packet."""
+    """Return the step that decides about the packet."""
     return expression(b"immediate", number(1, 0), nested(2, nested(2, number(1, code))))
 
 
 def compare(value: bytes, how: int = EQUAL) -> bytes:
-    """The rule applies only when the register holds `value`, or, with `DIFFERENT`, another."""
+    """Continue the rule only if the register holds `value`, or, with `DIFFERENT`, another value."""
     return expression(b"cmp", number(1, 1), number(2, how), nested(3, attribute(1, value)))
 
 
 def meta(key: int, value: bytes) -> list[bytes]:
-    """What the kernel knows of the packet is `value`."""
+    """Match packets whose metadata `key` is `value`."""
     return [expression(b"meta", number(1, 1), number(2, key)), compare(value)]
 
 
 def payload(base: int, offset: int, size: int) -> bytes:
-    """Load bytes of a header of the packet."""
+    """Load bytes of a packet header into the register."""
     return expression(b"payload", number(1, 1), number(2, base), number(3, offset), number(4, size))
 
 
 def destination(net: str, how: int = EQUAL) -> list[bytes]:
-    """The packet goes to this network or address, or, with `DIFFERENT`, to another of the same version."""
+    """Match packets to this network or address, or, with `DIFFERENT`, to others of the same IP version."""
     version, address, mask = parsed(net)
     offset = 16 if version == 4 else 24
     bits = nested(4, attribute(1, mask)), nested(5, attribute(1, bytes(len(mask))))
@@ -227,17 +234,17 @@ def destination(net: str, how: int = EQUAL) -> list[bytes]:
 
 
 def to_port(protocol: bytes, port: int) -> list[bytes]:
-    """The packet is of this protocol and goes to this port."""
+    """Match packets of this protocol to this port."""
     return [*meta(META_L4PROTO, protocol), payload(2, 2, 2), compare(struct.pack(">H", port))]
 
 
 accept, drop = verdict(1), verdict(0)
 reject = expression(b"reject", number(1, 2), attribute(2, b"\x03"))
-"""As administratively prohibited, so that nobody waits for an answer."""
+"""Answer as administratively prohibited, so that programs fail at once instead of waiting."""
 
 
 def install(all_rules: Iterable[list[bytes]]) -> None:
-    """Make a table with these rules for what leaves the namespace: all of it or nothing. Raises OSError."""
+    """Install a table with these rules for outgoing packets: all or nothing. Raises OSError."""
     hook = nested(4, number(1, 3), number(2, 0))
     chain = (attribute(1, TABLE), attribute(3, CHAIN), hook, number(5, 1), attribute(7, b"filter\0"))
     messages = [(NEW_TABLE, attribute(1, TABLE)), (NEW_CHAIN, b"".join(chain))]
@@ -264,7 +271,7 @@ def install(all_rules: Iterable[list[bytes]]) -> None:
 
 
 def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> bytes:
-    """A request; those of nftables (not the marks around a batch) are to be confirmed."""
+    """Return a netlink message; requests to nftables (not the batch marks) ask for a confirmation."""
     flags = 0x1 if subsystem else 0x1 | 0x4 | 0x400 | 0x800
     head = struct.pack("=IHHII", 20 + len(content), kind, flags, sequence, 0)
     return head + struct.pack(">BBH", 0 if subsystem else INET, 0, subsystem) + content
@@ -274,31 +281,32 @@ def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> byt
 
 
 def reachable() -> dict[str, bool]:
-    """What is open after all, found out by sending; nothing when there is no network."""
-    own = list(gateways())
-    if not own:
+    """Send probe packets and return for each closed place True if still reachable; empty without a network."""
+    hosts = list(gateways())
+    if not hosts:
         return {}
     nets = list(own_networks())
     servers = {*name_server.asked(), *name_server.configured()}
-    knowing = [one for one in servers if one.startswith("127.") or any(holds(net, one) for net in nets)]
     found = {
-        "the gateway": any(goes_out(one, PROBE_PORT) for one in own),
+        "the gateway": any(goes_out(host, PROBE_PORT) for host in hosts),
         "metadata services": goes_out("169.254.169.254", PROBE_PORT),
-        "names of neighbours": any(goes_out(one, DNS) for one in knowing),
+        "names of neighbours": any(
+            goes_out(server, DNS) for server in servers if knows_neighbours(server, nets)
+        ),
     }
     if in_force.get("complete"):
-        found["the host's other addresses"] = any(goes_out(one, PROBE_PORT) for one in in_force["hosts"])
+        found["the host's other addresses"] = any(goes_out(host, PROBE_PORT) for host in in_force["hosts"])
     if in_force.get("public"):
-        found["private addresses"] = any(goes_out(one, PROBE_PORT) for one in TRIED)
+        found["private addresses"] = any(goes_out(probe, PROBE_PORT) for probe in PRIVATE_PROBES)
     return found
 
 
 def goes_out(address: str, port: int) -> bool:
-    """Whether a packet for there leaves."""
+    """Return True if a packet to this address leaves."""
     family = FAMILIES[parsed(address)[0]]
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as one:
-            one.sendto(b"\0", (address, port))
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.sendto(b"\0", (address, port))
     except OSError as error:
         return error.errno not in REFUSALS
     return True

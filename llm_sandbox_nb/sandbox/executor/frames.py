@@ -1,4 +1,4 @@
-"""Frames: their format, the pipe to the host that carries them, and the small helpers that all modules use.
+"""Frames: their format, the pipe to the host, and the small helpers that all modules use.
 
 The format is a deliberate copy of `sandbox/protocol/frames.py`, which cannot be imported inside a sandbox.
 """
@@ -23,18 +23,18 @@ MAGIC = b"LS"
 MAX_PAYLOAD = 64 * 1024
 REQUEST, DATA, END, STDOUT, STDERR, GAP, RESPONSE, CANCEL, HELLO, PING, PONG, ACK, BYE = range(1, 14)
 PIPE_READ = 256 * 1024
-OUT_HIGH = 1024 * 1024  # stop reading commands' output when so much waits for the host
-OUT_LOW = 256 * 1024
-ACK_EVERY = 256 * 1024  # a quarter of what the host sends ahead: it never waits for less
+PAUSE_ABOVE_BYTES = 1024 * 1024  # waiting for the host: then commands' output is not read
+RESUME_BELOW_BYTES = 256 * 1024
+ACK_EVERY_BYTES = 256 * 1024  # a quarter of the host's window, so that the host never has to wait for an ACK
 
 
 def text_to_bytes(text: str) -> bytes:
-    """A name from JSON, as the bytes that the kernel knows."""
+    """Return a name from JSON as the bytes that the kernel knows."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def bytes_to_text(data: bytes) -> str:
-    """The reverse of `text_to_bytes`."""
+    """Undo `text_to_bytes`."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -45,20 +45,41 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def write_pending(fd: int, pending: list[memoryview]) -> tuple[int, bool]:
+    """Write as much of `pending` as a non-blocking descriptor accepts, and remove those bytes from the list.
+
+    Returns:
+        The number of bytes written, and False if nobody reads the descriptor any more.
+    """
+    total = 0
+    while pending:
+        try:
+            written = os.write(fd, pending[0])
+        except BlockingIOError:
+            break
+        except OSError:
+            return total, False
+        total += written
+        pending[0] = pending[0][written:]
+        if not pending[0]:
+            pending.pop(0)
+    return total, True
+
+
 def dump(value: object) -> bytes:
-    """JSON in ASCII."""
+    """Return compact JSON in ASCII."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def quietly_close(*fds: int) -> None:
-    """Close descriptors; -1 stands for one that is closed already."""
+    """Close descriptors; -1 stands for a closed one."""
     for fd in fds:
         if fd >= 0:
             os.close(fd)
 
 
 class HostPipe(EventLoop):
-    """Frames on fd 0 and fd 1, at the pace at which the host reads them."""
+    """Frames on fd 0 and fd 1, at the pace of the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,34 +97,33 @@ class HostPipe(EventLoop):
         raise NotImplementedError
 
     def leave(self) -> NoReturn:
-        """The host is gone for good."""
+        """End the executor: the host is gone for good."""
         raise NotImplementedError
 
     def send(self, kind: int, number: int, payload: bytes) -> None:
-        """Queue a frame; the loop sends it in its next round."""
+        """Queue a frame; the loop sends all queued frames in its next round."""
         check = zlib.crc32(payload, zlib.crc32(CHECKED.pack(MAGIC, kind, number, len(payload))))
         self.outgoing.append(HEADER.pack(MAGIC, kind, number, len(payload), check) + payload)
         self.outgoing_size += HEADER.size + len(payload)
 
     def acknowledge(self, number: int, size: int) -> None:
-        """Count bytes of a body that have been used; the loop sends the count in its next round."""
+        """Count consumed bytes of a body; the loop reports them in its next round."""
         if size:
             self.acknowledged[number] = self.acknowledged.get(number, 0) + size
 
     def flush(self) -> None:
-        """Write as much as the pipe takes, and stop reading commands' output while it takes too little."""
-        for number in [number for number, size in self.acknowledged.items() if size >= ACK_EVERY]:
+        """Write as much as the pipe accepts, and pause reading commands' output while too much waits."""
+        for number in [number for number, size in self.acknowledged.items() if size >= ACK_EVERY_BYTES]:
             self.send(ACK, number, dump({"bytes": self.acknowledged.pop(number)}))
         self.write_outgoing()
         if self.outgoing:
             self.watch(1, OUT, lambda _: None)
         elif 1 in self.handlers:
             self.unwatch(1)
-        if self.paused != (self.outgoing_size > (OUT_LOW if self.paused else OUT_HIGH)):
+        if self.paused != (self.outgoing_size > (RESUME_BELOW_BYTES if self.paused else PAUSE_ABOVE_BYTES)):
             self.pause_outputs(not self.paused)
 
     def write_outgoing(self) -> None:
-        """Write as much as the pipe takes."""
         while self.outgoing:
             data = self.outgoing[0] if len(self.outgoing) == 1 else b"".join(self.outgoing[:8])
             try:
@@ -118,7 +138,7 @@ class HostPipe(EventLoop):
                 break
 
     def read_frames(self) -> None:
-        """Handle what the host has sent. An end of file means that it can never come back."""
+        """Handle frames from the host. An end of file means that the host can never come back."""
         try:
             data = os.read(0, PIPE_READ)
         except BlockingIOError:
@@ -134,7 +154,7 @@ class HostPipe(EventLoop):
             self.handle(*frame)
 
     def next_frame(self) -> tuple[int, int, bytes] | None:
-        """The next whole and valid frame; anything else is skipped, so a new owner can start anywhere."""
+        """Return the next valid frame, or None. Other bytes are skipped, so a new owner can start anywhere."""
         buffer = self.incoming
         while True:
             start = buffer.find(MAGIC)

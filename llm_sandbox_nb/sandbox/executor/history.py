@@ -1,4 +1,4 @@
-"""Checkpoints and restores: their requests, and the child that remembers all files. README.md has the records."""
+"""Checkpoints and restores: their requests, and the child that remembers all files. README.md describes the records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 from .children import ServiceProcess
 from .event_loop import OUT
-from .frames import STDOUT, dump
+from .frames import STDOUT, dump, write_pending
 from .processes import send_signal
 from .records import SHELL, TOP, RestorePack
 from .request import RESTORE, Request, describe_error
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from .shell import Shell
 
 READY = b"ready"
-SHELL_TRY = 0.005  # seconds between two looks whether the old shell has ended
-KILLED = {"error": {"kind": "internal", "message": "what remembers the files was killed; ask again"}}
+SHELL_POLL_SECONDS = 0.005  # between two checks if the old shell has ended
+KILLED_OUTCOME = {
+    "error": {"kind": "internal", "message": "the process with the file history was killed; try again"}
+}
 
 
 class HistoryService(ServiceProcess):
-    """The child that remembers all files, as the event loop sees it. The first request starts it."""
+    """The event loop's side of the child that remembers all files. The first request starts the child."""
 
     def __init__(self, executor: ExecutorContext, shell: Shell, watcher: ChangeWatcher, epoch: Epoch) -> None:
         super().__init__(executor)
@@ -53,12 +55,10 @@ class HistoryService(ServiceProcess):
             self.current.child_died()
 
     def ask(self, request: HistoryRequest) -> None:
-        """Serve a request when its turn comes."""
         self.queue.append(request)
         self.next()
 
     def next(self) -> None:
-        """Begin the next request."""
         while not self.current and self.queue:
             request = self.queue.pop(0)
             try:
@@ -72,32 +72,25 @@ class HistoryService(ServiceProcess):
             request.start()
 
     def ended(self, request: HistoryRequest) -> None:
-        """A request has been answered."""
+        """Begin the next request after an answered one."""
         if self.current is request:
             self.current = None
             self.next()
 
     def put(self, data: bytes) -> None:
-        """Write to the child, as soon as it reads."""
+        """Queue bytes for the child."""
         self.pending.append(memoryview(data))
         self.pump()
 
     def pump(self) -> None:
-        """Write as much as the child takes."""
-        while self.pending:
-            try:
-                written = os.write(self.requests_w, self.pending[0])
-            except BlockingIOError:
-                self.executor.watch(self.requests_w, OUT, lambda _: self.pump())
-                return
-            except OSError:
-                self.pending = []
-                break
-            if self.current:
-                self.current.acknowledge_body(written)
-            self.pending[0] = self.pending[0][written:]
-            if not self.pending[0]:
-                self.pending.pop(0)
+        """Write as much as the child accepts."""
+        written, has_reader = write_pending(self.requests_w, self.pending)
+        if self.current:
+            self.current.acknowledge_body(written)
+        if has_reader and self.pending:
+            self.executor.watch(self.requests_w, OUT, lambda _: self.pump())
+            return
+        self.pending = []
         if self.requests_w >= 0:
             self.executor.unwatch(self.requests_w)
 
@@ -112,12 +105,12 @@ class HistoryService(ServiceProcess):
     # ---------------------------------------------------------------------------------- while files are restored
 
     def stop_everything(self) -> bool:
-        """End all other requests and all commands; False when some could not be killed."""
+        """End all other requests and all commands. Returns False if some could not be killed."""
         self.executor.hold_files(RESTORE)
         return self.executor.stop_everything([*self.queue, self.current])
 
     def release_files(self) -> None:
-        """The files are in place: commands and file operations may run, after a new first look."""
+        """Let commands and file operations run again after a restore, once the watcher has restarted."""
         self.watcher.restart()
         self.executor.release_files(RESTORE)
 
@@ -136,28 +129,28 @@ class HistoryRequest(Request):
         self.history.ask(self)
 
     def start(self) -> None:
-        """It is this request's turn."""
+        """Begin, now that no other request is being served."""
         raise NotImplementedError
 
     def take_data(self, data: bytes) -> None:
-        """The child has written data."""
+        """Handle data that the child has written."""
         raise NotImplementedError
 
     def files_done(self, outcome: dict[str, Any]) -> None:
-        """The child has done its part."""
+        """Handle the outcome of the child."""
         raise NotImplementedError
 
     def child_died(self) -> None:
-        """The child was killed."""
-        self.files_done(dict(KILLED))
+        """Handle the end of a child that was killed."""
+        self.files_done(dict(KILLED_OUTCOME))
 
     def acknowledge_body(self, size: int) -> None:
-        """The child has read so much of what was put."""
+        """Handle the number of bytes that the child has read."""
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Respond, and let the next request begin."""
         if self.timed and "error" in outcome:
-            outcome = {"error": {"kind": "timed_out", "message": "it took too long"}}
+            outcome = {"error": {"kind": "timed_out", "message": "the operation took too long"}}
         self.respond(outcome)
         self.history.ended(self)
 
@@ -172,13 +165,13 @@ class HistoryRequest(Request):
         """End the request by force."""
         if self in self.history.queue:
             self.history.queue.remove(self)
-            self.finish(dict(KILLED))
+            self.finish(dict(KILLED_OUTCOME))
         else:
             send_signal(self.history.pid, signal.SIGKILL)
 
 
 class CheckpointRequest(HistoryRequest):
-    """Report what differs from an earlier checkpoint."""
+    """A request for the differences from an earlier checkpoint."""
 
     def __init__(self, history: HistoryService, number: int, params: dict[str, Any]) -> None:
         super().__init__(history, number, params)
@@ -196,7 +189,7 @@ class CheckpointRequest(HistoryRequest):
         self.send(STDOUT, data)
 
     def child_died(self) -> None:
-        """It was killed, perhaps before we asked; then another can still report everything."""
+        """Retry with a new child, which can still report everything, if no data was sent yet."""
         if self.sent or self.retried or self.timed or self.done:
             super().child_died()
         else:
@@ -205,7 +198,7 @@ class CheckpointRequest(HistoryRequest):
             self.history.ended(self)
 
     def shell_done(self, why: str) -> None:
-        """The state of the shell is known, or why there is none."""
+        """Handle the end of saving the shell's state; `why` is the reason if there is none."""
         self.why_no_shell = why
         self.finish_if_done()
 
@@ -214,7 +207,7 @@ class CheckpointRequest(HistoryRequest):
         self.finish_if_done()
 
     def finish_if_done(self) -> None:
-        """Respond when both parts are done."""
+        """Respond once files and shell are done."""
         outcome, why = self.files, self.why_no_shell
         if outcome is None or (why is None and "error" not in outcome):
             return
@@ -227,16 +220,16 @@ class CheckpointRequest(HistoryRequest):
         self.finish(outcome)
 
     def cancel(self) -> None:
-        """Drop the result; the child still finishes, so that it keeps what it remembers."""
+        """Drop the result; the child still finishes, so that its memory stays valid."""
         if self in self.history.queue:
             self.abort()
         elif not self.silent:
-            self.respond(dict(KILLED))
+            self.respond(dict(KILLED_OUTCOME))
             self.silent = True
 
 
 class RestoreRequest(HistoryRequest):
-    """Make the files, and the shell, what they were."""
+    """A request to restore the files and the shell of a checkpoint."""
 
     def __init__(self, history: HistoryService, number: int, params: dict[str, Any]) -> None:
         super().__init__(history, number, params)
@@ -256,7 +249,7 @@ class RestoreRequest(HistoryRequest):
         self.pass_on(bytes(5))
 
     def pass_on(self, data: bytes) -> None:
-        """Write a piece of the plan to the child, once it is our turn."""
+        """Write a piece of the plan to the child once this request is being served."""
         if not self.started:
             self.body.append(data)
             return
@@ -265,7 +258,7 @@ class RestoreRequest(HistoryRequest):
         self.history.put(data)
 
     def acknowledge_body(self, size: int) -> None:
-        """The host counts the body alone, not our line before it nor the end after it."""
+        """Acknowledge the body alone, without the line before the body or the end mark."""
         head = min(size, self.head_left)
         self.head_left -= head
         body = min(size - head, self.unacknowledged)
@@ -284,7 +277,7 @@ class RestoreRequest(HistoryRequest):
             self.pass_on(data)
 
     def ask(self) -> None:
-        """Send the child the request; a pack is in its place by now."""
+        """Send the request to the child; a pack is in place by now."""
         self.asked = True
         params = {name: self.params.get(name) for name in ("op", "id", "since", "pack")}
         line = dump({**params, "top_time": self.top_time}) + b"\n"
@@ -295,40 +288,40 @@ class RestoreRequest(HistoryRequest):
         self.state += data
 
     def child_died(self) -> None:
-        """It was killed, by us after an error; once the files are in place it is not needed."""
+        """Handle the end of the child: not an error once the files are in place."""
         if self.files is None:
             super().child_died()
         elif "error" in self.files:
             self.start_shell()
 
     def abort(self) -> None:
-        """Once the files are in place there is nothing to end: the shell starts, or has had its time."""
+        """End the request by force; once the files are in place, only the shell can be late."""
         if self.files is None:
             super().abort()
         elif self.timed:
             self.history.release_files()
             if not self.history.shell.pid:
                 self.history.shell.start()
-            self.shell_done("it took too long")
+            self.shell_done("restoring the shell took too long")
 
     def files_done(self, outcome: dict[str, Any]) -> None:
         self.files = outcome
         if "error" in outcome and self.params.get("pack"):
-            # A child that was stopped before it came to the pack has left it in its folder.
+            # A child that was killed before it reached the pack has left the file in its folder.
             RestorePack(self.params["pack"], self.top_time).close()
         if "error" in outcome and self.history.pid:
-            # It would take what is left of the plan, some of which may still arrive, for its next request.
+            # Else the child would read the rest of the plan, which may still arrive, as its next request.
             send_signal(self.history.pid, signal.SIGKILL)
         else:
             self.start_shell()
 
     def start_shell(self) -> None:
-        """Start a new shell as soon as the old one has ended; until then no other shell replaces it."""
+        """Start a new shell once the old one has ended."""
         if self.done:
             return
         shell = self.history.shell
         if shell.pid:
-            self.executor.after(SHELL_TRY, self.start_shell)
+            self.executor.after(SHELL_POLL_SECONDS, self.start_shell)
             return
         self.history.release_files()
         state = self.state if self.files and "error" not in self.files else b""
@@ -339,8 +332,8 @@ class RestoreRequest(HistoryRequest):
             self.shell_done("")
 
     def shell_done(self, why: str) -> None:
-        """The shell has its state, or what could be restored of it."""
-        outcome = self.files or dict(KILLED)
+        """Respond; `why` is the part of the shell's state that could not be restored."""
+        outcome = self.files or dict(KILLED_OUTCOME)
         if "error" not in outcome:
             self.history.shell_state.sent = (self.params["id"], self.state)
             outcome["shell"] = why

@@ -12,7 +12,7 @@ import time
 
 from .change_watcher import ChangesRequest, ChangeWatcher
 from .children import FILE_OPERATIONS, ExecRequest, FileRequest
-from .disk_watch import DiskWatch, describe_disk
+from .disk_watch import DiskUsage, DiskWatch, describe_disk
 from .event_loop import IN
 from .frames import (
     BYE,
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
     from .history import HistoryService
 
 VERSION = 1
-IO_URING_SETUP = 425
+IO_URING_SETUP = 425  # a system call
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 GET_KEYRING_ID, SESSION_KEYRING = 0, -3
 AF_VSOCK, SOCK_STREAM = 40, 1
-REFUSALS = (errno.EPERM, errno.ENOSYS, errno.EACCES)
-REMOVE = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwx -- "$1"; rm -rf -- "$1"; }'
+CALL_REFUSALS = (errno.EPERM, errno.ENOSYS, errno.EACCES)
+REMOVE_SCRIPT = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwx -- "$1"; rm -rf -- "$1"; }'
 
 
 class Executor(HostPipe):
-    """Serves one host until it leaves, or sends nothing for longer than the lease."""
+    """Serves one host until the host leaves, or is silent for longer than the lease."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Executor(HostPipe):
         self.set_up_process()
         self.shell = Shell(self)
         self.watcher = ChangeWatcher(self)
-        if "executor.name_server" in sys.modules:  # the first program has closed the network
+        if "executor.name_server" in sys.modules:  # then the first program has closed the network
             from .name_server import NameServer
 
             NameServer(self)
@@ -92,7 +92,7 @@ class Executor(HostPipe):
         self.history: HistoryService | None = None
 
     def set_up_process(self) -> None:
-        """Set up signals and the flags of our process."""
+        """Set up signals and process flags."""
         for number in IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         wake_r, wake_w = os.pipe()
@@ -106,7 +106,6 @@ class Executor(HostPipe):
             prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def handle(self, kind: int, number: int, payload: bytes) -> None:
-        """Handle one frame of the host."""
         request = self.requests.get(number)
         if kind == REQUEST:
             self.begin(number, payload)
@@ -124,12 +123,12 @@ class Executor(HostPipe):
             request.cancel()
 
     def begin(self, number: int, payload: bytes) -> None:
-        """Start a request, or say what is wrong with it."""
+        """Start a request, or respond with the error in its arguments."""
         try:
             params = json.loads(payload)
             problem = problem_of(params)
         except (ValueError, RecursionError):
-            params, problem = {}, "the request is malformed: no JSON"
+            params, problem = {}, "the request is malformed: not JSON"
         if problem:
             Request(self, number, params).fail("internal", problem)
             return
@@ -140,7 +139,7 @@ class Executor(HostPipe):
             request.respond({"error": describe_error(error)})
 
     def new_request(self, number: int, params: dict[str, Any]) -> Request:
-        """The request for an operation. Modules that few sandboxes need are compiled when they are needed."""
+        """Return the request for an operation. The import compiles rarely needed modules on first use."""
         operation = params["op"]
         if operation == "run":
             return ShellCommand(self.shell, number, params)
@@ -173,7 +172,7 @@ class Executor(HostPipe):
         return TerminalRequest(self, number, params)
 
     def open_door(self, port: int) -> DoorListener:
-        """The only way out of the sandbox, which listens at `port`; 0 is for one that listens already."""
+        """Return the door, the only way out of the sandbox; `port` is 0 if a door already listens."""
         from .door import DoorListener
 
         self.door = self.door or DoorListener(self)
@@ -182,7 +181,7 @@ class Executor(HostPipe):
         return self.door
 
     def welcome(self, hello: dict[str, Any]) -> None:
-        """A new owner: cancel what the old one asked for, make the directories, and introduce ourselves."""
+        """Serve a new owner: cancel requests of the old owner, make the directories, and answer with the facts."""
         if self.owned:
             self.drop_old_owner()
         self.lease = float(hello.get("lease", self.lease))
@@ -202,7 +201,7 @@ class Executor(HostPipe):
         )
         answer["calls"] = open_calls()
         if "disk" in hello:
-            self.disk_watch.watch(*(int(limit or 0) for limit in hello["disk"]))
+            self.disk_watch.watch(DiskUsage(*(int(limit or 0) for limit in hello["disk"])))
         answer["disk"] = describe_disk(self.disk_watch.limits, self.remove)
         if "door" in hello:
             self.open_door(int(hello["door"]))
@@ -220,7 +219,7 @@ class Executor(HostPipe):
             self.watcher.start()
 
     def drop_old_owner(self) -> None:
-        """Cancel its requests and drop its output; zeros end a frame of which only a part was sent."""
+        """Cancel the old owner's requests and output; zeros complete a frame that was sent in part."""
         requests, self.requests = list(self.requests.values()), {}
         for request in requests:
             request.silent = True
@@ -241,7 +240,7 @@ class Executor(HostPipe):
             os._exit(254)
 
     def forget(self, number: int) -> None:
-        """A request has been answered."""
+        """Drop a request that was answered."""
         self.requests.pop(number, None)
         self.acknowledged.pop(number, None)
 
@@ -255,11 +254,11 @@ class Executor(HostPipe):
             action()
 
     def hold_files(self, reason: str) -> None:
-        """Let commands and file operations wait."""
+        """Make commands and file operations wait."""
         self.holds.add(reason)
 
     def release_files(self, reason: str) -> None:
-        """End a hold. With the last one, everything that waits starts."""
+        """End a hold. After the last hold, start everything that waits."""
         self.holds.discard(reason)
         if self.holds:
             return
@@ -271,18 +270,18 @@ class Executor(HostPipe):
     # -------------------------------------------------------------------------------------------- processes
 
     def helper_pids(self) -> set[int]:
-        """Children that no command started."""
+        """Return children that no command started."""
         return self.helpers | self.services | self.keepers
 
     def stop_everything(self, spare: Collection[object]) -> bool:
-        """Cancel all requests but `spare` and kill all commands; False when one could not be killed."""
+        """Cancel all requests but `spare` and kill all commands. Returns False if one could not be killed."""
         for request in list(self.requests.values()):
             if request not in spare:
                 request.cancel()
         return kill_all(lambda: descendants(process_table(), os.getpid(), self.services))
 
     def reap(self, wake_r: int) -> None:
-        """Children have ended."""
+        """Collect ended children and call their handlers."""
         try:
             os.read(wake_r, 4096)
         except BlockingIOError:
@@ -299,16 +298,16 @@ class Executor(HostPipe):
                 ended(status)
 
     def spill_path(self, number: int) -> bytes:
-        """Where the whole output of a request goes when it is too large to be sent."""
+        """Return the file for the whole output of a request if that is too large to be sent."""
         return self.spill + b"/%d-%x.out" % (number, time.time_ns())
 
     def leave(self) -> NoReturn:
-        """End everything. When PID 1 ends, the kernel kills the rest; elsewhere we kill our descendants."""
+        """End everything. When PID 1 ends, the kernel kills the rest; elsewhere the executor kills its descendants."""
         if os.getpid() != 1:
             kill_all(lambda: descendants(process_table(), os.getpid(), set()))
         if self.remove:
             os.chdir("/")
-            os.execvp("sh", ["sh", "-c", REMOVE, "sh", self.remove])
+            os.execvp("sh", ["sh", "-c", REMOVE_SCRIPT, "sh", self.remove])
         os._exit(0)
 
     def loop(self) -> None:
@@ -319,16 +318,16 @@ class Executor(HostPipe):
                 self.leave()
             delay = min(self.run_timers(), until_lease)
             self.flush()
-            self.wait(delay + 0.0005)
+            self.wait(delay + 0.0005)  # so that the timer is surely due afterwards
             self.flush()
 
 
 def open_calls() -> dict[str, bool]:
-    """What a system-call filter should refuse, and whether it can be used: tried, because a filter cannot be read."""
+    """Return for each system call that a filter should refuse True if usable; tested, as a filter cannot be read."""
     made: int = ctypes.CDLL(None).socket(AF_VSOCK, SOCK_STREAM | os.O_CLOEXEC, 0)
     if made >= 0:
         os.close(made)
-    return {  # the arguments do nothing
+    return {  # these arguments have no effect
         "io_uring": answers_call(IO_URING_SETUP, 0, None),
         "kernel keys": answers_call(KEYCTL.get(os.uname().machine, -1), GET_KEYRING_ID, SESSION_KEYRING, 0),
         "vsock": made >= 0,
@@ -336,11 +335,11 @@ def open_calls() -> dict[str, bool]:
 
 
 def answers_call(number: int, *arguments: int | None) -> bool:
-    """Whether a system call gets as far as the kernel's own code, which then finds fault with the arguments."""
+    """Return True if a system call reaches the kernel's own code, which then rejects the arguments."""
     libc = ctypes.CDLL(None, use_errno=True)
     if number < 0 or libc.syscall(number, *arguments) != -1:
         return number >= 0
-    return ctypes.get_errno() not in REFUSALS
+    return ctypes.get_errno() not in CALL_REFUSALS
 
 
 def main() -> None:

@@ -1,19 +1,19 @@
-"""Processes that the kernel has killed because the sandbox's memory was used up, as its cgroup counts them."""
+"""Processes that the kernel killed because the sandbox's memory was used up, as counted by its cgroup."""
 
 from __future__ import annotations
 
 KILLED_CODE = 128 + 9
-"""The exit code of a command that was killed by signal 9."""
+"""Exit code of a command that was killed by signal 9."""
 _UNLIMITED = 1 << 60
 _PLACES = (
     ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.max"),
     ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-"""Where cgroups of version 2 and 1 have the count and the limit."""
+"""Files with the count and with the limit, in cgroups of version 2 and 1."""
 
 
 def memory_kills() -> int:
-    """How many processes were killed so far; 0 where no cgroup tells."""
+    """Return the number of processes killed so far; 0 without a readable cgroup."""
     for events, _ in _PLACES:
         for line in _read(events).splitlines():
             name, _, count = line.partition(" ")
@@ -23,7 +23,7 @@ def memory_kills() -> int:
 
 
 def describe_memory_kill() -> str:
-    """What the model reads of a command that was killed so."""
+    """Return the notice for the model about a command that was killed for memory."""
     for _, limit in _PLACES:
         text = _read(limit).strip()
         if text.isdigit() and int(text) < _UNLIMITED:

@@ -1,4 +1,4 @@
-"""Mounts: which parts of the filesystem commands can write to, and what in them is still as in the image."""
+"""Mounts: parts of the filesystem that commands can write to, and how to detect files that are as in the image."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ if TYPE_CHECKING:
 
         path: bytes
         base: int
-        """How to know what is as in the image: `FOLDER_BASE`, `FILE_BASE`, or 0 if that cannot be known."""
+        """Kind of test for files as in the image: `FOLDER_BASE`, `FILE_BASE`, or 0 if they cannot be detected."""
 else:
     from collections import namedtuple
 
     Mount = namedtuple("Mount", "path base")
 
-PSEUDO = frozenset(
+PSEUDO_FILESYSTEMS = frozenset(
     b"autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl hugetlbfs mqueue"
     b" nsfs proc pstore rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
 )
-MARGIN = 20_000_000  # nanoseconds by which the clock of files may be behind ours
-PREPARING = 3_000_000_000  # nanoseconds that an engine may take to prepare its own folders in a new sandbox
+CLOCK_MARGIN_NS = 20_000_000  # by which the clock of files may be behind `time.time_ns`
+PREPARATION_NS = 3_000_000_000  # for an engine to prepare its own folders in a new sandbox
 FOLDER_BASE, FILE_BASE = 1, 2  # an overlay; a single file that the engine made before the start
 AT_FDCWD, AT_SYMLINK_NOFOLLOW, STATX_BTIME = -100, 0x100, 0x800
-OVERLAY = "/sys/module/overlay/parameters/"
+OVERLAY_PARAMETERS = "/sys/module/overlay/parameters/"
 
 
 class Epoch:
-    """The time since which changes are the sandbox's own, on the clock of the files' ctime.
+    """The start of the sandbox on the clock of the files' ctime: later changes are the sandbox's own.
 
-    Commands cannot set a ctime. When the machine's clock is set back, the time goes back with it: then the
-    scan examines a little more than what was changed, never less.
+    Commands cannot set a ctime. When the machine's clock is set back, this time moves back too: then a scan
+    examines a few more entries than were changed, never fewer.
     """
 
     def __init__(self) -> None:
-        self.start = time.time_ns() - MARGIN
+        self.start = time.time_ns() - CLOCK_MARGIN_NS
         self.offset = self.clock_offset()
         self.back = 0
 
     @staticmethod
     def clock_offset() -> int:
-        """The difference between the clock of the files and one that never jumps."""
+        """Return the difference between the clock of the files and a clock that never jumps."""
         return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def check_clock(self) -> None:
-        """Notice a clock that was set back."""
+        """Note a clock that was set back."""
         offset = self.clock_offset()
-        if offset < self.offset - MARGIN // 4:
+        if offset < self.offset - CLOCK_MARGIN_NS // 4:
             self.back += self.offset - offset
             self.offset = offset
 
     def since(self, mount: Mount) -> tuple[int, int]:
-        """Ctimes from which on folders must be scanned, and files are no longer as in the image.
+        """Return the ctimes from which folders must be scanned, and from which files may differ from the image.
 
-        The engine prepares folders before we start. What happens in one later does not show in those above it,
+        The engine prepares folders before the executor starts. A later change in a folder does not show in those above,
         so folders count from the creation of the sandbox.
         """
         start = self.start - self.back
@@ -70,14 +70,14 @@ class Epoch:
             return 0, start
         if mount.base != FOLDER_BASE:
             return 0, 0
-        birth = birth_time(mount.path) - PREPARING - self.back
+        birth = birth_time(mount.path) - PREPARATION_NS - self.back
         return (birth, start) if birth > 0 else (0, 0)
 
 
 def birth_time(path: bytes) -> int:
-    """When something was created, in nanoseconds, or 0 where that is not known.
+    """Return the creation time of a path in nanoseconds, or 0 if unknown.
 
-    The upper folder of an overlay is created with the sandbox; what the engine prepared in it is younger.
+    The upper folder of an overlay is created with the sandbox; entries that the engine prepared there are younger.
     """
     buffer = ctypes.create_string_buffer(256)
     try:
@@ -91,40 +91,42 @@ def birth_time(path: bytes) -> int:
 
 
 def unescape(word: bytes) -> bytes:
-    r"""A path of mountinfo, in which odd bytes are written like \040."""
+    r"""Decode a path of mountinfo, where special bytes are written like \040."""
     first, *rest = word.split(b"\\")
     return first + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest)
 
 
 def is_below(path: bytes, folder: bytes) -> bool:
-    """Whether a path is the folder or in it."""
+    """Return True if a path is the folder or lies in the folder."""
     return path == folder or path.startswith(folder.rstrip(b"/") + b"/")
 
 
-def is_ours(path: bytes) -> bool:
-    """Whether a path is a real file, not one of the kernel."""
-    if not path.startswith((b"/dev", b"/proc", b"/sys")):
-        return True
-    if is_below(path, b"/dev"):
-        return is_below(path, b"/dev/shm")
-    return not is_below(path, b"/proc") and not is_below(path, b"/sys")
+def is_ordinary_path(path: bytes) -> bool:
+    """Return True if a path is a real file, not one of the kernel's."""
+    in_kernel_folder = any(is_below(path, folder) for folder in (b"/dev", b"/proc", b"/sys"))
+    return not in_kernel_folder or is_below(path, b"/dev/shm")
 
 
 def mount_id(path: bytes) -> bytes:
-    """Which mount a path leads to, nothing when it leads nowhere."""
+    """Return the number of the mount that a path leads to; empty if the path leads nowhere."""
     try:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
-            return next((line.split()[1] for line in file if line.startswith(b"mnt_id:")), b"")
+        return mount_number(fd)
     finally:
         os.close(fd)
 
 
+def mount_number(fd: int) -> bytes:
+    """Return the number of the mount of an open file."""
+    with open("/proc/self/fdinfo/%d" % fd, "rb") as file:
+        return next((line.split()[1] for line in file if line.startswith(b"mnt_id:")), b"")
+
+
 def keeps_ctimes(kind: bytes, options: bytes) -> bool:
-    """Whether a folder below which nothing was written keeps the ctime of the image.
+    """Return True if a folder keeps the ctime of the image as long as nothing below was written.
 
     An overlay that can rename a folder of the image, or copy up metadata alone, could show old files in new
     places.
@@ -138,22 +140,22 @@ def keeps_ctimes(kind: bytes, options: bytes) -> bool:
 
 
 def overlay_option(given: dict[bytes, bytes], name: bytes) -> bytes:
-    """An option of a mounted overlay: its own, or the kernel's."""
+    """Return an option of a mounted overlay, or else the kernel's default."""
     if name in given:
         return given[name]
     try:
-        with open(OVERLAY + name.decode("ascii"), "rb") as file:
+        with open(OVERLAY_PARAMETERS + name.decode("ascii"), "rb") as file:
             return file.read().strip()
     except OSError:
         return b""
 
 
 def writable_mounts() -> tuple[list[Mount], set[bytes]]:
-    """Mounts to scan, and all paths where something is mounted."""
+    """Return the mounts to scan, and all paths where something is mounted."""
     found: list[Mount] = []
     table = list(mount_table())
     for path, kind, above, writable in table:
-        if writable and kind not in PSEUDO and is_ours(path):
+        if writable and kind not in PSEUDO_FILESYSTEMS and is_ordinary_path(path):
             single = not stat.S_ISDIR(os.lstat(path).st_mode)
             found.append(
                 Mount(path, FILE_BASE if single else FOLDER_BASE if keeps_ctimes(kind, above) else 0)
@@ -162,18 +164,18 @@ def writable_mounts() -> tuple[list[Mount], set[bytes]]:
 
 
 def engine_folders() -> tuple[list[bytes], set[bytes]]:
-    """Folders in memory that the engine fills and commands can write to, and all paths where something is mounted."""
+    """Return writable in-memory folders that the engine fills, and all paths where something is mounted."""
     table = list(mount_table())
     found = [
         path
         for path, kind, _, writable in table
-        if writable and kind in (b"tmpfs", b"mqueue") and not is_ours(path) and os.path.isdir(path)
+        if writable and kind in (b"tmpfs", b"mqueue") and not is_ordinary_path(path) and os.path.isdir(path)
     ]
     return found, {path for path, *_ in table}
 
 
 def mount_table() -> Iterator[tuple[bytes, bytes, bytes, bool]]:
-    """Of each mount: path, kind, options of its filesystem, and whether it is reached by its path and writable."""
+    """Yield for each mount: path, kind, filesystem options, and True if writable and reached by its path."""
     with open("/proc/self/mountinfo", "rb") as file:
         lines = file.read().splitlines()
     for line in lines:

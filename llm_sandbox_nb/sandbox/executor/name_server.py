@@ -1,9 +1,9 @@
-"""A name server for the sandbox, before the engine's own, which would also tell the names of other sandboxes.
+"""A name server for the sandbox in front of the engine's own, which would also resolve names of other sandboxes.
 
-It passes on what it is asked, unchanged, and the answers. Only questions that it can read to the end are passed on, and
-none for the name of an address that is not a public one. The engine's server answers only sockets with our mark, which
-are made while the first program may mark them. In `public` names without a dot are not passed on, which are those of
-neighbours, and an answer that leads only to closed addresses becomes "no such name".
+Questions and answers are forwarded unchanged. Only questions that can be parsed to the end are forwarded, and no
+reverse lookups of addresses that are not public. The engine's server answers only sockets with the firewall's mark;
+these are made while the first program may set the mark. In `public`, names without a dot (those of neighbours) are
+not forwarded, and an answer that leads only to closed addresses becomes "no such name".
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ ADDRESS = "127.0.0.53"
 PORT = 53
 SETTINGS = "/etc/resolv.conf"
 FIRST_DESCRIPTOR = 256
-"""`main` closes those below."""
+"""Lowest number for the sockets: `main` closes all descriptors below."""
 SO_MARK = 36
-LARGEST = 4096
-LONG_ANSWERS = struct.pack(">BHHIH", 0, 41, LARGEST, 0, 0)
-"""A record of EDNS: answers of up to so many bytes are taken."""
-PATIENCE = 15.0
+MAX_PACKET_BYTES = 4096
+LONG_ANSWERS = struct.pack(">BHHIH", 0, 41, MAX_PACKET_BYTES, 0, 0)
+"""An EDNS record: answers of up to so many bytes are accepted."""
+QUESTION_SECONDS = 15.0
 """Seconds until a question is forgotten."""
-MOST = 512
-"""Questions that wait for an answer."""
-ROUND = 64
-"""Packets taken before something else has its turn."""
+MAX_QUESTIONS = 512
+"""Maximum number of questions that wait for an answer."""
+MAX_PACKETS_PER_ROUND = 64
+"""Maximum number of packets read before other events have their turn."""
 REFUSED, NO_SUCH_NAME = 5, 3
-REVERSE = ([b"in-addr", b"arpa"], [b"ip6", b"arpa"])
+REVERSE_ZONES = ([b"in-addr", b"arpa"], [b"ip6", b"arpa"])
 
 listeners: list[socket.socket] = []
-"""Of this process: where the sandbox asks."""
+"""Sockets of this process that the sandbox asks."""
 upstream: list[socket.socket] = []
-"""Of this process: connected to the servers that answer."""
+"""Sockets of this process, connected to the servers that answer."""
 own_nets: list[str] = []
 hides: list[Callable[[str], bool]] = []
-"""In `public`: whether an address, as numbers, is closed."""
+"""In `public`, one function that returns True for a closed numeric address; else empty."""
 
 
 def configured() -> list[str]:
-    """The addresses of the name servers in the settings."""
+    """Return the addresses of the name servers in the settings."""
     try:
         with open(SETTINGS) as file:
             words = [line.split() for line in file]
@@ -61,7 +61,7 @@ def configured() -> list[str]:
 
 
 def external() -> list[str]:
-    """The servers that the engine's own asks from inside, where it wrote a comment about them in the settings."""
+    """Return the servers behind the engine's own server, if a comment in the settings lists them."""
     try:
         with open(SETTINGS) as file:
             lines = [line.partition("ExtServers:")[2] for line in file if line.startswith("#")]
@@ -71,7 +71,7 @@ def external() -> list[str]:
 
 
 def is_address(text: str) -> bool:
-    """Whether it is an address as numbers."""
+    """Return True if the text is a numeric address."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, text)
@@ -82,17 +82,21 @@ def is_address(text: str) -> bool:
 
 
 def asked() -> list[str]:
-    """The addresses of the servers behind ours."""
-    return [str(one.getpeername()[0]) for one in upstream]
+    """Return the addresses of the servers behind this one."""
+    return [str(server.getpeername()[0]) for server in upstream]
 
 
 def take_over(
     servers: list[str], mark: int, nets: list[str], is_closed: Callable[[str], bool] | None
 ) -> str | None:
-    """Open the sockets and have the sandbox ask us; what the settings were, or None when it cannot be done.
+    """Open the sockets and enter this server in the settings.
 
-    `nets` are the networks that the sandbox is on, whatever their addresses look like; `is_closed` says in `public`
-    whether an address is.
+    Args:
+        nets: networks that the sandbox is on, whatever their addresses look like.
+        is_closed: in `public`, returns True for a closed address.
+
+    Returns:
+        The former settings, or None if the server could not be set up.
     """
     try:
         with open(SETTINGS) as file:
@@ -101,12 +105,12 @@ def take_over(
         hides[:] = [is_closed] if is_closed else []
         listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         listener.bind((ADDRESS, PORT))
-        listeners.append(kept(listener))
+        listeners.append(move_up(listener))
         for server in servers:
-            one = socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM)
-            one.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)
-            one.connect((server, PORT))
-            upstream.append(kept(one))
+            connected = socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM)
+            connected.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)
+            connected.connect((server, PORT))
+            upstream.append(move_up(connected))
         others = [line for line in original.splitlines() if line.split()[:1] != ["nameserver"]]
         write_settings("\n".join(["nameserver %s" % ADDRESS, *others, ""]))
     except OSError:
@@ -122,43 +126,42 @@ def give_back(original: str) -> None:
 
 
 def close() -> None:
-    """Close the sockets."""
-    for one in listeners + upstream:
-        one.close()
+    for sock in listeners + upstream:
+        sock.close()
     listeners.clear()
     upstream.clear()
 
 
-def kept(one: socket.socket) -> socket.socket:
-    """The same socket under a number that `main` leaves open; nobody waits for it."""
-    copy = socket.socket(fileno=fcntl.fcntl(one.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR))
+def move_up(low: socket.socket) -> socket.socket:
+    """Return a non-blocking copy of a socket under a descriptor that `main` leaves open."""
+    copy = socket.socket(fileno=fcntl.fcntl(low.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR))
     copy.setblocking(False)
-    one.close()
+    low.close()
     return copy
 
 
 def write_settings(text: str) -> None:
-    """Where the file is: engines mount it, so it cannot be replaced. Raises OSError."""
+    """Overwrite the settings in place: engines mount the file, so replacing is impossible. Raises OSError."""
     with open(SETTINGS, "r+") as file:
         file.write(text)
         file.truncate()
 
 
 class NameServer:
-    """Answers from within the executor's event loop, so that no command can end it."""
+    """A server within the executor's event loop, so that no command can end it."""
 
     def __init__(self, loop: EventLoop) -> None:
         self.pending: dict[int, tuple[bytes, bytes, tuple[str, int], float]] = {}
-        for one in listeners:
-            loop.watch(one.fileno(), IN, lambda _, one=one: self.take_questions(one))  # type: ignore[misc]
-        for one in upstream:
-            loop.watch(one.fileno(), IN, lambda _, one=one: self.take_answers(one))  # type: ignore[misc]
+        for sock in listeners:
+            loop.watch(sock.fileno(), IN, lambda _, sock=sock: self.take_questions(sock))  # type: ignore[misc]
+        for sock in upstream:
+            loop.watch(sock.fileno(), IN, lambda _, sock=sock: self.take_answers(sock))  # type: ignore[misc]
 
     def take_questions(self, listener: socket.socket) -> None:
-        """Programs inside ask."""
-        for _ in range(ROUND):
+        """Forward or refuse questions of programs inside."""
+        for _ in range(MAX_PACKETS_PER_ROUND):
             try:
-                packet, sender = listener.recvfrom(LARGEST)
+                packet, sender = listener.recvfrom(MAX_PACKET_BYTES)
             except OSError:
                 return
             question, refusal = examine(packet)
@@ -168,10 +171,10 @@ class NameServer:
                 self.pass_on(packet, question, sender)
 
     def pass_on(self, packet: bytes, question: bytes, sender: tuple[str, int]) -> None:
-        """Ask every server, under a number of our own; the first answer counts."""
+        """Send a question to every server under a number of this server; the first answer counts."""
         now = time.monotonic()
         for known, (*_, asked_at) in list(self.pending.items()):
-            if now - asked_at < PATIENCE and len(self.pending) < MOST:
+            if now - asked_at < QUESTION_SECONDS and len(self.pending) < MAX_QUESTIONS:
                 break
             del self.pending[known]
         key = int.from_bytes(os.urandom(2), "big")
@@ -180,17 +183,17 @@ class NameServer:
         self.pending[key] = (packet[:2], question, sender, now)
         rest = packet[2:]
         if len(packet) == 12 + len(question):
-            # Longer answers would be refused to it, and then asked for over TCP, which is closed.
+            # Without EDNS, longer answers would be cut, and the program would retry over TCP, which is closed.
             rest = packet[2:10] + b"\0\x01" + question + LONG_ANSWERS
-        for one in upstream:
+        for server in upstream:
             try:
-                one.send(struct.pack(">H", key) + rest)
+                server.send(struct.pack(">H", key) + rest)
             except OSError:
                 continue
 
     def take_answers(self, server: socket.socket) -> None:
-        """A server answers. A failure only counts when no other server can do better."""
-        for _ in range(ROUND):
+        """Forward answers. A failure counts only from the last server."""
+        for _ in range(MAX_PACKETS_PER_ROUND):
             try:
                 packet = server.recv(65536)
             except OSError:
@@ -211,7 +214,7 @@ class NameServer:
 
 
 def reply(listener: socket.socket, packet: bytes, sender: tuple[str, int]) -> None:
-    """Answer; who asked may be gone."""
+    """Send a packet; the receiver may be gone."""
     try:
         listener.sendto(packet, sender)
     except OSError:
@@ -219,27 +222,27 @@ def reply(listener: socket.socket, packet: bytes, sender: tuple[str, int]) -> No
 
 
 def examine(packet: bytes) -> tuple[bytes, bytes]:
-    """The question of a query that may be passed on, or what is answered in its place; both empty: nothing."""
+    """Return the question of a query to forward, or the answer that replaces it; both empty to ignore the query."""
     if len(packet) < 12 or packet[2] & 0x80:
         return b"", b""
     labels, end = read_name(packet)
     if packet[4:6] != b"\0\x01" or packet[2] & 0x78 or not end or len(packet) < end + 4:
         return b"", refusal(packet, REFUSED)
     question = packet[12 : end + 4]
-    reverse = [label.lower() for label in labels[-2:]] in REVERSE
+    reverse = [label.lower() for label in labels[-2:]] in REVERSE_ZONES
     if (reverse and not is_public(labels)) or (hides and len(labels) == 1):
         return b"", refusal(packet, NO_SUCH_NAME, question)
     return question, b""
 
 
 def refusal(packet: bytes, code: int, question: bytes = b"") -> bytes:
-    """The answer to a query that is not given what it asks for."""
+    """Return an answer with an error code and without records."""
     flags = struct.pack(">H", 0x8000 | struct.unpack_from(">H", packet, 2)[0] & 0x7900)
     return packet[:2] + flags[:1] + bytes([code]) + (b"\0\x01" if question else b"\0\0") + bytes(6) + question
 
 
 def read_name(packet: bytes) -> tuple[list[bytes], int]:
-    """The labels of the name that is asked for, and where it ends; 0 when it is not written out to the end."""
+    """Return the labels of the queried name and the end offset; 0 if the name is not written out to the end."""
     labels: list[bytes] = []
     at = 12
     while at < min(len(packet), 12 + 255):
@@ -255,7 +258,7 @@ def read_name(packet: bytes) -> tuple[list[bytes], int]:
 
 
 def is_public(labels: list[bytes]) -> bool:
-    """Whether a reverse name is that of an address of the internet, written out as it should be."""
+    """Return True if a reverse name belongs to an internet address and is spelled out as it should be."""
     import ipaddress
 
     numbers = [label.decode("latin-1") for label in reversed(labels[:-2])]
@@ -275,7 +278,7 @@ def is_public(labels: list[bytes]) -> bool:
 
 
 def leads_to_closed(packet: bytes, at: int) -> bool:
-    """Whether an answer, whose records begin `at`, has addresses and all of them are closed; or cannot be read."""
+    """Return True if an answer (records from `at` on) cannot be read, or all its addresses are closed."""
     found = []
     try:
         for _ in range(struct.unpack_from(">H", packet, 6)[0]):

@@ -24,16 +24,16 @@ IGNORED_SIGNALS = (
 CHILD_SIGNALS = (*IGNORED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 NICENESS = 5  # of commands: hundreds that never sleep cannot keep the executor from ending them
-CROWD = 200  # names in /proc: about 140 processes
+CROWD_ENTRIES = 200  # names in /proc: about 140 processes
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl; an older kernel ignores options that it does not know."""
+    """Call prctl; an older kernel ignores unknown options."""
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def process_table() -> dict[int, tuple[int, int]]:
-    """Living processes: pid -> (parent, start time in ticks). Zombies are left out."""
+    """Return living processes: pid -> (parent, start time in ticks). Zombies are left out."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -44,7 +44,7 @@ def process_table() -> dict[int, tuple[int, int]]:
 
 
 def identity_of(pid: int) -> tuple[int, int] | None:
-    """Parent and start time of a living process."""
+    """Return parent and start time of a living process."""
     fields = read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()
     if len(fields) > 19 and fields[0] not in b"ZX":
         return int(fields[1]), int(fields[19])
@@ -52,7 +52,7 @@ def identity_of(pid: int) -> tuple[int, int] | None:
 
 
 def read_proc(path: str) -> bytes:
-    """The content of a small file of /proc, empty when its process has ended."""
+    """Return the content of a small file of /proc; empty once its process has ended."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -66,10 +66,10 @@ def read_proc(path: str) -> bytes:
 
 
 def own_tree(me: int = 0) -> dict[int, tuple[int, int]]:
-    """Our living descendants (or those of another), as `process_table` has them.
+    """Return living descendants of this process (or of `me`), in the form of `process_table`.
 
     Much faster on a machine with many processes, but a process that ends meanwhile may hide another: good
-    enough to know what ran before a command, not to find what must be killed.
+    enough to know which processes ran before a command, not to find all that must be killed.
     """
     me = me or os.getpid()
     if not os.path.exists("/proc/%d/task/%d/children" % (me, me)):
@@ -87,7 +87,7 @@ def own_tree(me: int = 0) -> dict[int, tuple[int, int]]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Processes that a process, or one of its threads, has started."""
+    """Return pids that a process, or one of its threads, has started."""
     folder = "/proc/%d/task" % pid
     try:
         threads = os.listdir(folder)
@@ -99,7 +99,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants(table: dict[int, tuple[int, int]], root: int, skip: set[int]) -> set[int]:
-    """Everything below `root`, without the trees that start at a member of `skip`."""
+    """Return everything below `root`, without the trees that start at a member of `skip`."""
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in table.items():
         children.setdefault(parent, []).append(pid)
@@ -114,7 +114,7 @@ def descendants(table: dict[int, tuple[int, int]], root: int, skip: set[int]) ->
 
 
 def send_signal(pid: int, number: int) -> bool:
-    """Signal a process. Returns False when it does not exist or we may not signal it."""
+    """Signal a process. Returns False if the process does not exist or may not be signalled."""
     if pid <= 0:  # these mean whole groups, also that of the executor
         return False
     try:
@@ -125,10 +125,10 @@ def send_signal(pid: int, number: int) -> bool:
 
 
 def kill_all(find: Callable[[], set[int]]) -> bool:
-    """Kill all that `find` finds, also what they start meanwhile. Returns False when something could not be killed.
+    """Kill all processes that `find` returns, and those they start meanwhile. Returns False if one survives.
 
-    Among hundreds of processes that never sleep we would hardly run. Where we may signal all processes, one call
-    stops every one of them until we have finished.
+    Among hundreds of processes that never sleep the executor would hardly run. Where it may signal all processes, one
+    call stops all of them until it has finished.
     """
     if not is_crowd():
         return kill_found(find)
@@ -139,21 +139,33 @@ def kill_all(find: Callable[[], set[int]]) -> bool:
         signal_everyone(signal.SIGCONT)
 
 
+def kill_tree(root: int) -> None:
+    """Kill a process and all processes below."""
+
+    def below() -> set[int]:
+        table = process_table()
+        return descendants(table, root, set()) if root in table else set()
+
+    send_signal(root, signal.SIGSTOP)  # so that it starts nothing meanwhile
+    kill_all(below)
+    send_signal(root, signal.SIGKILL)
+
+
 def is_crowd() -> bool:
-    """Whether hundreds of processes are in the namespace whose first process we are: a fork could wait for long."""
-    return os.getpid() == 1 and len(os.listdir("/proc")) >= CROWD
+    """Return True among hundreds of processes in a namespace with this process as PID 1: a fork could be slow."""
+    return os.getpid() == 1 and len(os.listdir("/proc")) >= CROWD_ENTRIES
 
 
 def signal_everyone(number: int) -> None:
-    """Signal all processes but ourselves. Only for the first process of a namespace."""
+    """Signal all other processes. Only for the first process of a namespace."""
     try:
         os.kill(-1, number)
-    except OSError:  # there is none
+    except OSError:  # there is no other process
         pass
 
 
 def kill_found(find: Callable[[], set[int]]) -> bool:
-    """Stop all that `find` finds until it finds no new one, so that a fork bomb cannot outrun us, then kill them."""
+    """Stop processes until `find` returns no new ones, so that no fork bomb can escape, then kill them."""
     for _ in range(50):
         stopped: set[int] = set()
         for _ in range(50):
@@ -173,7 +185,7 @@ def kill_found(find: Callable[[], set[int]]) -> bool:
 
 
 def catches_signal(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
+    """Return True if a process has a handler for a signal."""
     try:
         with open("/proc/%d/status" % pid) as file:
             caught = [line.split()[1] for line in file if line.startswith("SigCgt")]
@@ -183,26 +195,26 @@ def catches_signal(pid: int, number: int) -> bool:
 
 
 def exit_code(status: int) -> int:
-    """A wait status as a shell would report it."""
+    """Return a wait status as a shell would report it."""
     if os.WIFSIGNALED(status):
         return 128 + os.WTERMSIG(status)
     return os.WEXITSTATUS(status)
 
 
 def pipe_bytes(fd: int) -> int:
-    """How many bytes wait in a pipe."""
+    """Return the number of bytes that wait in a pipe."""
     buffer = bytearray(4)
     fcntl.ioctl(fd, termios.FIONREAD, buffer)
     return int(struct.unpack("i", buffer)[0])
 
 
 def has_program(name: str) -> bool:
-    """Whether a program can be found."""
+    """Return True if a program is on the PATH."""
     return any(os.access(os.path.join(folder, name), os.X_OK) for folder in os.get_exec_path())
 
 
 def first_kilobytes(path: str) -> str | None:
-    """The beginning of a small file, e.g. of /proc; None when it cannot be read."""
+    """Return the beginning of a small file, e.g. of /proc; None if unreadable."""
     try:
         with open(path, "rb") as file:
             return file.read(3072).decode("ascii", "replace")
@@ -211,7 +223,7 @@ def first_kilobytes(path: str) -> str | None:
 
 
 def take_descriptors(fds: dict[int, int]) -> None:
-    """In a child: have `fds[n]` as descriptor n, inherited by what is executed."""
+    """Duplicate `fds[n]` as descriptor n in a child, inherited by the executed program."""
     copies = {target: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 256) for target, source in fds.items()}
     for target, source in copies.items():
         os.dup2(source, target)
@@ -219,7 +231,7 @@ def take_descriptors(fds: dict[int, int]) -> None:
 
 
 def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | None) -> None:
-    """In a child: take the descriptors, drop everything of ours, and become the program; never returns."""
+    """Become the program in a child, without the executor's signals and descriptors; never returns."""
     for number in CHILD_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     take_descriptors(fds)
@@ -253,10 +265,10 @@ def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | 
 
 
 def switch_user(name: str, env: dict[bytes, bytes], keep_home: bool) -> None:
-    """Become another user, with all its groups and its HOME.
+    """Become another user, with all groups and the HOME of that user.
 
     Raises:
-        LookupError: there is no such user, or we may not switch to it.
+        LookupError: if there is no such user, or switching is not permitted.
     """
     import grp
     import pwd

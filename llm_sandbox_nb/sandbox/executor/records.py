@@ -1,4 +1,4 @@
-"""Records: how checkpoints, descriptions and restores travel. README.md says what each kind means."""
+"""Records: the format of checkpoints, descriptions and restores on the wire. README.md describes each kind."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ OFFSET = struct.Struct(">Q")
 RANGE = struct.Struct(">QQ")
 PART = struct.Struct(">QQQ")
 CHUNK_SIZE = 1024 * 1024
-RECORD_SIZE = 2 * CHUNK_SIZE
-BATCH = 64 * 1024
-EXAMPLES = 4  # paths in a sentence about what was left out
-THE_END = 0  # ends a restore on its way to the child; the host ends it with END
+MAX_RECORD_BYTES = 2 * CHUNK_SIZE
+BATCH_BYTES = 64 * 1024
+MAX_EXAMPLES = 4  # paths in a sentence about what was left out
+THE_END = 0  # ends a restore plan on its way to the child; on the wire END does
 TOP = b"/"
 
 
 class RecordWriter:
-    """Writes records to a descriptor: entries and gone paths in batches, all in the order in which they come."""
+    """A writer of records to a descriptor: entries and deleted paths in batches, all in the order of the calls."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -41,48 +41,47 @@ class RecordWriter:
         self.batched = 0
 
     def record(self, kind: int, payload: bytes) -> None:
-        """Write one record; small ones leave together."""
+        """Write one record; small ones are sent together."""
         self.records += 1
         self.buffer += (RECORD.pack(kind, len(payload)), payload)
         self.buffered += len(payload)
-        if self.buffered > BATCH:
+        if self.buffered > BATCH_BYTES:
             self.push()
 
     def push(self) -> None:
-        """Write what is held back."""
+        """Send the records held back."""
         write_all(self.fd, b"".join(self.buffer))
         self.buffer, self.buffered = [], 0
 
     def row(self, kind: int, row: object) -> None:
-        """An entry, or the path of one that is gone."""
+        """Add an entry, or the path of a deleted one, to the batch."""
         if kind != self.kind:
             self.end_batch()
             self.kind = kind
         data = dump(row)
         self.batch.append(data)
         self.batched += len(data)
-        if self.batched > BATCH:
+        if self.batched > BATCH_BYTES:
             self.end_batch()
 
     def end_batch(self) -> None:
-        """Make a record of the rows so far."""
+        """Write the batch as one record."""
         if self.batch:
             self.record(self.kind, b"[" + b",".join(self.batch) + b"]")
             self.batch, self.batched = [], 0
 
     def chunk(self, data: bytes) -> None:
-        """A piece of content."""
+        """Write a piece of content."""
         self.bytes += len(data)
         self.record(CHUNK, data)
 
     def end(self) -> None:
-        """Write everything."""
         self.end_batch()
         self.push()
 
 
 class RecordReader:
-    """Reads records from a descriptor."""
+    """A reader of records from a descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -90,7 +89,7 @@ class RecordReader:
         self.at = 0
 
     def take(self, size: int) -> bytes:
-        """Exactly so many bytes."""
+        """Read exactly `size` bytes."""
         have = len(self.buffer) - self.at
         if have < size:
             parts = [self.buffer[self.at :]]
@@ -102,52 +101,50 @@ class RecordReader:
         return self.buffer[self.at - size : self.at]
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes, at least one. Raises EOFError."""
+        """Read at most `size` bytes, at least one. Raises EOFError."""
         data = os.read(self.fd, size)
         if not data:
             raise EOFError
         return data
 
     def line(self) -> bytes:
-        """Up to the end of a line."""
+        """Read up to and including the end of a line."""
         while b"\n" not in self.buffer[self.at :]:
-            self.buffer, self.at = self.buffer[self.at :] + self.read(BATCH), 0
+            self.buffer, self.at = self.buffer[self.at :] + self.read(BATCH_BYTES), 0
         return self.take(self.buffer.index(b"\n", self.at) + 1 - self.at)
 
     def record(self) -> tuple[int, bytes]:
-        """The next record."""
+        """Read the kind and payload of the next record."""
         kind, size = RECORD.unpack(self.take(RECORD.size))
-        if size > RECORD_SIZE:
+        if size > MAX_RECORD_BYTES:
             raise OSError(errno.EINVAL, "a record is too large")
         return kind, self.take(size)
 
     def rows(self, payload: bytes) -> Any:
-        """What a record of rows holds."""
         return json.loads(payload)
 
 
 class Shortfall:
-    """What was left out, and why."""
+    """Paths that were left out, by reason."""
 
     def __init__(self) -> None:
         self.reasons: dict[str, list[bytes]] = {}
         self.counts: dict[str, int] = {}
 
     def add(self, reason: str, path: bytes) -> None:
-        """One path for which `reason` holds."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         named = self.reasons.setdefault(reason, [])
-        if len(named) < EXAMPLES:
+        if len(named) < MAX_EXAMPLES:
             named.append(path[:256])
 
     def text(self) -> str:
-        """All reasons, a sentence each."""
-        said = []
+        """Return one sentence per reason."""
+        sentences = []
         for reason, paths in self.reasons.items():
             names = ", ".join(bytes_to_text(path) for path in paths)
             more = self.counts[reason] - len(paths)
-            said.append("%s: %s%s." % (reason, names, " and %d more" % more if more else ""))
-        return " ".join(said)
+            sentences.append("%s: %s%s." % (reason, names, " and %d more" % more if more else ""))
+        return " ".join(sentences)
 
 
 class RestorePack:
@@ -155,7 +152,7 @@ class RestorePack:
 
     Args:
         name: in the top folder; None without a pack.
-        top_time: the mtime of that folder before the pack, and what the engine needed for it, came there.
+        top_time: mtime of that folder before the pack, and the engine's helper files, came there.
     """
 
     def __init__(self, name: str | None, top_time: int | None) -> None:
@@ -173,10 +170,10 @@ class RestorePack:
             os.utime(TOP, ns=(os.stat(TOP).st_atime_ns, top_time))
 
     def copy(self, file: int, part: bytes) -> int:
-        """Copy a part into a file. Returns the number of bytes.
+        """Copy a part of the pack into a file. Returns the number of bytes.
 
         Raises:
-            OSError: it is not in the pack, or cannot be written.
+            OSError: if the part is not in the pack, or cannot be written.
         """
         offset, place, size = PART.unpack(part)
         left = size
@@ -190,7 +187,6 @@ class RestorePack:
         return int(size)
 
     def close(self) -> None:
-        """It is not needed any more."""
         if self.fd >= 0:
             os.close(self.fd)
         self.fd = -1

@@ -1,6 +1,7 @@
-"""Renewal: remove what no checkpoint covers, and describe what a sandbox is beyond its files.
+"""Renewal: remove files that no checkpoint covers, and describe the state of a sandbox beyond its files.
 
-A used sandbox is as new when its files are those of its first checkpoint and this description is that of its start.
+A used sandbox is as good as new when its files are those of its first checkpoint and its description is that of its
+start.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import (
+from . import (  # noqa: F401 - nothing is imported later, when commands may have changed the Python inside
     door,
     entries,
     files,
@@ -32,28 +33,15 @@ if TYPE_CHECKING:
     from .request import ExecutorContext
     from .shell import Shell
 
-LOADED = (
-    door,
-    entries,
-    files,
-    filesystem_scan,
-    history,
-    records,
-    restore,
-    snapshotter,
-    terminal,
-    tree_stream,
-)
-"""With these, nothing is imported later, when commands may have changed the Python that is inside."""
 SETTINGS = ("limits", "oom_score_adj", "coredump_filter", "comm", "cgroup", "uid_map", "gid_map")
-"""Files of /proc/self with what others may set of the executor, and its children inherit."""
+"""Files of /proc/self with settings that others can change and that children inherit."""
 IPC = ("shm", "sem", "msg")
 NETWORK = (("dev", slice(1)), ("route", slice(3)), ("if_inet6", slice(1)))
 """Tables with the columns that traffic does not change: interfaces, routes, addresses."""
 
 
 class RenewalRequest(ChildRequest):
-    """Remove the files of outputs that were too large to be sent, forget what jobs wrote, and describe the sandbox."""
+    """A request to remove files of large outputs, forget output of background jobs, and describe the sandbox."""
 
     def __init__(
         self,
@@ -74,15 +62,15 @@ class RenewalRequest(ChildRequest):
 
     def child(self) -> None:
         kept = snapshotter.remove_path(self.executor.spill)
-        facts = describe(self.known | {os.getpid()}, self.disk_watch.last)
+        facts = describe(self.known | {os.getpid()}, self.disk_watch.end_sandbox_above)
         write_all(3, dump({"facts": {**facts, "kept outputs": repr(kept)}}))
         os._exit(0)
 
 
 def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
-    """All that can differ between a new and a used sandbox, but its files. `known` are the executor's own processes.
+    """Return all that can differ between a new and a used sandbox, except files. `known` are the executor's processes.
 
-    Long texts are given as their hash, which has a secret key: nothing inside can choose a text with the same one.
+    Long texts are given as their hash, which has a secret key: nothing inside can choose a text with the same hash.
     """
     foreign = sorted((pid, *born) for pid, born in process_table().items() if pid not in known)
     return {
@@ -100,12 +88,12 @@ def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
 
 
 def hashed(text: bytes) -> str:
-    """A number that stands for a text, in this process only."""
+    """Return a number that stands for a text, in this process only."""
     return str(hash(text))
 
 
 def read(path: str) -> bytes:
-    """A file of the kernel, whole; empty where there is none."""
+    """Return a whole file of the kernel; empty if missing."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -114,11 +102,10 @@ def read(path: str) -> bytes:
 
 
 def columns(table: bytes, wanted: slice) -> bytes:
-    """Some columns of a table of the kernel."""
     return b"\n".join(b" ".join(line.split()[wanted]) for line in table.splitlines())
 
 
 def scheduling() -> bytes:
-    """How the kernel schedules the executor."""
+    """Return the kernel's scheduling settings of the executor."""
     policy = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))
     return repr(policy).encode()

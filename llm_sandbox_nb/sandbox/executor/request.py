@@ -1,6 +1,6 @@
-"""What each operation takes, what all requests have in common, and what they know of the executor (a Protocol).
+"""Arguments of each operation, the common base of all requests, and their view of the executor (a Protocol).
 
-A request that is malformed gets an answer; it never reaches the code that serves it.
+A malformed request gets an answer; it never reaches the code that serves it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     Check = Callable[[object], bool]
 
     class ExecutorContext(Protocol):
-        """Its pipe, its event loop, its children and the order in which files may change."""
+        """The executor's pipe, event loop, children, and the order in which files may change."""
 
         cwd: bytes
-        """Where commands start."""
+        """Directory in which commands start."""
         spill: bytes
-        """The folder for output that is too large to be sent."""
+        """Folder for output that is too large to be sent."""
         scope: bytes
         """The only folder that checkpoints cover; empty for everything that is writable."""
         remove: str
@@ -32,73 +32,39 @@ if TYPE_CHECKING:
         requests: dict[int, Any]
         """Requests that wait for their outcome, by number."""
         children: dict[int, Callable[[int], None]]
-        """What to call with the wait status when a child ends, by pid."""
+        """Handlers by pid, called with the wait status when the child ends."""
         helpers: set[int]
         """Children that serve one request each."""
         keepers: set[int]
-        """Supervisors of programs that have ended: they hold what these left running."""
+        """Supervisors of ended programs, with the processes that these left running."""
         services: set[int]
         """Children that serve requests for as long as the executor runs."""
         holds: set[str]
-        """Why commands and file operations must wait: `FIRST_LOOK`, `RESTORE`."""
+        """Reasons for commands and file operations to wait: `FIRST_LOOK`, `RESTORE`."""
 
-        # ----------------------------------------------------------------------------------- pipe and loop
-
-        def send(self, kind: int, number: int, payload: bytes) -> None:
-            """Queue a frame."""
-
-        def acknowledge(self, number: int, size: int) -> None:
-            """Count bytes of a request's body that have been used."""
-
-        def forget(self, number: int) -> None:
-            """A request has been answered."""
-
-        def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
-            """Call `handler` when something happens on `fd`."""
-
-        def watch_output(self, fd: int, handler: Callable[[], None]) -> None:
-            """Watch output of commands: paused while the host does not read it."""
-
-        def unwatch(self, fd: int) -> None:
-            """Stop watching; fine when it was not watched."""
-
-        def after(self, delay: float, action: Callable[[], None]) -> Timer:
-            """Call `action` in `delay` seconds."""
-
-        # --------------------------------------------------------------------------------------- processes
-
-        def fork(self, child: Callable[[], None]) -> int:
-            """Fork; the child calls `child` and ends."""
-
-        def helper_pids(self) -> set[int]:
-            """Children that no command started."""
-
-        def leave(self) -> NoReturn:
-            """End everything."""
-
-        def spill_path(self, number: int) -> bytes:
-            """Where the whole output of a request goes when it is too large to be sent."""
-
-        # ------------------------------------------------------------------------------------------- files
-
-        def when_files_ready(self, action: Callable[[], None]) -> None:
-            """Call `action`, which may change files, as soon as nothing holds them."""
-
-        def hold_files(self, reason: str) -> None:
-            """Let commands and file operations wait."""
-
-        def release_files(self, reason: str) -> None:
-            """End a hold. With the last one, everything that waits starts."""
-
-        def stop_everything(self, spare: Collection[object]) -> bool:
-            """Cancel all requests but `spare` and kill all commands; False when one could not be killed."""
+        # For these, see `Executor` and the event loop that it extends.
+        def send(self, kind: int, number: int, payload: bytes) -> None: ...
+        def acknowledge(self, number: int, size: int) -> None: ...
+        def forget(self, number: int) -> None: ...
+        def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None: ...
+        def watch_output(self, fd: int, handler: Callable[[], None]) -> None: ...
+        def unwatch(self, fd: int) -> None: ...
+        def after(self, delay: float, action: Callable[[], None]) -> Timer: ...
+        def fork(self, child: Callable[[], None]) -> int: ...
+        def helper_pids(self) -> set[int]: ...
+        def leave(self) -> NoReturn: ...
+        def spill_path(self, number: int) -> bytes: ...
+        def when_files_ready(self, action: Callable[[], None]) -> None: ...
+        def hold_files(self, reason: str) -> None: ...
+        def release_files(self, reason: str) -> None: ...
+        def stop_everything(self, spare: Collection[object]) -> bool: ...
 
 
 FIRST_LOOK, RESTORE = "first look", "restore"  # reasons to hold files, see `ExecutorContext.holds`
 
 
 class Request:
-    """A request of the host. Its body arrives by `data` and `end`; it ends by `respond`."""
+    """A request of the host. Its body arrives by `data` and `end`; `respond` ends the request."""
 
     def __init__(self, executor: ExecutorContext, number: int, params: dict[str, Any]) -> None:
         self.executor = executor
@@ -109,20 +75,20 @@ class Request:
         self.silent = False
 
     def begin(self) -> None:
-        """The request has arrived; its body may follow."""
+        """Begin the request; its body may follow."""
 
     def data(self, data: bytes) -> None:
-        """A piece of the body has arrived."""
+        """Handle a piece of the body."""
         self.acknowledge(len(data))
 
     def end(self) -> None:
-        """The body is complete."""
+        """Handle the end of the body."""
 
     def timed_out(self) -> None:
-        """The request's `timeout` is over."""
+        """Handle the end of the request's `timeout`."""
 
     def cancel(self) -> None:
-        """The host no longer wants the result."""
+        """Handle a host that no longer wants the result."""
 
     def start_timer(self) -> None:
         """Start the clock of the request's `timeout`."""
@@ -131,12 +97,12 @@ class Request:
             self.timer = self.executor.after(float(timeout), self.timed_out)
 
     def acknowledge(self, size: int) -> None:
-        """Count bytes of the body that have been used."""
+        """Count consumed bytes of the body."""
         if not self.silent and not self.done:
             self.executor.acknowledge(self.number, size)
 
     def send(self, kind: int, data: bytes) -> None:
-        """Send output of this request, in as many frames as it takes, unless its owner is gone."""
+        """Send output of this request in frames, unless its owner is gone."""
         if self.silent:
             return
         for start in range(0, len(data), MAX_PAYLOAD):
@@ -158,16 +124,15 @@ class Request:
         self.executor.send(RESPONSE, self.number, payload)
 
     def fail(self, kind: str, message: str) -> None:
-        """Respond with an error."""
         self.respond({"error": {"kind": kind, "message": message}})
 
 
 KILLED = "killed"
-"""Why a command ended: it did what it may not."""
+"""Reason of a command that was ended because of a broken limit."""
 
 
 def ended_by(reason: str, code: int | None) -> dict[str, Any]:
-    """The fields of an outcome that say how a command ended; without a reason its exit code is `code`."""
+    """Return the fields of an outcome about the end of a command; without a reason its exit code is `code`."""
     return {
         "exit_code": 137 if reason == KILLED else None if reason else code,
         "timed_out": reason == "timed_out",
@@ -176,7 +141,7 @@ def ended_by(reason: str, code: int | None) -> dict[str, Any]:
 
 
 def describe_error(error: Exception) -> dict[str, Any]:
-    """An exception as the host can raise it again."""
+    """Return an exception as data, from which the host raises the same error."""
     if isinstance(error, OSError):
         path = error.filename
         path = bytes_to_text(path) if isinstance(path, bytes) else str(path or "")
@@ -185,12 +150,12 @@ def describe_error(error: Exception) -> dict[str, Any]:
     return {"kind": kind, "message": str(error.args[0] if error.args else error)}
 
 
-MOST = 2**63 - 1
-HEAD_MOST = 256 * 1024 * 1024
+MAX_COUNT = 2**63 - 1
+MAX_HEAD_BYTES = 256 * 1024 * 1024
 
 
 def is_text(value: object) -> bool:
-    """Whether the kernel can take it: a path, a name, an argument."""
+    """Return True if the kernel accepts the value as a path, a name, an argument."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
@@ -201,49 +166,44 @@ def is_text(value: object) -> bool:
 
 
 def is_count(value: object) -> bool:
-    """A size or a number of things."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
 def is_flag(value: object) -> bool:
-    """Yes or no."""
     return isinstance(value, bool)
 
 
 def is_present(value: object) -> bool:
-    """A body without which the operation would wait for ever."""
+    """Return True if a body follows; without a body the operation would wait for ever."""
     return value is True
 
 
 def is_seconds(value: object) -> bool:
-    """A time."""
     if isinstance(value, float):
         return value == value  # not NaN
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_COUNT
 
 
 def is_program(value: object) -> bool:
-    """A program and its arguments."""
+    """Return True for a program and its arguments."""
     return bool(value) and are_texts(value)
 
 
 def are_texts(value: object) -> bool:
-    """Paths or names."""
     return isinstance(value, list) and all(map(is_text, value))
 
 
 def is_environment(value: object) -> bool:
-    """Variables and their values."""
     return isinstance(value, dict) and all(is_text(text) for pair in value.items() for text in pair)
 
 
 def is_window(value: object) -> bool:
-    """Rows or columns of a terminal."""
+    """Return True for a number of rows or columns of a terminal."""
     return isinstance(value, int) and 0 < value < 65536
 
 
 def are_limits(value: object) -> bool:
-    """Limits of a scan."""
+    """Return True for limits of a scan."""
     return isinstance(value, dict) and all(
         limit is None or is_count(limit) or (name == "seconds" and is_seconds(limit))
         for name, limit in value.items()
@@ -251,7 +211,7 @@ def are_limits(value: object) -> bool:
 
 
 def optional(check: Check) -> Check:
-    """What may be missing."""
+    """Return a check that also accepts None."""
     return lambda value: value is None or check(value)
 
 
@@ -280,19 +240,19 @@ OPERATIONS: dict[str, dict[str, Check]] = {
     "renew": {},
     "restore": {"body": is_present, "id": is_text, "since": optional(is_text), "pack": optional(is_text)},
 }  # fmt: skip
-HEAD = frozenset(["exec", "read", "write", "list", "pack", "unpack", "describe"])
+HEAD_OPERATIONS = frozenset(["exec", "read", "write", "list", "pack", "unpack", "describe"])
 """Operations whose arguments may travel at the head of the body."""
 
 
 def problem_of(params: object) -> str:
-    """What is wrong with a request, or nothing."""
+    """Return the error in a request's arguments, or an empty text."""
     if not isinstance(params, dict) or not isinstance(params.get("op"), str):
-        return "the request does not say what is to be done"
+        return "the request has no operation (`op`)"
     operation = params["op"]
     if operation not in OPERATIONS:
-        return "the executor does not know this operation"
-    if operation in HEAD and params.get("head") is not None:
-        ready = is_count(params["head"]) and params["head"] <= HEAD_MOST and params.get("body") is True
+        return "the operation is unknown"
+    if operation in HEAD_OPERATIONS and params.get("head") is not None:
+        ready = is_count(params["head"]) and params["head"] <= MAX_HEAD_BYTES and params.get("body") is True
         return "" if ready else "the request is malformed: head"
     for name, check in [*ALWAYS.items(), *OPERATIONS[operation].items()]:
         if not check(params.get(name)):

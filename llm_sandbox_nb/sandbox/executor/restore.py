@@ -1,4 +1,4 @@
-"""Restores: make files what they were, step by step as the host's plan says, never through a link.
+"""Restores: bring files back to an earlier state, step by step as the host's plan says, never through a link.
 
 All commands have been killed, so nothing changes the files meanwhile.
 """
@@ -10,9 +10,9 @@ import os
 import stat
 
 from .entries import (
-    FOLDER,
     KINDS,
-    UNSURE,
+    OPEN_FOLDER,
+    UNKNOWN_CTIME,
     apply_metadata,
     is_mounted,
     open_existing,
@@ -22,7 +22,7 @@ from .entries import (
     status_of,
 )
 from .frames import bytes_to_text, text_to_bytes
-from .mounts import is_below, is_ours
+from .mounts import is_below, is_ordinary_path
 from .records import (
     DELETE,
     FILE,
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 
     from .entries import Memory, Record
 
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 TYPES = {letter: kind for kind, letter in KINDS.items()}
-FAILURES_NAMED = 100
-LOST: Record = ((0, 0, 0, 0, 0, UNSURE, 0, 0), 0, None, None, None)
+MAX_NAMED_FAILURES = 100
+LOST: Record = ((0, 0, 0, 0, 0, UNKNOWN_CTIME, 0, 0), 0, None, None, None)
 
 
 class RestoredFolders:
-    """Opens folders to change what is in them, and restores the metadata that this changes.
+    """Opens folders to change their content, and restores the metadata that this changes.
 
     Args: see `Restore`.
     """
@@ -71,17 +71,17 @@ class RestoredFolders:
         self.failures = 0
 
     def fail(self, name: str, error: OSError) -> None:
-        """Note a path that could not be restored: the next scan reports what it is."""
+        """Note a path that could not be restored: the next scan reports its real state."""
         self.failures += 1
-        if len(self.failed) < FAILURES_NAMED:
+        if len(self.failed) < MAX_NAMED_FAILURES:
             self.failed.append([name, os.strerror(error.errno or errno.EIO).lower()])
         self.memory[text_to_bytes(name)] = LOST
 
     def enter(self, path: bytes) -> tuple[int, bytes]:
-        """Open the folder of a path, which is about to change. Returns it and the last name."""
+        """Open the folder of a path, which is about to change. Returns the folder and the last name."""
         folder, _, name = path.rpartition(b"/")
         folder = folder or b"/"
-        if not is_ours(path) or name in (b"", b".", b".."):
+        if not is_ordinary_path(path) or name in (b"", b".", b".."):
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
         if folder != self.folder_path or self.folder < 0:
             self.leave()
@@ -100,23 +100,19 @@ class RestoredFolders:
         fd = os.open(self.top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in filter(None, names):
             try:
-                deeper = self.open_name(fd, name)
+                try:
+                    deeper = os.open(name, OPEN_FOLDER, dir_fd=fd)
+                except PermissionError:
+                    self.make_writable(fd, os.fstat(fd))
+                    deeper = os.open(name, OPEN_FOLDER, dir_fd=fd)
             finally:
                 os.close(fd)
             fd = deeper
         return fd
 
-    def open_name(self, folder: int, name: bytes) -> int:
-        """Open a folder in a folder."""
-        try:
-            return os.open(name, FOLDER, dir_fd=folder)
-        except PermissionError:
-            self.make_writable(folder, os.fstat(folder))
-            return os.open(name, FOLDER, dir_fd=folder)
-
     @staticmethod
     def make_writable(fd: int, info: os.stat_result) -> None:
-        """Make a folder writable that its owner has made read-only."""
+        """Make a folder writable if its owner has made it read-only."""
         if info.st_mode & 0o300 != 0o300 and 0 < os.geteuid() == info.st_uid:
             os.chmod("/proc/self/fd/%d" % fd, stat.S_IMODE(info.st_mode) | 0o700)
 
@@ -137,14 +133,14 @@ class RestoredFolders:
             self.remember_ctime(path)
 
     def try_finish(self, path: bytes, name: str, finish: Callable[[bytes], None]) -> None:
-        """Restore the metadata of one folder; a failure does not affect what is in it."""
+        """Restore the metadata of one folder; a failure does not affect the folder's content."""
         try:
             finish(path)
         except OSError as error:
             self.fail(name, error)
 
     def keep_metadata(self, path: bytes) -> None:
-        """Give a folder the metadata that it had before we changed what is in it."""
+        """Restore the metadata that a folder had before its content was changed."""
         mtime, mode = self.folders[path]
         try:
             fd = self.open_folder(path)
@@ -161,7 +157,7 @@ class RestoredFolders:
             os.close(fd)
 
     def finish_folder(self, path: bytes) -> None:
-        """Give a folder the metadata of the plan."""
+        """Set a folder's metadata as in the plan."""
         row = self.rows[path]
         fd = self.open_folder(path)
         try:
@@ -179,9 +175,9 @@ class RestoredFolders:
     # --------------------------------------------------------------------------------------------- memory
 
     def remember_ctime(self, path: bytes) -> None:
-        """Remember the new ctime of a path that otherwise did not change, or of a folder in which something did.
+        """Remember the new ctime of a path that is otherwise unchanged, or of a folder with changed content.
 
-        A folder of the image is forgotten instead: the next scan reports it with what is in it.
+        A folder of the image is forgotten instead: the next scan reports the folder and its content.
         """
         record = self.memory.get(path)
         if record and record is not LOST:
@@ -194,7 +190,7 @@ class RestoredFolders:
                 self.memory[path] = LOST
 
     def remember(self, path: bytes, row: list[Any]) -> None:
-        """Remember that an entry is what the plan says. What is in a folder of the image is not known."""
+        """Remember that an entry is as in the plan. The content of a folder of the image is not known."""
         if row[1] == "d" and row[2]:
             self.forget_below(path)
             self.memory[path] = LOST
@@ -215,7 +211,6 @@ class RestoredFolders:
                 self.leave()
 
     def forget_below(self, path: bytes) -> None:
-        """Forget what is below a path."""
         below = path.rstrip(b"/") + b"/"
         for other in [other for other in self.memory if other.startswith(below)]:
             del self.memory[other]
@@ -224,10 +219,10 @@ class RestoredFolders:
 
 
 class Restore(RestoredFolders):
-    """One restore.
+    """The execution of a restore plan.
 
     Args:
-        memory: what was there before, as a scan has found it; becomes what is there afterwards.
+        memory: the entries before, as found by a scan; updated to the entries afterwards.
         top: the folder that holds everything that may be changed.
         start: when the sandbox was started, in nanoseconds.
         pack: holds content that is not in the plan itself.
@@ -236,7 +231,7 @@ class Restore(RestoredFolders):
     def __init__(self, memory: Memory, top: bytes, start: int, pack: RestorePack) -> None:
         super().__init__(memory, top, start)
         self.pack = pack
-        with open("/proc/self/maps", "rb") as file:  # files that are mapped into the memory of this process
+        with open("/proc/self/maps", "rb") as file:  # files mapped into this process, such as libraries
             self.in_use = {line.split(None, 5)[5].rstrip(b"\n") for line in file if b"/" in line}
         self.file = -1
         self.file_row: list[Any] = []
@@ -280,7 +275,6 @@ class Restore(RestoredFolders):
     # ---------------------------------------------------------------------------------------------- steps
 
     def delete(self, name: str) -> None:
-        """Delete a path and everything below it."""
         path = text_to_bytes(name)
         try:
             folder, last = self.enter(path)
@@ -326,7 +320,7 @@ class Restore(RestoredFolders):
         self.remember(path, row)
 
     def link(self, folder: int, name: bytes, row: list[Any]) -> None:
-        """Make another name of a file that was made before, unless that lacks its content."""
+        """Make another name of a file that was made before, unless that file lacks its content."""
         if self.memory.get(text_to_bytes(row[9])) is LOST:
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), name)
         source, last = os.path.split(text_to_bytes(row[9]))
@@ -355,7 +349,7 @@ class Restore(RestoredFolders):
     # ---------------------------------------------------------------------------------------------- files
 
     def begin_file(self, row: list[Any]) -> None:
-        """Begin a file with new content. An existing one is overwritten if it has no other name."""
+        """Begin a file with new content. An existing file without other names is overwritten."""
         path = text_to_bytes(row[0])
         folder, name = self.enter(path)
         there = status_of(folder, name)
@@ -370,22 +364,21 @@ class Restore(RestoredFolders):
                     os.ftruncate(self.file, 0)
                 return
         self.remove(folder, path, there)
-        self.file = os.open(name, NEW, row[3] & 0o777, dir_fd=folder)
+        self.file = os.open(name, OPEN_NEW, row[3] & 0o777, dir_fd=folder)
         self.file_row = row
 
     def is_reusable(self, path: bytes, there: os.stat_result | None) -> bool:
-        """Whether to overwrite a file: one of the image would be copied first, one that runs us would crash us."""
+        """Return True if overwriting is safe: not a file of the image (copied first), not in use by this process."""
         if there is None or not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
             return False
         return there.st_ctime_ns >= self.start and path not in self.in_use
 
     def begin_patch(self, row: list[Any]) -> None:
-        """Begin a file that exists, of which parts get new content."""
+        """Begin an existing file of which parts get new content."""
         folder, name = self.enter(text_to_bytes(row[0]))
         self.overwrite(folder, name, os.stat(name, dir_fd=folder, follow_symlinks=False), row)
 
     def overwrite(self, folder: int, name: bytes, there: os.stat_result | None, row: list[Any]) -> None:
-        """Open an existing file to write into it."""
         self.file = open_existing(folder, name, there)
         self.file_row = row
 
@@ -411,7 +404,7 @@ class Restore(RestoredFolders):
             self.drop_file()
 
     def end_file(self) -> None:
-        """The file has all its content: set its size and metadata."""
+        """Set size and metadata of the file, which has all its content."""
         if self.file < 0:
             return
         row, fd = self.file_row, self.file
@@ -426,11 +419,10 @@ class Restore(RestoredFolders):
         self.drop_file()
 
     def drop_file(self) -> None:
-        """Close the file."""
         os.close(self.file)
         self.file = -1
 
 
 def covered(detail: list[list[Any]] | None) -> int:
-    """How many bytes of a file have content."""
+    """Return the number of bytes of a file that have content."""
     return sum(part[1] for part in detail or ())

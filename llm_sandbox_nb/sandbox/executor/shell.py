@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
     from .request import ExecutorContext
 
-BACKGROUND_KEPT = 64 * 1024
-ABORT_TICK = 0.02
-ABORT_TICKS = 15  # after so many, a shell that does not come back is killed
-RESTART_DELAY = 1.0  # seconds to wait after a shell that could not even start
-GIVE_UP = 5.0  # seconds after which processes that cannot be killed are left alone
+MAX_BACKGROUND_BYTES = 64 * 1024  # of output between two commands: one frame
+ABORT_TICK_SECONDS = 0.02
+MAX_ABORT_TICKS = 15  # then a shell that has not abandoned the command is killed
+RESTART_SECONDS = 1.0  # pause after a shell that could not even start
+GIVE_UP_SECONDS = 5.0  # then processes that cannot be killed are left running
 SCRIPT_SECONDS = 3.0
-"""Then what bash has started for a script of ours is killed; after three times as many, bash."""
+"""Seconds after which processes started by a script are killed; after three times as many, bash is."""
 # Private descriptors of the shell; commands never see them.
 FD_ERR, FD_OUT, FD_SOURCE, FD_STATUS = 194, 195, 197, 199
 ABORT_SIGNAL = signal.SIGRTMAX
 # The shell is interactive because only an interactive bash can abandon a command and keep its state:
-# the trap turns our signal into an interrupt once the killed child is reaped, before the next command runs.
+# the trap turns `ABORT_SIGNAL` into an interrupt once the killed child is reaped, before the next command runs.
 # Commands are sourced, not evaluated, so that it behaves as a script inside: no job numbers, no `exit` echo.
 SHELL = [b"bash", b"--noprofile", b"--norc", b"--noediting", b"-i", b"-s"]
 SHELL_START = b"""set +m +H +o history
@@ -51,7 +51,7 @@ _LLM_SANDBOX() { return "$_LLM_STATUS"; }
 trap 'builtin trap - INT; builtin kill -INT $$' RTMAX
 builtin printf '0 0 -\\n' >&199
 """
-# Before every command: close the descriptor it is read from, and restore the `$?` of the one before.
+# Before every command: close the descriptor that the command is read from, and restore the `$?` of the previous one.
 SHELL_PREFIX = b"exec 196<&-;_LLM_SANDBOX&&:;"
 SHELL_RUN = b"""\
 . /dev/fd/196 0</dev/null 196<&197 194>&- 195>&- 197<&- 199>&-
@@ -59,12 +59,12 @@ SHELL_RUN = b"""\
 [[ /dev/fd/1 -ef /dev/fd/195 && /dev/fd/2 -ef /dev/fd/194 ]] || _LLM_FLAGS+=!; \
 builtin printf '%%s\\n' "%d $_LLM_STATUS $_LLM_FLAGS" >&199
 """
-SERIAL = b"SERIAL"  # stands for the number of a script of ours
+SERIAL = b"SERIAL"  # placeholder for the number of a script
 SHELL_RESTORE = b"exec 1>&195 2>&194\n"
 
 
 class Shell:
-    """The persistent bash, and the two pipes that it and its jobs write to."""
+    """The persistent bash, and the two pipes for its output and that of its jobs."""
 
     def __init__(self, executor: ExecutorContext) -> None:
         self.executor = executor
@@ -85,7 +85,7 @@ class Shell:
         self.status = b""
         self.background = b""
         self.notice = ""
-        """What happened between two commands; the next one reports it."""
+        """An event between two commands; the next command reports it."""
         self.out = os.pipe()
         self.err = os.pipe()
         for fd in (self.out[0], self.err[0]):
@@ -94,18 +94,18 @@ class Shell:
         executor.watch_output(self.err[0], lambda: self.read_output(STDERR, self.err[0]))
 
     def start(self, bare: bool = False) -> None:
-        """Start a bash, now or when a process can be made; commands wait until it is ready.
+        """Start a bash, now or when a process can be made; commands wait until bash is ready.
 
-        A bare one has no variables: it is about to get those that another had.
+        A bare bash has no variables: it is about to get those of another.
         """
-        if self.pid:  # this is a second try, and a restore was quicker
+        if self.pid:  # a restore has started one while this retry was waiting
             return
         self.bare = bare
         try:
             self.fork_bash()
         except OSError:
             self.pid = 0
-            self.executor.after(RESTART_DELAY, lambda: self.start(bare))
+            self.executor.after(RESTART_SECONDS, lambda: self.start(bare))
             return
         os.set_blocking(self.status_r, False)
         self.executor.watch(self.status_r, IN, lambda _: self.read_status())
@@ -134,27 +134,21 @@ class Shell:
         quietly_close(command_r, status_w)
 
     def write_source(self, text: bytes) -> None:
-        """Put text into the file from which bash sources."""
+        """Put text into the file that bash sources."""
         os.ftruncate(self.source, 0)
         os.lseek(self.source, 0, os.SEEK_SET)
         write_all(self.source, text)
 
     def write_line(self, line: bytes) -> None:
-        """Write a line to bash, short enough for the pipe; a shell that has died is noticed elsewhere."""
+        """Write a line, short enough for the pipe, to bash; a dead shell is noticed elsewhere."""
         try:
             os.write(self.command_w, line)
         except BrokenPipeError:
             pass
 
     def enqueue(self, command: ShellCommand) -> None:
-        """Run a command when its turn comes."""
         self.queue.append(command)
         self.next()
-
-    def forget(self, command: ShellCommand) -> None:
-        """Take a command that has not started out of the queue."""
-        if command in self.queue:
-            self.queue.remove(command)
 
     def next(self) -> None:
         """Start the next command if the shell is free and nothing holds the files."""
@@ -181,25 +175,25 @@ class Shell:
         self.restore = False
 
     def enqueue_script(self, script: ShellScript) -> None:
-        """Run a script of ours before the next command."""
+        """Run a script of the executor before the next command."""
         self.scripts.append(script)
         self.next()
 
     def script_ended(self, ok: bool) -> None:
-        """The shell has run our script, or never will."""
+        """Handle the end of a script; `ok` is False if the shell died."""
         script, self.script = self.script, None
         if script:
             script.done(ok)
             self.next()
 
     def take_background(self) -> None:
-        """Read what waits in the pipes: it was written before the command that is about to start."""
+        """Read the output in the pipes, which is older than the command that is about to start."""
         for stream, ends in ((STDOUT, self.out), (STDERR, self.err)):
             for _ in range(pipe_bytes(ends[0]) // PIPE_READ + 1):
                 self.read_output(stream, ends[0])
 
     def read_output(self, stream: int, fd: int) -> None:
-        """Something can be read from the shell's stdout or stderr."""
+        """Read stdout or stderr of the shell, for the current command or as background output."""
         try:
             data = os.read(fd, PIPE_READ)
         except BlockingIOError:
@@ -207,7 +201,7 @@ class Shell:
         command = self.current
         if command is None:
             if self.ready:
-                self.background = (self.background + data)[-BACKGROUND_KEPT:]
+                self.background = (self.background + data)[-MAX_BACKGROUND_BYTES:]
             return
         assert command.capture is not None
         if self.code is None:
@@ -216,11 +210,11 @@ class Shell:
         mine, later = data[: self.left[stream]], data[self.left[stream] :]
         self.left[stream] -= len(mine)
         command.take(stream, mine)
-        self.background = (self.background + later)[-BACKGROUND_KEPT:]
+        self.background = (self.background + later)[-MAX_BACKGROUND_BYTES:]
         self.finish_if_drained()
 
     def read_status(self) -> None:
-        """The shell has written a report to its status pipe: `<request> <exit code> <flags>`."""
+        """Read reports from the shell's status pipe: `<request> <exit code> <flags>`."""
         try:
             data = os.read(self.status_r, 4096)
         except BlockingIOError:
@@ -232,7 +226,7 @@ class Shell:
             self.executor.unwatch(self.status_r)
 
     def take_status(self, words: list[bytes]) -> None:
-        """Believe a report only when it is about the current command; any process could write to this pipe."""
+        """Handle a report if it is about the current command; any process could write to this pipe."""
         if len(words) != 3 or not words[0].isdigit() or not words[1].isdigit():
             return
         if not self.ready:
@@ -252,13 +246,13 @@ class Shell:
             self.command_ended(int(words[1]) & 255)
 
     def command_ended(self, code: int) -> None:
-        """The command has ended; what it wrote is in the pipes, so read exactly that much more."""
+        """Read the rest of an ended command's output: exactly the bytes in the pipes now."""
         self.code = code
         self.left = {STDOUT: pipe_bytes(self.out[0]), STDERR: pipe_bytes(self.err[0])}
         self.finish_if_drained()
 
     def finish_if_drained(self) -> None:
-        """Respond when the last output has been read."""
+        """Respond once the last output has been read."""
         command, code = self.current, self.code
         if command and not any(self.left.values()):
             self.current = None
@@ -266,7 +260,7 @@ class Shell:
             self.next()
 
     def abort(self, command: ShellCommand) -> None:
-        """Make bash abandon the command, and kill what it started."""
+        """Make bash abandon the command, and kill the processes of the command."""
         if catches_signal(self.pid, ABORT_SIGNAL):
             send_signal(self.pid, ABORT_SIGNAL)
         else:
@@ -277,16 +271,16 @@ class Shell:
         if self.current is not command or self.code is not None:
             return
         killed = kill_all(command.own_processes)
-        if tick == ABORT_TICKS:
+        if tick == MAX_ABORT_TICKS:
             send_signal(self.pid, signal.SIGKILL)
-        if tick * ABORT_TICK > GIVE_UP and not killed:
+        if tick * ABORT_TICK_SECONDS > GIVE_UP_SECONDS and not killed:
             command.add_notice("Some of its processes could not be killed.")
             self.command_ended(255)
             return
-        self.executor.after(ABORT_TICK, lambda: self.abort_tick(command, tick + 1))
+        self.executor.after(ABORT_TICK_SECONDS, lambda: self.abort_tick(command, tick + 1))
 
     def died(self, status: int) -> None:
-        """The shell has ended: report it as the command's end, and start another."""
+        """Report the end of the shell as the command's end, and start another."""
         self.executor.unwatch(self.status_r)
         quietly_close(self.command_w, self.status_r, self.source)
         command = self.current
@@ -296,14 +290,14 @@ class Shell:
         elif self.ready:
             self.start()
         else:
-            self.executor.after(RESTART_DELAY, self.start)
+            self.executor.after(RESTART_SECONDS, self.start)
         self.script_ended(False)
         if command and self.code is None:
             command.add_notice(self.describe_end(command, status))
             self.command_ended(exit_code(status))
 
     def describe_end(self, command: ShellCommand, status: int) -> str:
-        """What the model reads about the end of the shell."""
+        """Return the notice for the model about the end of the shell."""
         if command.reason:
             how = "had to be killed to end the command"
         elif os.WIFSIGNALED(status):
@@ -342,7 +336,7 @@ class ShellCommand(Request):
         self.shell.enqueue(self)
 
     def start(self) -> None:
-        """The shell is free: note what already runs, so that only what this command starts dies with it."""
+        """Note all running processes, so that only those of this command die with it."""
         self.started = time.monotonic()
         limit = int(self.params["output_limit"])
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
@@ -355,7 +349,8 @@ class ShellCommand(Request):
 
     def cancel(self) -> None:
         if self.capture is None:
-            self.shell.forget(self)
+            if self in self.shell.queue:
+                self.shell.queue.remove(self)
             self.respond({"exit_code": None, "interrupted": True})
         else:
             self.abort("interrupted")
@@ -367,7 +362,7 @@ class ShellCommand(Request):
             self.shell.abort(self)
 
     def end_with(self, text: str) -> bool:
-        """End the command because it does what it may not; False when it has not started."""
+        """End the command because of a broken limit. Returns False unless the command is running."""
         if self.capture is None or self.reason:
             return False
         self.add_notice(text)
@@ -375,7 +370,7 @@ class ShellCommand(Request):
         return True
 
     def take(self, stream: int, data: bytes) -> None:
-        """Output of the command. A bash that abandons it writes a newline of its own, which is held back."""
+        """Handle output. A bash that abandons the command writes a newline of its own, which is held back."""
         assert self.capture is not None
         if self.reason and stream == STDERR:
             data = self.held + data
@@ -384,7 +379,7 @@ class ShellCommand(Request):
             self.capture.feed(stream, data)
 
     def own_processes(self) -> set[int]:
-        """What this command started and still runs: not the shell, older jobs or other requests."""
+        """Return living processes of this command, without the shell, older jobs and other requests."""
         table = process_table()
         skip = {pid for pid, identity in self.before.items() if table.get(pid, (0, -1))[1] == identity[1]}
         skip.discard(self.shell.pid)
@@ -392,7 +387,7 @@ class ShellCommand(Request):
         return descendants(table, os.getpid(), skip) - {self.shell.pid}
 
     def finish(self, code: int | None) -> None:
-        """All output has been read: respond."""
+        """Respond, after all output was read."""
         capture = self.capture
         assert capture is not None
         if self.held and not (self.abandoned and self.held == b"\n"):
@@ -410,17 +405,16 @@ class ShellCommand(Request):
         self.respond(outcome)
 
     def add_notice(self, text: str) -> None:
-        """Add a sentence about the shell."""
         self.notice = (self.notice + " " + text).strip()
 
 
 class ShellScript:
-    """A script of ours that the shell runs between two commands.
+    """A script of the executor that the shell runs between two commands.
 
     Args:
-        line: goes to the shell's stdin, and has to end with a report on its status pipe.
-        script: what the line can source; if it is empty, the line may write there.
-        done: is called with whether the shell has run it.
+        line: sent to the shell's stdin; has to end with a report on its status pipe.
+        script: text for the line to source; if empty, the line may write there.
+        done: called with True once the shell has run the script, with False if the shell ended.
     """
 
     def __init__(self, shell: Shell, line: bytes, script: bytes, done: Callable[[bool], None]) -> None:
@@ -432,7 +426,6 @@ class ShellScript:
         self.tries = 0
 
     def start(self) -> None:
-        """The shell is free: send it the line."""
         shell = self.shell
         self.before = own_tree()
         shell.write_source(b"exec 196<&-;" + self.script if self.script else b"")
@@ -441,7 +434,7 @@ class ShellScript:
         shell.write_line(self.line.replace(SERIAL, b"%d" % shell.serial))
 
     def late(self) -> None:
-        """Bash does not report: it waits for something."""
+        """Kill the processes of a late script, and after three tries the shell."""
         shell = self.shell
         if shell.script is not self:
             return

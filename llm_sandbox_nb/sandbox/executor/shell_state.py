@@ -1,8 +1,8 @@
-"""The state of the shell, as a script that restores it: directory, umask, options, variables, functions.
+"""The state of the shell, as a script to restore the directory, umask, options, variables and functions.
 
-Bash itself writes it, in a subshell and with builtins only. A function or alias of the same name is not called:
-special builtins come before functions in POSIX mode, and one of them removes the function `builtin`. That mode leaves
-the option inherit_errexit on, so the script sets it as it was before. In the script functions and aliases come last,
+Bash itself writes the script, in a subshell and with builtins only. A function or alias of the same name is not
+called: special builtins come before functions in POSIX mode, and one of them removes the function `builtin`. That mode
+leaves the option inherit_errexit on, so the script resets that option. In the script functions and aliases come last,
 so that they cannot change how the rest runs.
 """
 
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-STATE_SIZE = 1024 * 1024
+MAX_STATE_BYTES = 1024 * 1024
 THE_END = b"#end\n"
 TRACED = b"#traced\n"
 SAVE = (
@@ -43,7 +43,7 @@ RESTORE = (
 
 
 class ShellState:
-    """Saves the state when it can have changed, and restores one."""
+    """Saves the shell's state when commands may have changed it, and restores a state."""
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
@@ -53,11 +53,11 @@ class ShellState:
         self.sent: tuple[str, bytes] | None = None
 
     def current_key(self) -> tuple[int, int]:
-        """Differs after every command."""
+        """Return a value that differs after every command."""
         return self.shell.pid, self.shell.commands
 
     def save(self, done: Callable[[str], None]) -> None:
-        """Have the present state in `state`; `done` is called with why there is none, or nothing."""
+        """Update `state`; `done` is called with the reason if there is no state, else with an empty text."""
         shell = self.shell
         if shell.current:
             done("a command was running")
@@ -67,22 +67,22 @@ class ShellState:
             shell.enqueue_script(ShellScript(shell, SAVE, b"", lambda ok: self.saved(ok, done)))
 
     def saved(self, ok: bool, done: Callable[[str], None]) -> None:
-        """Bash has written its state."""
+        """Read the state that bash has written."""
         shell = self.shell
         self.state, self.key = b"", self.current_key()
         if not ok:
             done("the shell ended")
             return
-        script = os.pread(shell.source, STATE_SIZE + 1, 0)
-        if len(script) > STATE_SIZE or not script.endswith(THE_END):
-            done("the shell's variables and functions take more than 1 MiB")
+        script = os.pread(shell.source, MAX_STATE_BYTES + 1, 0)
+        if len(script) > MAX_STATE_BYTES or not script.endswith(THE_END):
+            done("the shell's variables and functions are larger than 1 MiB")
             return
         folder = self.note_cwd()
         self.state = (TRACED if shell.trace else b"") + enter(folder) + script
         done("")
 
     def note_cwd(self) -> bytes:
-        """Note the folder that the shell is in."""
+        """Note and return the current folder of the shell."""
         try:
             folder = os.readlink(b"/proc/%d/cwd" % self.shell.pid)
         except OSError:
@@ -91,12 +91,11 @@ class ShellState:
         return folder
 
     def restore(self, state: bytes, done: Callable[[str], None]) -> None:
-        """Give a new shell this state; `done` is called with what could not be restored, or nothing."""
+        """Set this state in a new shell; `done` is called with the part that could not be restored."""
         script = ShellScript(self.shell, RESTORE, state, lambda ok: self.restored(state, ok, done))
         self.shell.enqueue_script(script)
 
     def restored(self, state: bytes, ok: bool, done: Callable[[str], None]) -> None:
-        """The new shell has the state."""
         self.key = self.current_key()
         if not ok:
             done("the shell's variables and functions could not be restored")
@@ -108,7 +107,7 @@ class ShellState:
         done("")
 
     def report(self, id: str, since: str | None, why: str) -> tuple[dict[str, str], bytes]:
-        """What the outcome of a checkpoint says about the shell, and the state if the host does not have it."""
+        """Return the shell's part of a checkpoint's outcome, and the state unless the host has the same."""
         if why:
             return {"state": "none", "cwd": "", "why": why}, b""
         same = since is not None and self.sent == (since, self.state)
@@ -117,5 +116,5 @@ class ShellState:
 
 
 def enter(folder: bytes) -> bytes:
-    """A line that enters a folder by its real name; the name that the shell had for it comes later."""
+    """Return a line that enters a folder by its real name; the shell's own name for the folder comes later."""
     return b"cd -- '" + folder.replace(b"'", b"'\\''") + b"'\n" if folder else b""

@@ -1,4 +1,4 @@
-"""The history child: remembers what all files were like, reports what differs, and restores them."""
+"""The history child: remembers the state of all files, reports differences, and restores files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import stat
 import time
 
-from .entries import FOLDER, remove
+from .entries import OPEN_FOLDER, remove
 from .filesystem_scan import FilesystemScan, ScanLimits
 from .frames import bytes_to_text, dump, text_to_bytes, write_all
 from .mounts import Epoch, Mount, engine_folders, writable_mounts
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
     Look = tuple[int, int, int, int, int]
 
-ROOTS_TOLD = 32
-PIPE_SIZE = 1024 * 1024
+MAX_REPORTED_ROOTS = 32
+PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
 F_SETPIPE_SZ = 1031
-TICK = 0.012  # seconds after which the clock of the files has certainly moved on
-COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE: what a file's ctime is, or not later than that
-MOST = 10_000
-"""Entries of an engine's folders that are looked at."""
+CLOCK_TICK_SECONDS = 0.012  # longest step of the files' clock
+COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the source of ctimes
+MAX_ENGINE_ENTRIES = 10_000
+"""Maximum number of entries of an engine's folders to examine."""
 NOT_KEPT = "Not kept, and removed by a restore"
-CHANGED = "only a new sandbox has it as it was"
+CHANGED = "only a new sandbox has the original"
 
 
 class EngineFolders:
-    """What an engine has put into its folders, such as /dev and /sys/fs/cgroup: no checkpoint holds them.
+    """The engine's content of its own folders, such as /dev and /sys/fs/cgroup: no checkpoint holds them.
 
-    Where commands can write there, a restore removes what they have made, and names what they have changed.
+    Where commands can write there, a restore removes added entries, and names changed ones.
 
     Args:
-        folders: finds them, and all paths where something is mounted.
+        folders: returns them, and all paths where something is mounted.
         start: when the sandbox was started, in nanoseconds of a ctime.
     """
 
@@ -56,9 +56,9 @@ class EngineFolders:
         }
 
     def entries(self) -> Iterator[tuple[bytes, os.stat_result]]:
-        """All that is in them. What is in an entry comes later, unless that is gone by then."""
+        """Yield all entries below them. A folder comes before its content, unless removed by then."""
         folders, points = self.folders()
-        todo, left = list(folders), MOST
+        todo, left = list(folders), MAX_ENGINE_ENTRIES
         while todo:
             try:
                 with os.scandir(todo.pop()) as found:
@@ -73,13 +73,13 @@ class EngineFolders:
                         todo.append(path)
 
     def report(self, shortfall: Shortfall) -> None:
-        """Name what commands have made there."""
+        """Name the entries that commands have made there."""
         for path, _ in self.entries():
             if path not in self.known:
                 shortfall.add(NOT_KEPT, path)
 
     def restore(self) -> list[list[str]]:
-        """Remove what commands have made there. Returns the paths where that is not enough, with the reason."""
+        """Remove entries that commands have made there. Returns remaining differences, with the reason."""
         problems: list[list[str]] = []
         missing = set(self.known)
         for path, info in self.entries():
@@ -93,14 +93,14 @@ class EngineFolders:
 
 
 def look_of(info: os.stat_result) -> Look:
-    """What changes when an entry is changed or replaced; the number of a folder's entries does not count."""
+    """Return values that change when an entry is changed or replaced, apart from a folder's entries."""
     return info.st_mode, info.st_uid, info.st_gid, info.st_rdev, info.st_ino
 
 
 def remove_path(path: bytes) -> list[list[str]]:
-    """Remove an entry and what is in it. Returns it with the reason if that failed."""
+    """Remove an entry and its content. Returns the path with the reason if that failed."""
     try:
-        folder = os.open(os.path.dirname(path), FOLDER)
+        folder = os.open(os.path.dirname(path), OPEN_FOLDER)
         try:
             remove(folder, os.path.basename(path))
         finally:
@@ -146,13 +146,13 @@ class Snapshotter:
             write_all(3, dump(outcome) + b"\n")
 
     def mounts(self) -> tuple[list[Mount], set[bytes]]:
-        """Which mounts to scan, and which paths to leave out."""
+        """Return the mounts to scan, and the paths to leave out."""
         if self.scope:
             return [Mount(self.scope, 0)], set()
         return writable_mounts()
 
     def checkpoint(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Report what differs from a checkpoint that is remembered, or everything."""
+        """Report the differences from a checkpoint that is remembered, or everything."""
         set_policy("SCHED_BATCH")
         since = params.get("since")
         old = self.memories.get(since) if since is not None else None
@@ -170,13 +170,13 @@ class Snapshotter:
             "entries": len(scan.new),
             "records": writer.records,
             "bytes": writer.bytes,
-            "roots": [bytes_to_text(mount.path) for mount in mounts[:ROOTS_TOLD]],
+            "roots": [bytes_to_text(mount.path) for mount in mounts[:MAX_REPORTED_ROOTS]],
             "incomplete": scan.shortfall.text(),
         }
 
     def restore(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Make the files what the plan says, and remember them if it started from what we know."""
-        from .restore import FAILURES_NAMED, Restore
+        """Restore the files of the plan, and remember them if the plan started from a known checkpoint."""
+        from .restore import MAX_NAMED_FAILURES, Restore
 
         set_policy("SCHED_OTHER")
         known = self.memories.get(params.get("since") or "")
@@ -190,7 +190,7 @@ class Snapshotter:
         wait_for_tick()
         return {
             "id": params["id"],
-            "failed": [*restore.failed, *problems][:FAILURES_NAMED],
+            "failed": [*restore.failed, *problems][:MAX_NAMED_FAILURES],
             "failures": restore.failures + len(problems),
             "written": restore.written,
             "shell_size": len(restore.shell),
@@ -200,17 +200,17 @@ class Snapshotter:
 
 def wait_for_tick() -> None:
     """Wait until a change gets a later ctime than all changes before."""
-    end = time.monotonic() + TICK
+    end = time.monotonic() + CLOCK_TICK_SECONDS
     try:
         now = time.clock_gettime_ns(COARSE_CLOCK)
         while time.clock_gettime_ns(COARSE_CLOCK) == now and time.monotonic() < end:
             time.sleep(0.0005)
     except OSError:
-        time.sleep(TICK)
+        time.sleep(CLOCK_TICK_SECONDS)
 
 
 def set_policy(name: str) -> None:
-    """Scans leave the processor to commands; restores do not, as all wait for them. (`nice` could not be undone.)"""
+    """Set the scheduling policy: scans yield to commands, restores do not. (`nice` could not be undone.)"""
     try:
         os.sched_setscheduler(0, getattr(os, name), os.sched_param(0))
     except OSError:
@@ -218,21 +218,21 @@ def set_policy(name: str) -> None:
 
 
 def serve_history(scope: bytes, spill: bytes, epoch: Epoch) -> None:
-    """The child: requests on fd 0, records on fd 1, outcomes on fd 3."""
+    """Serve in the child: requests on fd 0, records on fd 1, outcomes on fd 3."""
     import fcntl
 
     gc.disable()
     os.umask(0)
     try:
         for fd in (0, 1):
-            fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_SIZE)
-    except OSError:  # no more room for pipes, or no right
+            fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:  # the limit of pipe memory, or not permitted
         pass
     Snapshotter(scope, spill, epoch).serve()
 
 
 def describe(params: dict[str, Any]) -> dict[str, Any]:
-    """Write what some paths are like now to fd 1."""
+    """Write the current state of some paths to fd 1."""
     writer = RecordWriter(1)
     scan = FilesystemScan(
         writer, {}, ScanLimits(params.get("limits") or {}), content=bool(params.get("content"))

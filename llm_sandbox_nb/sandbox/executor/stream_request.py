@@ -1,8 +1,8 @@
 """Bytes in both directions between the host and a program, each at the pace of its reader.
 
-The body of such a request is a stream of records with a header `>cI`: a kind, and a number. Each kind says whether so
-many bytes follow; `a` says how many more bytes of output the host accepts. Never more is read from the program than
-that, so one that writes without end waits, and nothing piles up.
+The body of such a request is a stream of records with a header `>cI`: a kind and a number. For some kinds, so many
+bytes follow. Kind `a` raises the number of output bytes that the host accepts. Never more is read from the program, so
+an endless writer blocks and nothing accumulates.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import struct
 
 from .event_loop import OUT
-from .frames import PIPE_READ, STDOUT
+from .frames import PIPE_READ, STDOUT, write_pending
 from .request import Request
 
 RECORD = struct.Struct(">cI")
@@ -19,7 +19,7 @@ ASKED = b"a"
 
 
 class StreamRequest(Request):
-    """Passes on what comes from `reads`, and what goes to `writes`: descriptors that do not block, or -1."""
+    """Bytes from descriptor `reads` to the host, and from the host to `writes`: non-blocking, or -1."""
 
     def begin(self) -> None:
         self.reads = self.writes = -1
@@ -32,7 +32,7 @@ class StreamRequest(Request):
     # ------------------------------------------------------------------------------------------- from the host
 
     def data(self, data: bytes) -> None:
-        """Records, cut anywhere. Bytes for the program are acknowledged when it has taken them."""
+        """Handle records, cut anywhere. Bytes for the program are acknowledged once written."""
         view, self.head = memoryview(self.head + data), b""
         used = 0
         while view:
@@ -57,41 +57,37 @@ class StreamRequest(Request):
         self.pump()
 
     def take_record(self, kind: bytes, value: int) -> None:
-        """One header: where bytes follow, `left` is their number, and `heard` says whether the program gets them."""
+        """Handle a header: set `left` to the bytes that follow, `heard` to False to drop them."""
         raise NotImplementedError
 
     def pump(self) -> None:
-        """Give the program what has come, as much as it takes."""
+        """Write as many received bytes as the program accepts."""
         if self.writes < 0:
             return
         while self.coming:
-            try:
-                written = os.write(self.writes, self.coming[0])
-            except BlockingIOError:
+            written, has_reader = write_pending(self.writes, self.coming)
+            self.acknowledge(written)
+            if has_reader and self.coming:
                 self.executor.watch(self.writes, OUT, lambda _: self.pump())
                 return
-            except OSError:  # no program reads it any more
-                written = len(self.coming[0])
+            if not has_reader:
                 self.deaf()
                 if self.writes < 0:
                     return
-            self.acknowledge(written)
-            self.coming[0] = self.coming[0][written:]
-            if not self.coming[0]:
-                self.coming.pop(0)
+                self.acknowledge(len(self.coming.pop(0)))
         self.executor.unwatch(self.writes)
         self.drained()
 
     def deaf(self) -> None:
-        """The program takes no more bytes; those that come are dropped unless the request ends."""
+        """Handle a program that accepts no more bytes; further ones are dropped unless the request ends."""
 
     def drained(self) -> None:
-        """The program has taken all that has come."""
+        """Handle that all received bytes were written."""
 
     # --------------------------------------------------------------------------------------------- to the host
 
     def set_room(self, room: int) -> None:
-        """Set how much may be sent to the host; at 0 the program is not read."""
+        """Set how many bytes may be sent to the host; at 0 the program is not read."""
         self.room = room
         if self.reads < 0:
             return
@@ -101,7 +97,7 @@ class StreamRequest(Request):
             self.executor.unwatch(self.reads)
 
     def read_program(self) -> None:
-        """The program has written something, or writes no more."""
+        """Forward output of the program, or handle its end."""
         try:
             data = os.read(self.reads, min(PIPE_READ, self.room))
         except BlockingIOError:
@@ -116,5 +112,5 @@ class StreamRequest(Request):
             self.ended_writing()
 
     def ended_writing(self) -> None:
-        """The program writes no more."""
+        """Handle the end of the program's output."""
         raise NotImplementedError

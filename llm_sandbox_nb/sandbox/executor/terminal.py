@@ -1,8 +1,7 @@
-"""A program on its own terminal, beside the shell: for a person who types, not for a model.
+"""A program on its own terminal, separate from the shell: for a person who types, not for a model.
 
-Of the records in the body, see `stream_request`, these are its own: `i` and so many bytes that were typed, `r` and
-so many that the terminal itself reports (its answers to a program, the mouse), `s` with the size as rows * 65536 +
-columns.
+Records in the body, see `stream_request`: `i` and the number of typed bytes that follow, `r` and the number of bytes
+that the terminal itself reports (its answers to a program, the mouse), `s` and the size as rows * 65536 + columns.
 """
 
 from __future__ import annotations
@@ -13,29 +12,20 @@ import signal
 import struct
 import termios
 
-from .children import enter_child
+from .children import enter_child, program_environment, supervise
 from .event_loop import IN
-from .frames import STDOUT, dump, quietly_close, text_to_bytes, write_all
-from .processes import (
-    PR_SET_CHILD_SUBREAPER,
-    descendants,
-    exec_program,
-    exit_code,
-    kill_all,
-    prctl,
-    process_table,
-    send_signal,
-)
+from .frames import STDOUT, quietly_close, text_to_bytes
+from .processes import exec_program, kill_tree
 from .request import describe_error
 from .stream_request import StreamRequest
 
 TYPED, REPORTED, SIZE = b"i", b"r", b"s"
-TIOCGSID = 0x5429  # of a terminal, the leader of its session; Python has no name for it
-LAST_OUTPUT = 1.0  # seconds for output that is left when the program has ended
+TIOCGSID = 0x5429  # returns the session leader of a terminal; Python has no name for this request
+LAST_OUTPUT_SECONDS = 1.0  # for output that is left when the program has ended
 
 
 class TerminalRequest(StreamRequest):
-    """A program whose stdin, stdout and stderr are a terminal; it and all it started end with the request."""
+    """A program whose stdin, stdout and stderr are a terminal; all its processes end with the request."""
 
     def begin(self) -> None:
         self.pid = 0
@@ -47,7 +37,7 @@ class TerminalRequest(StreamRequest):
         self.executor.when_files_ready(self.launch)
 
     def launch(self) -> None:
-        """Make the terminal and the program, unless the request was cancelled."""
+        """Start the program on a new terminal, unless the request was cancelled."""
         if self.done:
             return
         try:
@@ -64,15 +54,15 @@ class TerminalRequest(StreamRequest):
         self.pump()
 
     def fork_child(self) -> None:
-        """The terminal, a pipe for the outcome, and the child."""
+        """Make the terminal, a pipe for the outcome, and the child."""
         master, slave = os.openpty()
         try:
             set_size(master, int(self.params["rows"]) << 16 | int(self.params["columns"]))
             self.writes = os.dup(master)
             self.result_r, result_w = os.pipe()
-            theirs = {0: slave, 1: slave, 2: slave, 3: result_w}
+            child_ends = {0: slave, 1: slave, 2: slave, 3: result_w}
             try:
-                self.pid = self.executor.fork(lambda: enter_child(theirs, self.child))
+                self.pid = self.executor.fork(lambda: enter_child(child_ends, self.child))
             finally:
                 os.close(result_w)
             self.reads = master
@@ -86,25 +76,13 @@ class TerminalRequest(StreamRequest):
     # ---------------------------------------------------------------------------------------- in the child
 
     def child(self) -> None:
-        """Supervise the program: its orphans become our children, so that all of them are found when it ends."""
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-        pid = os.fork()
-        if pid == 0:
-            self.become_program()
-        quietly_close(0, 1, 2)
-        while True:
-            ended, status = os.wait()
-            if ended == pid:
-                break
-        write_all(3, dump({"exit_code": exit_code(status)}))
-        os.close(3)
-        while True:  # until the executor has killed what is left, and us
+        supervise(self.become_program)
+        while True:  # until the executor has killed all orphans, and this child
             signal.pause()
 
     def become_program(self) -> None:
         """Start a session on this terminal, and become the program."""
-        env = dict(os.environb)
-        env.update((text_to_bytes(k), text_to_bytes(v)) for k, v in self.params["env"].items())
+        env = program_environment(self.params["env"])
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         try:
@@ -117,7 +95,6 @@ class TerminalRequest(StreamRequest):
     # ------------------------------------------------------------------------------------------- from the host
 
     def take_record(self, kind: bytes, value: int) -> None:
-        """One header."""
         if kind in (TYPED, REPORTED):
             self.left = value
             self.heard = kind == TYPED or self.reports_are_read()
@@ -127,9 +104,9 @@ class TerminalRequest(StreamRequest):
                 set_size(self.writes, value)
 
     def reports_are_read(self) -> bool:
-        """Whether a program in front of the shell reads key by key, as those do that ask a terminal something.
+        """Return True if a program in front of the shell reads key by key, as those that query a terminal do.
 
-        The shell itself does too, but it asks nothing: what some program printed would type into its next line.
+        The shell itself does too, but queries nothing: reports that a program caused would be typed into its next line.
         """
         try:
             if termios.tcgetattr(self.writes)[3] & termios.ICANON:
@@ -142,7 +119,7 @@ class TerminalRequest(StreamRequest):
     # --------------------------------------------------------------------------------------------- to the host
 
     def ended_writing(self) -> None:
-        """No program has the terminal open any more."""
+        """Handle that no program has the terminal open any more."""
         self.over = True
         if not self.pid:  # else it ends when the program is reaped
             self.finish()
@@ -150,7 +127,7 @@ class TerminalRequest(StreamRequest):
     # ---------------------------------------------------------------------------------------------- the end
 
     def program_ended(self) -> None:
-        """The program has ended, or was killed; kill what it left running."""
+        """Note the exit code, and kill all processes that the program left running."""
         try:
             line = os.read(self.result_r, 4096)
         except OSError:
@@ -164,14 +141,14 @@ class TerminalRequest(StreamRequest):
         self.abort("interrupted")
 
     def end_with(self, text: str) -> bool:
-        """End the program because it does what it may not."""
+        """End the program because of a broken limit, with a message on its terminal. Returns False."""
         if self.pid and not self.reason:
             self.send(STDOUT, ("\r\n%s\r\n" % text).encode())
             self.abort("interrupted")
         return False
 
     def abort(self, reason: str) -> None:
-        """End the program; the response follows when it is reaped."""
+        """End the program; the response follows when the child is reaped."""
         self.reason = self.reason or reason
         if not self.pid:
             self.respond({"exit_code": None, "interrupted": True})
@@ -179,29 +156,20 @@ class TerminalRequest(StreamRequest):
             self.kill()
 
     def kill(self) -> None:
-        """Kill the program and everything below it."""
         if self.pid and self.reads >= 0:
-            send_signal(self.pid, signal.SIGSTOP)
-            kill_all(self.own_processes)
-            send_signal(self.pid, signal.SIGKILL)
-
-    def own_processes(self) -> set[int]:
-        """What the program has started, and itself."""
-        table = process_table()
-        return descendants(table, self.pid, set()) if self.pid in table else set()
+            kill_tree(self.pid)
 
     def ended(self, _status: int) -> None:
-        """All have ended; the host may still read their last output."""
+        """Finish after the last process; the host may still read the last output."""
         self.executor.helpers.discard(self.pid)
         self.outcome.setdefault("exit_code", None)
         self.pid = 0
         if self.reason or self.over:
             self.finish()
         else:
-            self.timer = self.executor.after(LAST_OUTPUT, self.finish)
+            self.timer = self.executor.after(LAST_OUTPUT_SECONDS, self.finish)
 
     def finish(self) -> None:
-        """Close the terminal and respond."""
         if self.done:
             return
         for fd in (self.reads, self.writes, self.result_r):

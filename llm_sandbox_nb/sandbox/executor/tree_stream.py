@@ -1,9 +1,9 @@
-"""Trees of files as a stream, out of the sandbox (`pack`) and into it (`unpack`).
+"""Trees of files as a stream, out of the sandbox (`pack`) and into the sandbox (`unpack`).
 
 A tree travels as records: a header `>BHI` (kind, length of the path, mode), the path, and for a file its
-content in chunks of `>I` bytes, the last of which is empty. Kinds: D directory, F file, S left out (its
-content is the reason), H another name of a file (its content is the first name), and E, which ends the tree. Only
-into the sandbox: L link (its content is where it leads).
+content in chunks of `>I` bytes, the last of which is empty. Kinds: D directory, F file, S skipped (the
+content is the reason), H another name of a file (the content is the first name), and E, which ends the tree. Only
+into the sandbox: L link (the content is the target).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 RECORD = struct.Struct(">BHI")
 CHUNK = struct.Struct(">I")
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-TREE_ENTRIES = 100_000
-TREE_DEPTH = 98
-"""Folders above a file; deeper ones are not entered."""
-NAMES_SIZE = 32 * 1024 * 1024
+MAX_TREE_ENTRIES = 100_000  # with `MAX_NAMES_BYTES`, the bound of one transfer
+MAX_TREE_DEPTH = 98
+"""Maximum number of folders above a file; deeper ones are not entered."""
+MAX_NAMES_BYTES = 32 * 1024 * 1024
 
 
 class TreeWriter:
-    """Writes a tree to fd 1, up to a limit of content and of names."""
+    """A writer of a tree to fd 1, up to a limit of content and of names."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit
-        self.names_left = NAMES_SIZE
-        self.entries_left = TREE_ENTRIES
+        self.names_left = MAX_NAMES_BYTES
+        self.entries_left = MAX_TREE_ENTRIES
         self.full = False
         self.linked: dict[tuple[int, int], bytes] = {}
 
@@ -47,12 +47,12 @@ class TreeWriter:
         write_all(1, RECORD.pack(kind, len(path), mode) + path)
 
     def has_room(self) -> bool:
-        """Whether another entry is allowed; the first time that it is not, a record says so."""
+        """Return True if another entry is allowed; the first refusal is recorded."""
         if self.entries_left > 0 and self.names_left > 0:
             return True
         if not self.full:
             self.full = True
-            self.skip(b".", b"there are more files than can be taken at once")
+            self.skip(b".", b"there are more files than one transfer allows")
         return False
 
     def skip(self, path: bytes, reason: bytes) -> None:
@@ -61,7 +61,7 @@ class TreeWriter:
         write_all(1, CHUNK.pack(len(reason)) + reason + CHUNK.pack(0))
 
     def file(self, path: bytes, name: bytes) -> None:
-        """Write a regular file; its size may change while it is read."""
+        """Write a regular file; its size may change during reading."""
         try:
             fd = os.open(path, OPEN_READ | os.O_NOFOLLOW)
         except OSError as error:
@@ -70,7 +70,7 @@ class TreeWriter:
         try:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
-                self.skip(name, b"it is no regular file")
+                self.skip(name, b"it is not a regular file")
             elif info.st_nlink > 1 and (info.st_dev, info.st_ino) in self.linked:
                 first = self.linked[info.st_dev, info.st_ino]
                 self.record(SAME, name, 0)
@@ -86,7 +86,7 @@ class TreeWriter:
             os.close(fd)
 
     def content(self, fd: int) -> None:
-        """Write all of an open file, in chunks; one that grows is cut at the limit."""
+        """Write all of an open file, in chunks; a growing file is cut at the limit."""
         while True:
             data = os.read(fd, min(CHUNK_SIZE, self.left))
             if not data:
@@ -96,7 +96,7 @@ class TreeWriter:
         write_all(1, CHUNK.pack(0))
 
     def tree(self, folder: bytes, prefix: bytes) -> None:
-        """Write what is below a folder."""
+        """Write everything below a folder."""
         try:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
@@ -111,18 +111,18 @@ class TreeWriter:
                 self.skip(name, b"it is a link")
             elif entry.is_dir(follow_symlinks=False):
                 self.record(DIRECTORY, name, 0o755)
-                if name.count(b"/") < TREE_DEPTH:
+                if name.count(b"/") < MAX_TREE_DEPTH:
                     self.tree(entry.path, name + b"/")
                 else:
                     self.skip(name + b"/*", b"it lies too deep")
             elif entry.is_file(follow_symlinks=False):
                 self.file(entry.path, name)
             else:
-                self.skip(name, b"it is no regular file")
+                self.skip(name, b"it is not a regular file")
 
 
 def pack(params: dict[str, Any]) -> dict[str, Any]:
-    """Write a file, or what is in a folder, as a tree to fd 1."""
+    """Write a file, or the content of a folder, as a tree to fd 1."""
     path = text_to_bytes(params["path"])
     writer = TreeWriter(int(params["limit"]))
     if stat.S_ISDIR(os.stat(path).st_mode):
@@ -135,13 +135,13 @@ def pack(params: dict[str, Any]) -> dict[str, Any]:
 
 
 class TreeReader:
-    """Reads a tree from fd 0."""
+    """A reader of a tree from fd 0."""
 
     def __init__(self) -> None:
         self.buffer = b""
 
     def take(self, size: int) -> bytes:
-        """Exactly so many bytes."""
+        """Read exactly `size` bytes."""
         while len(self.buffer) < size:
             data = os.read(0, CHUNK_SIZE)
             if not data:
@@ -151,7 +151,7 @@ class TreeReader:
         return data
 
     def content(self) -> Iterator[bytes]:
-        """The chunks of the current entry."""
+        """Yield the chunks of the current entry."""
         while True:
             size = CHUNK.unpack(self.take(CHUNK.size))[0]
             if not size:
@@ -170,7 +170,7 @@ def unpack(params: dict[str, Any]) -> dict[str, Any]:
         if kind == THE_END:
             return {}
         if os.path.islink(path) or (kind != DIRECTORY and os.path.isfile(path)):
-            os.unlink(path)  # also a link to a folder: nothing is written to where it leads
+            os.unlink(path)  # also a link to a folder: nothing is written to its target
         if kind == DIRECTORY:
             os.makedirs(path, exist_ok=True)
         elif kind == LINK:

@@ -1,1 +1,1 @@
-"""How the host talks to the executor: frames, channel, transports."""
+"""Communication between the host and the executor: frames, channel, transports."""

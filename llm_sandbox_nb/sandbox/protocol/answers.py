@@ -1,4 +1,4 @@
-"""What an executor answers, made into the contract's values and exceptions; nothing is believed unchecked."""
+"""Answers of an executor, converted to the contract's values and exceptions; nothing is trusted unchecked."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from llm_sandbox_nb.sandbox.errors import (
 from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolError
 
 _T = TypeVar("_T")
-_BROKEN_OFF = (
-    "The connection to the Jupyter server broke during this command, which was ended; it is back, and the "
-    "sandbox with its files is as it was."
+_CONNECTION_BROKE_NOTICE = (
+    "The connection to the Jupyter server broke during this command, and the command was ended. The server is "
+    "connected again, with the same sandbox and files."
 )
-_LATEST = 2**62
+_MAX_TIME = 2**62  # seconds
 _STREAMS: dict[int, StreamName] = {Kind.STDOUT: "stdout", Kind.STDERR: "stderr"}
 
 
 class CommandOutput:
-    """Takes the output frames of one command, never more than agreed."""
+    """Collects the output frames of one command, up to the agreed limit."""
 
     def __init__(self, limit: int, on_output: OutputCallback | None) -> None:
         self.limit = limit
@@ -46,10 +46,10 @@ class CommandOutput:
         self._on_output = on_output
 
     def take(self, kind: int, payload: bytes) -> None:
-        """One frame.
+        """Add one frame.
 
         Raises:
-            ProtocolError: more came than may.
+            ProtocolError: if the executor sends more than it may, or a frame of another kind.
         """
         if kind in _STREAMS:
             self._add(_STREAMS[Kind(kind)], payload)
@@ -58,7 +58,7 @@ class CommandOutput:
         elif kind == Kind.DATA and len(self.background) + len(payload) <= MAX_PAYLOAD:
             self.background += payload
         else:
-            raise ProtocolError(f"a command's output came with frame kind {kind}")
+            raise ProtocolError(f"it sent a command's output in a frame of kind {kind}")
 
     def _add(self, stream: StreamName, data: bytes) -> None:
         self._sizes[stream] += len(data)
@@ -83,11 +83,11 @@ class CommandOutput:
             self._on_output(stream, marker)
 
     def text(self, stream: StreamName) -> bytes:
-        """What has come of a stream."""
+        """Return the output received so far on a stream."""
         return b"".join(self._pieces[stream])
 
     def broken_off(self) -> CommandResult:
-        """The result of a command that ended because the connection broke: what has come of its output."""
+        """Return the result of a command that ended because the connection broke, with the output so far."""
         sizes = {name: size + self.omitted.get(name, 0) for name, size in self._sizes.items()}
         return CommandResult(
             exit_code=None,
@@ -97,12 +97,12 @@ class CommandOutput:
             truncated=bool(self.omitted),
             stdout_bytes=sizes["stdout"],
             stderr_bytes=sizes["stderr"],
-            notice=_BROKEN_OFF,
+            notice=_CONNECTION_BROKE_NOTICE,
         )
 
 
 class Gathered:
-    """Takes the content of a file or a listing, up to a limit of bytes."""
+    """Collects the content of a file or a listing, up to a limit of bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -110,10 +110,10 @@ class Gathered:
         self._size = 0
 
     def take(self, kind: int, payload: bytes) -> None:
-        """One frame.
+        """Add one frame.
 
         Raises:
-            ProtocolError: more came than may.
+            ProtocolError: if the executor sends more than it may, or a frame of another kind.
         """
         self._size += len(payload)
         if kind != Kind.STDOUT or self._size > self._limit:
@@ -121,7 +121,7 @@ class Gathered:
         self._pieces.append(payload)
 
     def bytes(self) -> bytes:
-        """All that has come."""
+        """Return the content received so far."""
         return b"".join(self._pieces)
 
 
@@ -136,58 +136,58 @@ def _is_count(value: object) -> bool:
 
 
 def _is_path(value: object) -> bool:
-    """Whether a filesystem can have this path. Raises UnicodeEncodeError for text that stands for no bytes."""
+    """Return True for a possible path. Raises UnicodeEncodeError for text that stands for no bytes."""
     return isinstance(value, str) and b"\0" not in os.fsencode(value)
 
 
 def _field(answer: Mapping[str, Any], name: str, kind: type[_T], default: _T) -> _T:
     value = answer.get(name, default)
     if not isinstance(value, kind) or (kind is int and not _is_count(value)):
-        raise ProtocolError(f"its answer has no proper {name}")
+        raise ProtocolError(f"its answer has an invalid {name}")
     return value
 
 
 def _seconds(value: object) -> float:
-    """A time. Raises ProtocolError unless a clock can show it; an integer may be too large even to be compared."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not -_LATEST <= value <= _LATEST:
-        raise ProtocolError("its answer has no proper time")
+    """Return a time. Raises ProtocolError for NaN and for values that no clock shows."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _MAX_TIME:
+        raise ProtocolError("its answer has an invalid time")
     return float(value)
 
 
 def executor_facts(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """What an executor says of itself.
+    """Check and return an executor's answer to HELLO.
 
     Raises:
-        ProtocolError: it is invalid.
+        ProtocolError: if a field is invalid.
     """
     for name, kind, default in _FACTS:
         _field(answer, name, kind, default)
     if not all(isinstance(text, str | None) for text in answer.get("files", {}).values()):
-        raise ProtocolError("its answer has no proper files")
+        raise ProtocolError("its answer has invalid files")
     return dict(answer)
 
 
 def texts_by_name(answer: Mapping[str, Any], name: str) -> dict[str, str]:
-    """A field of an answer whose values are texts.
+    """Return a field of an answer that maps names to texts.
 
     Raises:
-        ProtocolError: it is invalid.
+        ProtocolError: if the field is invalid.
     """
     found = _field(answer, name, dict, {})
     if not all(isinstance(text, str) for text in found.values()):
-        raise ProtocolError(f"its answer has no proper {name}")
+        raise ProtocolError(f"its answer has an invalid {name}")
     return dict(found)
 
 
 def command_result(answer: Mapping[str, Any], output: CommandOutput) -> CommandResult:
-    """The result of `run` or `exec`.
+    """Return the result of `run` or `exec`.
 
     Raises:
-        ProtocolError: the answer is invalid.
+        ProtocolError: if the answer is invalid.
     """
     code = answer.get("exit_code")
     if code is not None and not (_is_count(code) and code < 256):
-        raise ProtocolError("its answer has no proper exit_code")
+        raise ProtocolError("its answer has an invalid exit_code")
     full_output = answer.get("full_output")
     return CommandResult(
         exit_code=code,
@@ -206,10 +206,10 @@ def command_result(answer: Mapping[str, Any], output: CommandOutput) -> CommandR
 
 
 def file_entry(row: bytes) -> FileEntry:
-    """One line of a listing.
+    """Parse one line of a listing.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: if the line is invalid.
     """
     try:
         path, kind, size, mode, mtime = json.loads(row)
@@ -222,10 +222,10 @@ def file_entry(row: bytes) -> FileEntry:
 
 
 def changes_of(rows: Sequence[bytes], answer: Mapping[str, Any]) -> Changes:
-    """What `changes` reports.
+    """Return the outcome of `changes`.
 
     Raises:
-        ProtocolError: it is invalid.
+        ProtocolError: if the answer is invalid.
     """
     return Changes(tuple(_file_change(row) for row in rows), _field(answer, "incomplete", str, ""))
 
@@ -245,17 +245,17 @@ def _file_change(row: bytes) -> FileChange:
 
 
 def raise_upload_error(answer: Mapping[str, Any], target: str) -> None:
-    """Raise what an answer to an upload reports: every reason is a `TransferError`."""
+    """Raise the error in an answer to an upload, OS errors as `TransferError`."""
     try:
         raise_error(answer, "")
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        reason = "it has no room" if error.errno == errno.ENOSPC else f"{error.strerror}{where}"
+        reason = "its disk is full" if error.errno == errno.ENOSPC else f"{error.strerror}{where}"
         raise TransferError(f"The sandbox cannot take the upload to {target}: {reason}.") from error
 
 
 def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) -> None:
-    """Raise what an answer reports as an error; `path` is what the caller called it."""
+    """Raise the error in an answer, if any; `path` is the caller's name of the file."""
     error = answer.get("error")
     if error is None:
         return
@@ -278,11 +278,11 @@ def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) 
         raise TimeoutError(
             errno.ETIMEDOUT, f"A file operation in the sandbox took too long ({message}).", path
         )
-    raise SandboxError(f"The sandbox could not do it: {message}.")
+    raise SandboxError(f"The sandbox could not complete the request: {message}.")
 
 
 def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
-    """The names of what the executor tried and could not use, and of what it could; it may say nothing at all."""
+    """Return the names that the executor tested and found closed, and those found open; both may be empty."""
     if not isinstance(tried, dict):
         return [], []
     found = sorted((str(name)[:40], bool(is_open)) for name, is_open in tried.items())[:8]
@@ -290,13 +290,13 @@ def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
 
 
 def disk_limits(executor: Mapping[str, Any]) -> tuple[int | None, int | None, str]:
-    """What the executor says of the bounds of all files: bytes, number, and what holds them."""
-    said = executor.get("disk")
-    if not isinstance(said, dict) or not all(
-        _is_count(said.get(name)) for name in ("bytes", "files", "total")
+    """Return the limits of all files together: bytes, number, and a text on their enforcement."""
+    disk = executor.get("disk")
+    if not isinstance(disk, dict) or not all(
+        _is_count(disk.get(name)) for name in ("bytes", "files", "total")
     ):
         return None, None, ""
-    size, files, total = said["bytes"], said["files"], said["total"]
+    size, files, total = disk["bytes"], disk["files"], disk["total"]
     if total and (not size or total <= size):
         return total, files or None, "there is no more room" + ("; files are counted" if files else "")
     how = "files are counted while commands run, and commands that pass the limit are ended"

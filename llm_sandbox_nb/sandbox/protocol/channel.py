@@ -1,7 +1,19 @@
 """Many requests at once over one connection to an executor, which is never trusted.
 
 Whatever the other side does (garbage, silence, endless output, wrong ids), a call ends: with its answer, with
-the caller's own time-out inside the sandbox, or with `SandboxLostError`, in bounded memory.
+the caller's own timeout inside the sandbox, or with `SandboxLostError`, in bounded memory.
+
+One request with a body, `>` from the host and `<` from the executor:
+
+    > REQUEST  {"op": "exec", "argv": ["sort"], ...}
+    > DATA* END             the body, at most `WINDOW` bytes ahead of the acknowledgements
+    < ACK*                  bytes of the body that the executor has consumed
+    < STDOUT* STDERR* GAP*  output, passed to the `sink` of the call
+    < RESPONSE {"exit_code": 0, ...}
+
+CANCEL is allowed at any time; the executor still sends RESPONSE. Requests overlap: the request id says which one each
+frame belongs to. PING and PONG run all the time. `PINGS_LOST` * `PING_EVERY` is below `LEASE`, so the host notices a
+silent sandbox before the executor ends itself.
 """
 
 from __future__ import annotations
@@ -33,35 +45,39 @@ from llm_sandbox_nb.sandbox.protocol.frames import (
 __all__ = ["Body", "Channel", "Deliver", "ExecutorConnection", "Sink", "StreamTransport", "Transport"]
 
 PING_EVERY = 5.0
-"""Seconds between two pings; they keep the executor's lease."""
+"""Seconds between two pings, which renew the executor's lease."""
 PINGS_LOST = 6
-"""So many unanswered pings mean that the sandbox is lost."""
+"""Number of unanswered pings after which the sandbox is lost."""
 GRACE = 15.0
 """Seconds that an answer may be late before the sandbox counts as lost."""
 SETTLE = 10.0
-"""Seconds to wait for a cancelled request to be over."""
+"""Seconds to wait for the end of a cancelled request."""
 LEASE = 45.0
-"""Seconds after which an executor that hears nothing ends its sandbox."""
-ABANDONED_BYTES = 64 * 1024 * 1024
-HEAD_OVER = MAX_PAYLOAD - 4096
+"""Seconds without a frame after which an executor ends its sandbox."""
+MAX_ABANDONED_BYTES = 64 * 1024 * 1024
+"""Bytes that the executor may still send for a cancelled request."""
+MAX_PARAMS_BYTES = MAX_PAYLOAD - 4096
+"""Larger arguments travel at the head of the body."""
 
 Body = bytes | AsyncIterator[bytes]
-"""The body of a request: bytes, or pieces as they are made."""
+"""The body of a request: bytes, or an iterator of pieces."""
 Sink = Callable[[int, bytes], None]
-"""Called with each frame (kind, payload) of a request before its response. What it raises becomes the call's
+"""A callback for each frame (kind, payload) of a request before its response. An exception becomes the call's
 error; `ProtocolError` ends the whole channel.
 """
 Deliver = Callable[[str, int, Iterator[bytes]], Awaitable[None]]
-"""Puts a file into the sandbox's top folder: its name, its bytes, its content. Raises SandboxError, OSError."""
+"""A function that puts a file into the sandbox's top folder: name, number of bytes, content. Raises SandboxError,
+OSError.
+"""
 
 logger = logging.getLogger(__name__)
 
 
 class ExecutorConnection(Protocol):
-    """A living connection to the executor of a sandbox, as the history of its files needs it."""
+    """A living connection to the executor of a sandbox, as used by the history of its files."""
 
     deliver: Deliver | None
-    """Puts a file into the sandbox from outside, where that is possible; quicker than through the connection."""
+    """Puts a file into the sandbox from outside, where possible; faster than through the connection."""
 
     async def request_files(
         self,
@@ -70,7 +86,7 @@ class ExecutorConnection(Protocol):
         timeout: float,
         body: Body | None = None,
     ) -> dict[str, Any]:
-        """Send a request about files, and return its outcome. Raises SandboxLostError."""
+        """Send a request about files and return its outcome. Raises SandboxLostError."""
         ...
 
     async def list_files(self, path: str, *, depth: int = 1, limit: int = 10_000) -> list[FileEntry]:
@@ -78,12 +94,12 @@ class ExecutorConnection(Protocol):
         ...
 
     def broke_protocol(self, error: ProtocolError) -> Exception:
-        """End the sandbox because of what it sent. Returns the exception to raise."""
+        """End the sandbox after invalid data. Returns the exception to raise."""
         ...
 
 
 class _Call:
-    """One request that has not been answered."""
+    """A request without an answer."""
 
     def __init__(self, op: str, sink: Sink | None) -> None:
         self.op = op
@@ -94,7 +110,7 @@ class _Call:
 
 
 class Channel:
-    """Requests to one executor. To be used from the event loop in which `hello` was awaited."""
+    """Requests to one executor. Use from the event loop in which `hello` was awaited."""
 
     def __init__(self, transport: Transport, *, grace: float = GRACE, ping_every: float = PING_EVERY) -> None:
         self._grace = grace
@@ -107,11 +123,11 @@ class Channel:
         """The event loop in which `hello` was awaited."""
         self.on_lost: Callable[[SandboxLostError], None] | None = None
         self.why_ended: Callable[[], str] = lambda: ""
-        """May give the reason when the connection ends, e.g. what the executor wrote to stderr."""
+        """Returns the reason for the end of the connection, if known, such as the executor's stderr."""
         self._use(transport)
 
     def _use(self, transport: Transport) -> None:
-        """Begin anew with another connection; nothing of the former one is left."""
+        """Start over with another connection; drop all state of the former connection."""
         for task in self._tasks:
             task.cancel()
         self._transport = transport
@@ -121,17 +137,17 @@ class Channel:
         self.lost: SandboxLostError | None = None
 
     async def ensure_connected(self) -> None:
-        """Connect again when the connection was lost. This kind cannot: its connection is the sandbox.
+        """Reconnect if the connection was lost. This class cannot: its connection is the sandbox.
 
         Raises:
-            SandboxLostError: the sandbox is lost.
+            SandboxLostError: if the sandbox is lost.
         """
         self._check()
 
     async def hello(
         self, params: Mapping[str, Any], *, adopt: bool = False, timeout: float = 30.0
     ) -> dict[str, Any]:
-        """Become the owner of the executor, and start to listen; its answer.
+        """Become the owner of the executor, start to listen, and return the answer.
 
         Args:
             params: `lease` seconds, `directories` to make, `cwd` of the shell, `spill` folder.
@@ -139,7 +155,7 @@ class Channel:
             timeout: seconds.
 
         Raises:
-            SandboxLostError: no proper answer came.
+            SandboxLostError: if no valid answer comes.
         """
         self.loop = asyncio.get_running_loop()
         nonce = secrets.token_hex(16)
@@ -170,7 +186,7 @@ class Channel:
             self.fail(self._ended())
             self._check()
         if frame is None or not is_answer(frame):
-            raise ProtocolError("it did not introduce itself properly")
+            raise ProtocolError("its first answer is not a valid HELLO")
         return frame.json()
 
     def _ended(self) -> str:
@@ -188,23 +204,23 @@ class Channel:
         timeout: float | None = None,
         begun: Callable[[int], None] | None = None,
     ) -> dict[str, Any]:
-        """Make a request and wait for its response.
+        """Send a request and return its response.
 
         Args:
-            params: the request; `op` says what is asked. Large ones travel at the head of the body.
-            body: bytes that belong to it.
-            sink: takes what comes before the response.
-            timeout: seconds within which it must have answered; a while later the sandbox counts as lost.
-            begun: called with the request's number once it is sent, for `cancel`.
+            params: the request; `op` is the operation. Large ones travel at the head of the body.
+            body: bytes that belong to the request.
+            sink: receives the frames before the response.
+            timeout: seconds until the answer is due; `grace` seconds later the sandbox counts as lost.
+            begun: called with the request's number once sent, for `cancel`.
 
         Raises:
-            SandboxLostError: the sandbox is lost, or becomes so.
+            SandboxLostError: if the sandbox is lost, before or during the call.
         """
         self._check()
         number = next(self._numbers)
         call = self._calls[number] = _Call(params["op"], sink)
         head = json.dumps(params, separators=(",", ":")).encode("ascii")
-        if len(head) > HEAD_OVER:
+        if len(head) > MAX_PARAMS_BYTES:
             params = {"op": params["op"], "head": len(head)}
             rest = b"" if body is None else body
             body = head + rest if isinstance(rest, bytes) else _joined(head, rest)
@@ -238,7 +254,7 @@ class Channel:
                 self._write(Frame(Kind.CANCEL, number))
 
     async def _send_body(self, number: int, call: _Call, body: Body) -> None:
-        """Send a long body no faster than the executor uses it."""
+        """Send a long body no faster than the executor consumes the bytes."""
         try:
             async for piece in _pieces(body):
                 for frame in body_frames(number, piece):
@@ -253,18 +269,18 @@ class Channel:
                 call.answer.set_exception(error)
 
     def cancel_op(self, op: str) -> None:
-        """Ask the executor to end the requests of this kind; they are still answered."""
+        """Ask the executor to end the requests of this operation; they are still answered."""
         for number, call in self._calls.items():
             if call.op == op:
                 self._write(Frame(Kind.CANCEL, number))
 
     def cancel(self, number: int) -> None:
-        """Ask the executor to end one request; it is still answered."""
+        """Ask the executor to end one request, which is still answered."""
         if number in self._calls:
             self._write(Frame(Kind.CANCEL, number))
 
     def hold(self, holder: object) -> None:
-        """Take no more frames until `release`: `holder` cannot keep up. Not for longer than pings wait."""
+        """Read no frames until `release`: `holder` cannot keep up. Shorter than the time that pings wait."""
         self._holders.add(holder)
         self._flowing.clear()
 
@@ -315,7 +331,7 @@ class Channel:
 
     def _deliver(self, call: _Call, frame: Frame) -> None:
         if call.sink is None:
-            raise ProtocolError("it sent output that nobody asked for")
+            raise ProtocolError("it sent output for a request that expects none")
         try:
             if not call.answer.done():
                 call.sink(frame.kind, frame.payload)
@@ -326,19 +342,19 @@ class Channel:
 
     def _acknowledge(self, call: _Call, size: object) -> None:
         if not isinstance(size, int) or not 0 < size <= call.unacknowledged:
-            raise ProtocolError("it acknowledged what was not sent")
+            raise ProtocolError("it acknowledged bytes that were not sent")
         call.unacknowledged -= size
         call.room.set()
 
     def _take_abandoned(self, frame: Frame) -> None:
-        """The rest of a request that nobody waits for any more."""
+        """Drop the rest of a request that nobody waits for."""
         if frame.request not in self._abandoned:
             raise ProtocolError("it answered a request that was not made")
         self._abandoned[frame.request] += len(frame.payload) + HEADER.size
         if frame.kind == Kind.RESPONSE:
             del self._abandoned[frame.request]
-        elif self._abandoned[frame.request] > ABANDONED_BYTES:
-            raise ProtocolError("it continues a request that was cancelled")
+        elif self._abandoned[frame.request] > MAX_ABANDONED_BYTES:
+            raise ProtocolError("it keeps sending output of a cancelled request")
 
     async def _keep_alive(self) -> None:
         while True:
@@ -363,7 +379,7 @@ class Channel:
             raise SandboxLostError(*self.lost.args)
 
     def fail(self, reason: str) -> None:
-        """Give the sandbox up: every pending and later call raises `SandboxLostError`."""
+        """Mark the sandbox as lost: every pending and later call raises `SandboxLostError`."""
         if self.lost is not None:
             return
         self.lost = SandboxLostError(f"The sandbox is lost: {reason}; open a new one.")
@@ -371,13 +387,13 @@ class Channel:
         for call in calls.values():
             if not call.answer.done():
                 call.answer.set_exception(SandboxLostError(*self.lost.args))
-                call.answer.exception()  # the caller may be gone
+                call.answer.exception()  # marks the exception as retrieved, as the caller may be gone
         self._transport.close()
         if self.on_lost:
             self.on_lost(self.lost)
 
     async def close(self, *, bye: bool = True) -> None:
-        """Say goodbye, so that the executor ends everything at once (unless `bye` is false), and hang up."""
+        """Disconnect, after BYE, which makes the executor end everything at once (unless `bye` is false)."""
         if bye:
             self._write(Frame(Kind.BYE))
         if self.lost is None:
@@ -399,7 +415,6 @@ async def _joined(head: bytes, body: AsyncIterator[bytes]) -> AsyncIterator[byte
 
 
 async def _pieces(body: Body) -> AsyncIterator[bytes]:
-    """A body of either kind, piece by piece."""
     if isinstance(body, bytes):
         yield body
         return

@@ -1,9 +1,9 @@
-"""The wire format between the host and the executor inside a sandbox, and how frames travel.
+"""The wire format between the host and the executor inside a sandbox, and the transport of frames.
 
 A frame is a 15-byte header `>2sBIII` (magic, kind, request id, payload length, checksum) and at most 64 KiB
-of payload. The checksum is CRC-32 over the first 11 header bytes and the payload; it finds torn frames after
-a change of owner, it is no protection against forgery. `executor/frames.py` has its own copy of these few
-constants, because it is sent into the sandbox as it is.
+of payload. The checksum is CRC-32 over the first 11 header bytes and the payload; it detects torn frames after
+a change of owner, but not forgery. `executor/frames.py` has its own copy of these few constants, because that file
+is sent into the sandbox unchanged.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MAGIC = b"LS"
 HEADER = struct.Struct(">2sBIII")
 MAX_PAYLOAD = 64 * 1024
 WINDOW = 1024 * 1024
-"""Bytes of request body the host may send ahead of the executor's acknowledgements."""
+"""Bytes of request body that the host may send ahead of the executor's acknowledgements."""
 
 
 class Kind(IntEnum):
-    """What a frame is. A request's last frame is RESPONSE; everything before it belongs to the request."""
+    """Kinds of frames. A request's last frame is RESPONSE; all frames before it belong to the request."""
 
     REQUEST = 1
     """host to executor: JSON with `op` and its arguments."""
@@ -41,9 +41,9 @@ class Kind(IntEnum):
     RESPONSE = 7
     """executor to host: JSON, the outcome."""
     CANCEL = 8
-    """host to executor: end the request and its processes; it is still answered."""
+    """host to executor: end the request and its processes; the response still comes."""
     HELLO = 9
-    """both ways: a new owner, and the answer to it."""
+    """both ways: a new owner, and the answer."""
     PING = 10
     PONG = 11
     ACK = 12
@@ -53,95 +53,94 @@ class Kind(IntEnum):
 
 
 class ProtocolError(LLMSandboxError):
-    """The other side sent something that is no frame."""
+    """The other side sent an invalid frame."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame, checked."""
+    """A valid frame."""
 
     kind: int
     request: int = 0
     payload: bytes = b""
 
     def encode(self) -> bytes:
-        """The frame as it travels."""
+        """Return the bytes of the frame."""
         if len(self.payload) > MAX_PAYLOAD:
-            raise ValueError(f"A frame takes at most {MAX_PAYLOAD} bytes, not {len(self.payload)}.")
+            raise ValueError(f"A frame holds at most {MAX_PAYLOAD} bytes, not {len(self.payload)}.")
         check = checksum(self.kind, self.request, self.payload)
         return HEADER.pack(MAGIC, self.kind, self.request, len(self.payload), check) + self.payload
 
     def json(self) -> dict[str, Any]:
-        """The payload as a JSON object.
+        """Return the payload as a JSON object.
 
         Raises:
-            ProtocolError: it is something else.
+            ProtocolError: if the payload is not a JSON object.
         """
         try:
             value = json.loads(self.payload)
         except (ValueError, RecursionError) as error:
-            raise ProtocolError("a payload that should be JSON is not") from error
+            raise ProtocolError("a payload is not JSON") from error
         if not isinstance(value, dict):
-            raise ProtocolError("a payload that should be a JSON object is not")
+            raise ProtocolError("a payload is not a JSON object")
         return value
 
 
 def checksum(kind: int, request: int, payload: bytes) -> int:
-    """CRC-32 of a frame: its header without the checksum, then its payload."""
+    """Return the CRC-32 of a frame: its header without the checksum, then its payload."""
     head = struct.pack(">2sBII", MAGIC, kind, request, len(payload))
     return zlib.crc32(payload, zlib.crc32(head))
 
 
 def json_frame(kind: Kind, request: int, value: object) -> Frame:
-    """A frame that carries JSON (ASCII, so that names that are no UTF-8 survive as surrogates)."""
+    """Return a frame with JSON (ASCII, so that names that are not UTF-8 survive as surrogates)."""
     return Frame(kind, request, json.dumps(value, separators=(",", ":")).encode("ascii"))
 
 
 def body_frames(request: int, data: bytes | memoryview) -> Iterator[Frame]:
-    """`data` cut into DATA frames."""
+    """Cut `data` into DATA frames."""
     view = memoryview(data)
     for start in range(0, len(view), MAX_PAYLOAD):
         yield Frame(Kind.DATA, request, bytes(view[start : start + MAX_PAYLOAD]))
 
 
 def decode_header(header: bytes) -> tuple[int, int, int, int]:
-    """Kind, request id, payload length and checksum.
+    """Return kind, request id, payload length and checksum.
 
     Raises:
-        ProtocolError: this is no header, or the length is over the limit.
+        ProtocolError: if the header is invalid, or the length is over the limit.
     """
     magic, kind, request, length, check = HEADER.unpack(header)
     if magic != MAGIC:
-        raise ProtocolError("what arrived is not a frame")
+        raise ProtocolError("the received bytes are not a frame")
     if length > MAX_PAYLOAD:
         raise ProtocolError(f"a frame claims {length} bytes, more than the {MAX_PAYLOAD} allowed")
     return kind, request, length, check
 
 
 def decode(header: bytes, payload: bytes) -> Frame:
-    """The frame made of these two parts.
+    """Return the frame of these two parts.
 
     Raises:
-        ProtocolError: the header is none, or the checksum does not fit.
+        ProtocolError: if the header is invalid, or the checksum does not match.
     """
     kind, request, length, check = decode_header(header)
     if length != len(payload) or checksum(kind, request, payload) != check:
-        raise ProtocolError("a frame is damaged: its checksum does not fit")
+        raise ProtocolError("a frame is damaged: its checksum does not match")
     return Frame(kind, request, payload)
 
 
 class FrameScanner:
-    """Finds a frame in a stream that may start in the middle of another (when a sandbox is adopted)."""
+    """Finds frames in a stream that may start in the middle of a frame (when a sandbox is adopted)."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Add what has arrived."""
         self._buffer += data
 
     def take(self) -> Frame | None:
-        """The next whole and valid frame, or None until more has arrived; everything else is skipped."""
+        """Return the next whole and valid frame, or None until more has arrived; other bytes are skipped."""
         while True:
             start = self._buffer.find(MAGIC)
             if start < 0:
@@ -166,36 +165,36 @@ class FrameScanner:
 
     @property
     def rest(self) -> bytes:
-        """What has arrived and has not been taken."""
+        """Bytes that have arrived and are not part of a returned frame."""
         return bytes(self._buffer)
 
 
 class Transport(Protocol):
-    """How frames travel. The channel is the only user."""
+    """The transport of frames. The channel is the only user."""
 
     async def read_frame(self) -> Frame | None:
-        """The next frame, or None when the other side has closed.
+        """Return the next frame, or None when the other side has closed.
 
         Raises:
-            ProtocolError: what arrived is no frame.
+            ProtocolError: if the received bytes are not a frame.
         """
 
     def write(self, frames: Sequence[Frame]) -> None:
         """Queue frames; the channel bounds how much can be queued."""
 
     def close(self) -> None:
-        """Close the connection; twice is fine."""
+        """Close the connection; a second call does nothing."""
 
 
 class ByteReader(Protocol):
-    """What of `asyncio.StreamReader` is used."""
+    """The used part of `asyncio.StreamReader`."""
 
     async def read(self, n: int = ..., /) -> bytes:
-        """At least one byte and at most `n`, or nothing at the end."""
+        """Return at least one byte and at most `n`, or nothing at the end."""
 
 
 class ByteWriter(Protocol):
-    """What of `asyncio.StreamWriter` is used."""
+    """The used part of `asyncio.StreamWriter`."""
 
     def write(self, data: bytes, /) -> None:
         """Queue bytes."""
@@ -213,7 +212,7 @@ class StreamTransport:
         self._buffer = bytearray()
 
     async def read_frame(self) -> Frame | None:
-        """The next frame, or None at the end of the stream."""
+        """Return the next frame, or None at the end of the stream."""
         try:
             if not await self._fill(HEADER.size):
                 return None
@@ -236,7 +235,7 @@ class StreamTransport:
         return True
 
     async def find_frame(self, wanted: Callable[[Frame], bool]) -> Frame | None:
-        """Skip to a frame that is `wanted`: the stream may start anywhere in what was sent to another owner."""
+        """Skip to a `wanted` frame: the stream may start anywhere in frames for another owner."""
         scanner = FrameScanner()
         scanner.feed(bytes(self._buffer))
         while True:
@@ -251,24 +250,22 @@ class StreamTransport:
                 scanner.feed(data)
 
     def write_raw(self, data: bytes) -> None:
-        """Queue what is no frame: the executor's source, or zeros that end another owner's frame."""
+        """Write raw bytes: the executor's source, or zeros that complete another owner's frame."""
         self._writer.write(data)
 
     def write(self, frames: Sequence[Frame]) -> None:
-        """Queue frames."""
         self._writer.write(b"".join(frame.encode() for frame in frames))
 
     def close(self) -> None:
-        """Close the stream."""
         self._writer.close()
 
 
 MESSAGE_LIMIT = 4 * (HEADER.size + MAX_PAYLOAD)
-"""Bytes of the largest message."""
+"""Maximum bytes of a message."""
 
 
 def pack(frames: Iterable[bytes]) -> Iterator[bytes]:
-    """As few messages as it takes for these encoded frames, in their order."""
+    """Join encoded frames, in order, into as few messages as possible."""
     waiting: list[bytes] = []
     size = 0
     for frame in frames:
@@ -282,10 +279,10 @@ def pack(frames: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unpack(message: bytes | str | None) -> Iterator[Frame]:
-    """The frames of a message.
+    """Split a message into frames.
 
     Raises:
-        ProtocolError: it holds anything but whole, undamaged frames.
+        ProtocolError: if the message holds anything but whole, undamaged frames.
     """
     if not isinstance(message, bytes) or not message or len(message) > MESSAGE_LIMIT:
         raise ProtocolError("a message holds no frames")

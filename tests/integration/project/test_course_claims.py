@@ -88,6 +88,6 @@ def test_each_isolation_stops_what_the_notebook_says(some_isolation: str, tmp_pa
     assert runaway.count("timed out: True") == 2
     assert "20 of 20 run before the time-out" in runaway
     limits = printed(cell_with(notebook, "Limits(pids=60"))
-    assert "disk: The command was ended: the files of this sandbox take" in limits
+    assert "disk: The command was ended: the files of this sandbox use" in limits
     if some_isolation == "docker":
         assert "100 of 100" not in limits

@@ -19,20 +19,20 @@ from support import examples, until
 
 from llm_sandbox_nb.sandbox.docker import container
 from llm_sandbox_nb.sandbox.executor import disk_watch
-from llm_sandbox_nb.sandbox.executor.disk_watch import Count, count_own, over
+from llm_sandbox_nb.sandbox.executor.disk_watch import DiskUsage, FileCounter, count_own_files
 from llm_sandbox_nb.sandbox.executor.mounts import Epoch
 from llm_sandbox_nb.sandbox.protocol.answers import disk_limits
 
 MEGABYTE = 2**20
-UNLIMITED = (0, 0)
+UNLIMITED = DiskUsage(0, 0)
 
 
 NOBODY = 2**22
 """No process has this number, and so none is below it: other tests of this process have children, too."""
 
 
-def counted(folder: Path, first: int = NOBODY, ceiling: tuple[int, int] = UNLIMITED) -> tuple[int, int]:
-    return count_own(str(folder), Epoch(), ceiling, first)
+def counted(folder: Path, first: int = NOBODY, ceiling: DiskUsage = UNLIMITED) -> DiskUsage:
+    return count_own_files(str(folder), Epoch(), ceiling, first)
 
 
 PLACES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
@@ -74,32 +74,32 @@ def test_what_a_tree_takes(
     assert counted(top) == (sum(blocks.values()) * 512, len(blocks))
 
 
-FIGURES = st.tuples(st.integers(0, 5000), st.integers(0, 5000))
+FIGURES = st.builds(DiskUsage, st.integers(0, 5000), st.integers(0, 5000))
 
 
 @given(FIGURES, FIGURES)
 def test_commands_end_above_a_limit_and_the_sandbox_only_when_they_go_on(
-    limits: tuple[int, int], have: tuple[int, int]
+    limits: DiskUsage, have: DiskUsage
 ) -> None:
     """0 is no limit; above one, commands may add a sixteenth of it, and the sandbox ends at twice."""
     too_much = any(limit and figure > limit for figure, limit in zip(have, limits, strict=True))
-    assert over(have, limits) == too_much
+    assert have.exceeds(limits) == too_much
     watch, ended = watched(limits)
-    watch.take(have, watch.then)
-    assert ended == ([watch.describe(have)] if too_much else [])
+    watch.apply_count(have, watch.last.start)
+    assert ended == ([watch.notice(have)] if too_much else [])
     if too_much:
         assert (watch.settling, watch.ceiling) == (True, UNLIMITED)
-        assert watch.allowed == tuple(
+        assert watch.end_commands_above == tuple(
             limit and max(limit, figure) + limit // 16 for figure, limit in zip(have, limits, strict=True)
         )
-        watch.take(have, watch.then)  # what was left when the commands had ended
-        assert watch.last == tuple(
+        watch.apply_count(have, watch.last.start)  # what was left when the commands had ended
+        assert watch.end_sandbox_above == tuple(
             limit and max(limit, figure) + limit for figure, limit in zip(have, limits, strict=True)
         )
-        assert watch.ceiling == watch.last
+        assert watch.ceiling == watch.end_sandbox_above
         assert len(ended) == 1
-    watch.take((0, 0), watch.then)
-    assert (watch.allowed, watch.last, watch.settling) == (limits, UNLIMITED, False)
+    watch.apply_count(DiskUsage(0, 0), watch.last.start)
+    assert (watch.end_commands_above, watch.end_sandbox_above, watch.settling) == (limits, UNLIMITED, False)
     assert watch.ceiling == tuple(4 * limit for limit in limits)
 
 
@@ -158,7 +158,7 @@ def test_only_what_is_younger_than_the_sandbox(tmp_path: Path) -> None:
         return (tmp_path / "younger").stat().st_ctime_ns > before
 
     until(later)  # the clock of files is coarse
-    count = Count(before + 1, UNLIMITED)
+    count = FileCounter(before + 1, UNLIMITED)
     count.walk(os.fsencode(tmp_path), set(), 0)
     assert count.files == 1
     assert MEGABYTE <= count.size < 2 * MEGABYTE
@@ -169,7 +169,7 @@ def test_counting_ends_when_it_is_clear(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "file").touch()
-    assert 10 < counted(tmp_path, ceiling=(0, 10))[1] < 100
+    assert 10 < counted(tmp_path, ceiling=DiskUsage(0, 10))[1] < 100
 
 
 def test_what_is_in_force_is_what_the_executor_says() -> None:
@@ -249,18 +249,18 @@ def test_where_nothing_can_be_forked_only_what_was_added_counts(
         assert not crowd
         raise BlockingIOError
 
-    used = (50_000 * MEGABYTE, 1_000_000)
+    used = DiskUsage(50_000 * MEGABYTE, 1_000_000)
     monkeypatch.setattr(disk_watch, "is_crowd", lambda: crowd)
     monkeypatch.setattr(disk_watch, "fork_with_pipes", no_fork)
     machine: Any = Machine()
     watch = disk_watch.DiskWatch(machine, machine, Epoch())
     monkeypatch.setattr(watch, "end_commands", machine.ended.append)
-    watch.limits = watch.allowed = (2 * MEGABYTE, 0)
-    then = disk_watch.Glance(used, (0, 0), 0.0, frozenset())
-    watch.then = then
-    watch.in_use = (used[0] + grown, used[1])
+    watch.limits = watch.end_commands_above = DiskUsage(2 * MEGABYTE, 0)
+    then = disk_watch.Observation(used, UNLIMITED, 0.0, frozenset())
+    watch.last = watch.last._replace(start=then)
+    watch.used = DiskUsage(used.size + grown, used.files)
     for _ in range(3):
-        watch.count(then._replace(in_use=watch.in_use))
+        watch.count(then._replace(used=watch.used))
     assert len(machine.ended) == ended
 
 
@@ -277,10 +277,10 @@ class Leaving:
         raise Left
 
 
-def watched(limits: tuple[int, int]) -> tuple[Any, list[str]]:
+def watched(limits: DiskUsage) -> tuple[Any, list[str]]:
     """A watch with these limits, and what was said of commands that it ended."""
     watch: Any = disk_watch.DiskWatch(Leaving(), None, Epoch())  # type: ignore[arg-type]
-    watch.limits = watch.allowed = limits
+    watch.limits = watch.end_commands_above = limits
     ended: list[str] = []
     watch.end_commands = ended.append
     return watch, ended
@@ -288,17 +288,17 @@ def watched(limits: tuple[int, int]) -> tuple[Any, list[str]]:
 
 def test_what_was_written_during_a_count_does_not_end_the_sandbox() -> None:
     """A command writes on until it is ended, and a count takes its time: the next one tells how much that was."""
-    watch, ended = watched((0, 4000))
-    watch.take((0, 4100), watch.then)
+    watch, ended = watched(DiskUsage(0, 4000))
+    watch.apply_count(DiskUsage(0, 4100), watch.last.start)
     assert len(ended) == 1
     assert watch.ceiling == UNLIMITED
-    watch.take((0, 90_000), watch.then)
+    watch.apply_count(DiskUsage(0, 90_000), watch.last.start)
     assert len(ended) == 1
-    watch.take((0, 90_200), watch.then)
+    watch.apply_count(DiskUsage(0, 90_200), watch.last.start)
     assert len(ended) == 1
-    watch.take((0, 90_300), watch.then)
+    watch.apply_count(DiskUsage(0, 90_300), watch.last.start)
     assert len(ended) == 2
     with pytest.raises(Left):
-        watch.take((0, 94_001), watch.then)
-    watch.take((0, 100), watch.then)
-    assert (watch.allowed, watch.last) == ((0, 4000), UNLIMITED)
+        watch.apply_count(DiskUsage(0, 94_001), watch.last.start)
+    watch.apply_count(DiskUsage(0, 100), watch.last.start)
+    assert (watch.end_commands_above, watch.end_sandbox_above) == ((0, 4000), UNLIMITED)

@@ -417,7 +417,7 @@ def test_the_executor_leaves_out_links_devices_and_what_has_no_room(tmp_path, mo
     assert told == [
         "b was left out: there is no room for it within the limit.",
         "d was left out: it is a link.",
-        "e was left out: it is no regular file.",
+        "e was left out: it is not a regular file.",
     ]
     assert everything(tmp_path / "target") == {b"a": b"x" * 10, b"c": b"z" * 10}
 
