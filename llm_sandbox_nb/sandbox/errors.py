@@ -1,4 +1,4 @@
-"""Every exception a sandbox raises. Each message is one sentence that says what to do."""
+"""Exceptions of sandboxes. Each message is a sentence for the user, with the remedy if there is one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from llm_sandbox_nb.one_sentence import OneSentence
 
 
 class SandboxError(OneSentence, Exception):
-    """Base of everything the sandbox room raises on purpose."""
+    """Base class of the exceptions of sandboxes."""
 
 
 class IsolationUnavailableError(SandboxError):
-    """The isolation asked for cannot work here: no engine, no `bwrap`, no user namespaces."""
+    """The isolation does not work here: no engine, no `bwrap`, no user namespaces."""
 
 
 class ImageError(SandboxError):
@@ -18,19 +18,19 @@ class ImageError(SandboxError):
 
 
 class SandboxLostError(SandboxError):
-    """The sandbox died or stopped answering; nothing more can be done with it."""
+    """The sandbox died or stopped answering, and cannot be used any more."""
 
 
 class SandboxUserError(SandboxError):
-    """A command was to run as a user the sandbox cannot switch to."""
+    """A command requests a user that does not exist, or that the sandbox cannot switch to."""
 
 
 class PolicyError(SandboxError):
-    """A site's policy does not allow what was asked for (isolation, image, network, number of sandboxes)."""
+    """A site's policy does not allow the request (isolation, image, network, number of sandboxes)."""
 
 
 class TransferError(SandboxError):
-    """An upload or download was refused or went over its limits; says which member and why."""
+    """An upload or download was refused or exceeded a limit; the message names the file and the reason."""
 
 
 class OutputLimitExceededError(SandboxError):
@@ -38,8 +38,8 @@ class OutputLimitExceededError(SandboxError):
 
 
 class HistoryError(SandboxError):
-    """A checkpoint, or the content of a file at it, is not there (any more); or a history cannot be used."""
+    """A checkpoint, or the content of a file in a checkpoint, is missing or was dropped; or a history is unusable."""
 
 
 class HistoryNotWrittenError(HistoryError):
-    """This machine cannot write a history: its disk is full, for example. The sandbox is as it was."""
+    """This machine cannot write a history, for example because the disk is full. The sandbox is unchanged."""
