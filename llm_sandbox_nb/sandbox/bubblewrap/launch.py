@@ -34,7 +34,7 @@ from llm_sandbox_nb.sandbox.seccomp import load_filter
 START_TIMEOUT = 20.0
 """Seconds that bubblewrap may need until the program can run."""
 _FIRST_HOST_USER = 1_900_000_000
-"""First of the user ids that sandboxes get. Neither distributions nor systemd assign ids from here on."""
+"""First of the user ids that sandboxes get. Neither distributions nor systemd assign these ids."""
 _USERS_PER_SANDBOX = 65536
 _HOST_USER_BLOCKS = 3584
 """Blocks of `_USERS_PER_SANDBOX` ids, from which each sandbox gets a random one."""
