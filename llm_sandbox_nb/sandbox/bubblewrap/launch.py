@@ -47,11 +47,10 @@ EXIT_TIMEOUT = 1.0
 
 @dataclass(frozen=True)
 class Launched:
-    """A running program: process id, user id on the host, and the process of the outermost bubblewrap."""
+    """The process of the outermost bubblewrap, and the process id of the program inside."""
 
     process: asyncio.subprocess.Process
     pid: int
-    host_user: int
 
 
 def bubblewrap_path() -> str | None:
@@ -111,7 +110,7 @@ def outer_arguments(view: View, bwrap: str) -> list[Argument]:
             # Top-level links such as /lib64, which the programs between the two runs need.
             if isinstance(path, str) and path.count("/") == 1:
                 arguments += ["--symlink", target, path]
-    sources = dict.fromkeys(source for source, _ in view.shown)
+    sources = dict.fromkeys(view.shown)
     if not any(bwrap.startswith(f"{source}/") for source in sources):
         sources[bwrap] = None
     for source in sources:
@@ -170,11 +169,6 @@ async def launch(
         IsolationUnavailableError: if bubblewrap fails; the message has the reason.
     """
     descriptors = _Descriptors()
-    host_user = (
-        os.getuid()
-        if outer is None
-        else _FIRST_HOST_USER + secrets.randbelow(_HOST_USER_BLOCKS) * _USERS_PER_SANDBOX
-    )
     with contextlib.ExitStack() as opened:
         opened.callback(descriptors.close)
         info, info_end = os.pipe()
@@ -193,8 +187,9 @@ async def launch(
         inside += ["--seccomp", seccomp] if seccomp is not None else []
         command = [bwrap, "--args", str(descriptors.add_arguments(inside)), "--", *program]
         if outer is not None:
+            first_user = _FIRST_HOST_USER + secrets.randbelow(_HOST_USER_BLOCKS) * _USERS_PER_SANDBOX
             give_up_root = [python, "-I", "-S", "-c", _program_text("user_namespace.py")]
-            give_up_root += [str(host_user), str(_USERS_PER_SANDBOX)]
+            give_up_root += [str(first_user), str(_USERS_PER_SANDBOX)]
             command = [bwrap, "--args", str(descriptors.add_arguments(outer)), "--", *give_up_root, *command]
         spawn = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
@@ -216,7 +211,7 @@ async def launch(
         except BaseException:  # cancellation included
             await _kill_group(spawn)
             raise
-        return Launched(process, pid, host_user)
+        return Launched(process, pid)
 
 
 async def _kill_group(spawn: asyncio.Future[asyncio.subprocess.Process]) -> None:

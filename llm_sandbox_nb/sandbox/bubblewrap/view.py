@@ -84,26 +84,25 @@ class View:
     """Arguments of bubblewrap that make the file system inside, and the files of the host that they show."""
 
     arguments: tuple[Argument, ...]
-    shown: tuple[tuple[str, str], ...]
-    """Host path and inside path of each bound file or folder."""
+    shown: tuple[str, ...]
+    """Path of each bound file or folder, which is the same on the host and inside."""
     environment: dict[str, str]
     root: str
     writable: dict[str, int]
     """Writable folders and their maximum sizes in bytes."""
-    python: Python
 
 
 @dataclass
 class _Builder:
     arguments: list[Argument] = field(default_factory=list)
-    shown: list[tuple[str, str]] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
 
-    def bind(self, source: str, target: str | None = None) -> None:
-        for folder in reversed(PurePath(target or source).parents[:-1]):
+    def bind(self, path: str) -> None:
+        for folder in reversed(PurePath(path).parents[:-1]):
             # bubblewrap would make missing folders with mode 0700.
             self.arguments += ["--perms", "0755", "--dir", str(folder)]
-        self.arguments += ["--ro-bind", source, target or source]
-        self.shown.append((source, target or source))
+        self.arguments += ["--ro-bind", path, path]
+        self.shown.append(path)
 
     def file(self, target: str, content: str, mode: str = "0644") -> None:
         self.arguments += ["--perms", mode, "--file", content.encode(), target]
@@ -221,7 +220,7 @@ def build_view(
     environment = _add_environment_folder(builder, f"{home}/.venv", python)
     fixed = ["/dev", "/"] if many_users else ["/etc", "/dev", "/"]
     builder.arguments += [word for folder in fixed for word in ("--remount-ro", folder)]
-    return View(tuple(builder.arguments), tuple(builder.shown), environment, root, writable, python)
+    return View(tuple(builder.arguments), tuple(builder.shown), environment, root, writable)
 
 
 def _add_etc(builder: _Builder, *, open_network: bool, ca_bundle: Path | None) -> None:
