@@ -145,7 +145,7 @@ async def test_input_that_nobody_reads_is_bounded(box: Any) -> None:
 
     async def taken() -> bool:
         """Whether no more goes into the sandbox."""
-        before = person.terminal._typed
+        before = person.terminal._typed_bytes
         await box.exec(["true"])
         return 0 < before == person.terminal._typed_bytes < MAX_TYPED_BYTES
 
