@@ -1,9 +1,8 @@
-"""How the executor gets into a sandbox: a small Python program reads the package `executor` from the pipe.
+"""The start of the executor: a small Python program in the sandbox reads the package `executor` from its stdin.
 
-The package comes as one JSON object of module sources, and is imported from there like any other: nothing is
-written to the sandbox's disk, and a module is compiled when it is first imported. Compiled modules come
-along, for a Python that is like this one: that saves a third of the time it takes. Both are compressed: what
-an engine passes on costs it more than unpacking costs the sandbox.
+The package travels as a JSON object of module sources, from which modules are imported without writing to the sandbox's
+disk. The compiled modules follow, for a Python of the same version: that saves a third of the start. Both are
+compressed, because an engine needs more time to pass bytes on than the sandbox needs to decompress them.
 """
 
 from __future__ import annotations
@@ -16,14 +15,15 @@ from functools import cache
 from importlib import resources
 from importlib.util import MAGIC_NUMBER
 
-PATIENCE = 45
-"""Seconds until the executor must have come: a container's pipe stays open when its owner dies half-way."""
+SOURCE_TIMEOUT = 45
+"""Seconds until the executor's modules must have arrived: a container's pipe stays open when its owner dies early."""
 FOLDER_VARIABLE = "LLM_SANDBOX_FOLDER"
-"""In the environment of an executor that is to remove this folder when it ends, however early that is."""
+"""Environment variable with a folder that the executor removes when it ends, even before its modules arrive."""
 PROGRAM_MARK = FOLDER_VARIABLE
 """A word in the command line of every executor."""
-_NO_DOCSTRINGS = 2
-_PROGRAM = (
+_WITHOUT_DOCSTRINGS = 2
+"""Optimization level of `compile`."""
+_LOADER = (
     """
 import json, marshal, os, signal, sys, zlib
 from _frozen_importlib_external import MAGIC_NUMBER
@@ -59,7 +59,7 @@ class Importer:
 signal.alarm(0)
 sys.meta_path.insert(0, Importer())
 """.strip()
-    % (PATIENCE, FOLDER_VARIABLE)
+    % (SOURCE_TIMEOUT, FOLDER_VARIABLE)
 )
 _SERVE = """
 from executor.main import main
@@ -68,22 +68,22 @@ main()
 
 
 def bootstrap_argv(python: str = "python3", *, steps: Sequence[str] = ()) -> list[str]:
-    """The command that starts the executor; it expects `executor_source()` on its stdin, then frames.
+    """Return the command that starts the executor, which reads `executor_source()` from stdin, then frames.
 
-    `steps`: Python programs that run before the executor serves; they can import its modules.
+    `steps` are Python programs that run before the executor serves; they can import the executor's modules.
     """
-    return [python, "-I", "-S", "-u", "-c", "\n".join([_PROGRAM, *steps, _SERVE])]
+    return [python, "-I", "-S", "-u", "-c", "\n".join([_LOADER, *steps, _SERVE])]
 
 
 @cache
 def executor_source() -> bytes:
-    """What to write first to the pipe: the executor's modules, and the same compiled."""
+    """Return the first bytes for the executor's stdin: the modules as source, and the same modules compiled."""
     folder = resources.files(__package__) / "executor"
     files = {file.name: file for file in folder.iterdir() if file.name.endswith(".py")}
     names = {name: "executor" if name == "__init__.py" else f"executor.{name[:-3]}" for name in files}
     texts = {names[name]: files[name].read_text("utf-8") for name in sorted(files)}
     codes = {
-        name: compile(text, name, "exec", dont_inherit=True, optimize=_NO_DOCSTRINGS)
+        name: compile(text, name, "exec", dont_inherit=True, optimize=_WITHOUT_DOCSTRINGS)
         for name, text in texts.items()
     }
     sources = zlib.compress(json.dumps(texts).encode("ascii"))

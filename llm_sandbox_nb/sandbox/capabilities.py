@@ -1,4 +1,4 @@
-"""The rights of root that the kernel deals out one by one: their names, and keeping only a few."""
+"""Linux capabilities, the single rights of root: their names, and programs that drop them."""
 
 from __future__ import annotations
 
@@ -13,51 +13,16 @@ ROOT_INSIDE = (
     "CAP_SETGID",
     "CAP_SETUID",
 )
-"""What root inside a sandbox needs for its files and users."""
+"""Capabilities of root inside a sandbox, for files and users."""
 _CAPABILITIES = (
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "DAC_READ_SEARCH",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "LINUX_IMMUTABLE",
-    "NET_BIND_SERVICE",
-    "NET_BROADCAST",
-    "NET_ADMIN",
-    "NET_RAW",
-    "IPC_LOCK",
-    "IPC_OWNER",
-    "SYS_MODULE",
-    "SYS_RAWIO",
-    "SYS_CHROOT",
-    "SYS_PTRACE",
-    "SYS_PACCT",
-    "SYS_ADMIN",
-    "SYS_BOOT",
-    "SYS_NICE",
-    "SYS_RESOURCE",
-    "SYS_TIME",
-    "SYS_TTY_CONFIG",
-    "MKNOD",
-    "LEASE",
-    "AUDIT_WRITE",
-    "AUDIT_CONTROL",
-    "SETFCAP",
-    "MAC_OVERRIDE",
-    "MAC_ADMIN",
-    "SYSLOG",
-    "WAKE_ALARM",
-    "BLOCK_SUSPEND",
-    "AUDIT_READ",
-    "PERFMON",
-    "BPF",
+    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
+    "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
+    "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
+    "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
+    "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
     "CHECKPOINT_RESTORE",
-)
-"""In the kernel's order."""
+)  # fmt: skip
+"""Names in the order of the kernel's numbers."""
 
 _KEEP_ONLY = """
 import ctypes, os, sys
@@ -75,7 +40,7 @@ def keep_only(mask):
         sys.exit('rights cannot be given up: ' + ' '.join(rights))
 """
 """prctl 24: drop from the bounding set; 38: no new privileges."""
-_BECOME = """
+_BECOME_USER = """
 import ctypes, os, sys
 def become(user):
     libc = ctypes.CDLL(None, use_errno=True)
@@ -92,20 +57,20 @@ def become(user):
         sys.exit('rights cannot be given up: ' + ' '.join(rights))
 """
 TO_BECOME = ("CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID")
-"""What `become_user` needs."""
+"""Capabilities that `become_user` needs."""
 
 
 def capability_names(mask: int) -> tuple[str, ...]:
-    """The names of a set of capabilities, as in `CAP_CHOWN`."""
+    """Return the names of a set of capabilities, as in `CAP_CHOWN`."""
     return tuple(f"CAP_{name}" for bit, name in enumerate(_CAPABILITIES) if mask >> bit & 1)
 
 
 def keep_only(names: Iterable[str]) -> str:
-    """A Python program that gives up, for good, all rights of root but these, whose numbers are below 32."""
+    """Return a Python program that permanently drops all capabilities except these, whose numbers are below 32."""
     mask = sum(1 << _CAPABILITIES.index(name.removeprefix("CAP_")) for name in names)
     return f"{_KEEP_ONLY}\nkeep_only({mask})\n"
 
 
 def become_user(uid: int) -> str:
-    """A Python program that becomes an ordinary user, without any of root's rights, for good."""
-    return f"{_BECOME}\nbecome({uid})\n"
+    """Return a Python program that permanently becomes an ordinary user without capabilities."""
+    return f"{_BECOME_USER}\nbecome({uid})\n"

@@ -1,4 +1,4 @@
-"""Control groups of this machine: where they are mounted, and what they have counted."""
+"""Control groups of this machine: mount points and memory peaks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CONTROLLERS = ("memory", "pids", "cpu")
-"""Those that limit a sandbox."""
-_CONTAINER = re.compile(r"[0-9a-f]{64}")
-_PEAKS = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
+"""Controllers that limit a sandbox."""
+_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
+_PEAK_FILES = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
+"""Names by version of the control groups."""
 
 
 def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Path]]:
-    """Version, controllers, root and mount point of each mounted hierarchy."""
+    """Yield version, controllers, root and mount point of each mounted hierarchy."""
     for line in (proc / "self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
@@ -25,19 +26,18 @@ def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Pat
 
 
 def memory_peak(group: Path, version: int) -> int | None:
-    """The highest memory use of a control group of this version; None when the kernel does not say."""
+    """Return the highest memory use of a control group in bytes; None if the kernel does not report it."""
     try:
-        text = (group / _PEAKS[version]).read_text().strip()
+        text = (group / _PEAK_FILES[version]).read_text().strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None
 
 
 def memory_peak_of_container(pid: int, container: str) -> int | None:
-    """`memory_peak` of the group that a container's first process is in; None when it is not of this machine.
+    """Return the `memory_peak` of the container whose first process is `pid`; None if it is on another machine.
 
-    Args:
-        container: its id, which is part of the group's name.
+    The container's id is part of the group's name.
     """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
@@ -46,13 +46,12 @@ def memory_peak_of_container(pid: int, container: str) -> int | None:
     for line in lines:
         _, controllers, group = line.split(":", 2)
         version = 1 if controllers else 2
-        if container not in _CONTAINER.findall(group) or (
-            version == 1 and "memory" not in controllers.split(",")
-        ):
+        counts_memory = version == 2 or "memory" in controllers.split(",")
+        if not counts_memory or container not in _CONTAINER_ID.findall(group):
             continue
         for other, mounted, root, point in find_hierarchies(Path("/proc")):
             if other == version and (version == 2 or "memory" in mounted):
-                found = memory_peak(point / group.removeprefix(root).lstrip("/"), version)
-                if found is not None:
-                    return found
+                peak = memory_peak(point / group.removeprefix(root).lstrip("/"), version)
+                if peak is not None:
+                    return peak
     return None

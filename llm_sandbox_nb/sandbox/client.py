@@ -1,4 +1,4 @@
-"""The whole sandbox contract over a channel to an executor. Isolations differ only in how that is started."""
+"""The sandbox contract over a channel to an executor. Isolations differ only in how they start the executor."""
 
 from __future__ import annotations
 
@@ -49,12 +49,14 @@ from llm_sandbox_nb.sandbox.transfer import (
 )
 
 FILE_TIMEOUT = 600.0
-"""Seconds after which a file operation inside the sandbox is given up."""
+"""Seconds until a file operation inside the sandbox fails."""
 TRANSFER_TIMEOUT = 3600.0
+"""Seconds until an upload or a download fails."""
 CHANGES_TIMEOUT = 30.0
-CHANGES_CAP = 64 * 1024 * 1024
-LISTING_CAP = 64 * 1024 * 1024
-SPILL = "/tmp/llm-sandbox"
+"""Seconds until a search for changes fails."""
+MAX_CHANGES_BYTES = 64 * 1024 * 1024
+MAX_LISTING_BYTES = 64 * 1024 * 1024
+SPILL_FOLDER = "/tmp/llm-sandbox"
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -64,7 +66,7 @@ _P = ParamSpec("_P")
 def _repeatable(
     method: Callable[Concatenate[ChannelSandbox, _P], Awaitable[_T]],
 ) -> Callable[Concatenate[ChannelSandbox, _P], Coroutine[Any, Any, _T]]:
-    """A method that is executed a second time when the connection broke during the first, and could be made again."""
+    """Decorate a method to run a second time if the connection breaks during the first, and can be restored."""
 
     @functools.wraps(method)
     async def repeated(self: ChannelSandbox, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -77,13 +79,13 @@ class ChannelSandbox(CheckpointingSandbox):
     """A sandbox whose executor answers on `channel`.
 
     Args:
-        channel: not yet greeted; `start` does that.
+        channel: the channel; `start` sends the greeting.
         id: unique among sandboxes.
-        directories: made inside by `start`.
-        protection: what is in force.
-        kill: ends the sandbox from the outside and removes it; called once, at the end or when it is lost.
-        spill: folder inside for the full output of commands that wrote too much.
-        hello: more for the executor's greeting, e.g. `history`, the only folder whose history is kept.
+        directories: folders that `start` makes inside.
+        protection: the protection in force.
+        kill: ends the sandbox from outside and removes it; called once, at `close` or when the sandbox is lost.
+        spill: folder inside for the full output of commands that exceeded the limit.
+        hello: further parameters of the greeting, e.g. `history`, the only folder whose history is kept.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class ChannelSandbox(CheckpointingSandbox):
         directories: Directories,
         protection: Protection,
         kill: Callable[[], Awaitable[None]],
-        spill: str = SPILL,
+        spill: str = SPILL_FOLDER,
         hello: Mapping[str, Any] | None = None,
     ) -> None:
         self.channel = channel
@@ -102,13 +104,13 @@ class ChannelSandbox(CheckpointingSandbox):
         self.directories = directories
         self.protection = protection
         self.executor: Mapping[str, Any] = {}
-        """What the executor says of itself: version, python, pid, uid."""
+        """The executor's answer to the greeting: version, python, pid, uid, ..."""
         self.deliver: Deliver | None = None
         """See `ExecutorConnection.deliver`."""
         self.take_listener: Callable[[], Awaitable[socket.socket]] | None = None
-        """Takes the listener of its door out of the sandbox, once, where that is possible; quicker than to pass on."""
+        """Moves the listener of the door into this process, if the isolation can; faster than relaying connections."""
         self.start_clone: Callable[[], Awaitable[CheckpointingSandbox]] | None = None
-        """Starts another sandbox like this one; set by who opens sandboxes."""
+        """Starts another sandbox with the same options; set by `start_sandbox`."""
         isolation = ISOLATIONS[protection.isolation]
         self.history = SandboxHistory(isolation.checkpoints, directories.root if isolation.own_root else "/")
         self._kill = kill
@@ -122,15 +124,15 @@ class ChannelSandbox(CheckpointingSandbox):
         """Greet the executor and make the directories, in one round trip.
 
         Args:
-            adopt: the executor may have had another owner.
+            adopt: True if the executor may have had another owner.
             timeout: seconds.
 
         Raises:
-            SandboxLostError: no answer.
-            SandboxError: a directory cannot be made.
+            SandboxLostError: if the executor does not answer.
+            SandboxError: if a directory cannot be made.
         """
         answer = await self.channel.hello(self.greeting, adopt=adopt, timeout=timeout)
-        self.executor = self._trusting(lambda: executor_facts(answer))
+        self.executor = self._parse(lambda: executor_facts(answer))
         failed = self.executor.get("failed")
         if failed:
             await self.close()
@@ -141,22 +143,22 @@ class ChannelSandbox(CheckpointingSandbox):
     @property
     def greeting(self) -> dict[str, Any]:
         """The parameters of the greeting."""
-        where = self.directories
+        folders = self.directories
         return {
-            "cwd": where.root,
-            "directories": [where.root, where.input, where.documents, where.output],
+            "cwd": folders.root,
+            "directories": [folders.root, folders.input, folders.documents, folders.output],
             "spill": self._spill,
             **self._hello,
         }
 
     @property
     def lost(self) -> SandboxLostError | None:
-        """Why the sandbox is no more, if so."""
+        """The reason why the sandbox has ended; None while it is alive."""
         return self.channel.lost
 
     def _path(self, path: str) -> str:
         if "\0" in path:
-            raise ValueError("A path cannot hold a NUL byte.")
+            raise ValueError("A path cannot contain a NUL byte.")
         return posixpath.join(self.directories.root, path)
 
     # ---------------------------------------------------------------------------------------------- commands
@@ -172,7 +174,7 @@ class ChannelSandbox(CheckpointingSandbox):
     ) -> CommandResult:
         """See `Sandbox.run`."""
         if "\0" in command:
-            raise ValueError("A command cannot hold a NUL byte: bash cannot take it.")
+            raise ValueError("A command cannot contain a NUL byte, because bash does not accept it.")
         output = CommandOutput(output_limit, on_output)
         params = {
             "op": "run",
@@ -199,7 +201,7 @@ class ChannelSandbox(CheckpointingSandbox):
         if isinstance(argv, str) or not argv:
             raise ValueError("argv must be a list of at least one string.")
         if any("\0" in word for word in [*argv, *(env or {}), *(env or {}).values()]):
-            raise ValueError("An argument or environment variable cannot hold a NUL byte.")
+            raise ValueError("An argument or environment variable cannot contain a NUL byte.")
         output = CommandOutput(output_limit, on_output)
         params = {
             "op": "exec",
@@ -223,9 +225,10 @@ class ChannelSandbox(CheckpointingSandbox):
             await self.channel.ensure_connected()
             return output.broken_off()
         raise_error(answer, str(params.get("cwd", "")))
-        return self._trusting(lambda: command_result(answer, output))
+        return self._parse(lambda: command_result(answer, output))
 
-    def _trusting(self, parse: Callable[[], _T]) -> _T:
+    def _parse(self, parse: Callable[[], _T]) -> _T:
+        """Call `parse`; if the answer is invalid, end the sandbox, because nothing that it sends can be trusted."""
         try:
             return parse()
         except ProtocolError as error:
@@ -249,15 +252,14 @@ class ChannelSandbox(CheckpointingSandbox):
     async def write_file(self, path: str, data: bytes, *, exclusive: bool = False) -> None:
         """See `Sandbox.write_file`. A reader never sees half a file.
 
-        The new file is written beside the old one and takes its place, with its mode and owner. Only where
-        that cannot be (it has hard links, its folder takes no new file, it is mounted) it is overwritten
-        where it is.
+        The new content is written into a new file, which gets the mode and owner of the old one and replaces it. If
+        that is impossible (hard links, a folder without write permission, a mounted file), the file is overwritten.
         """
         body = bytes(memoryview(data))
         await self._write(path, len(body), lambda: body, exclusive)
 
     async def write_from(self, path: str, source: BinaryIO, size: int) -> None:
-        """Like `write_file`, with the first `size` bytes of a file that is read piece by piece."""
+        """Write the first `size` bytes of an open file like `write_file`, without reading all of them into memory."""
         await self._write(path, size, lambda: file_pieces(source), False)
 
     async def _write(self, path: str, size: int, body: Callable[[], Body], exclusive: bool) -> None:
@@ -275,7 +277,7 @@ class ChannelSandbox(CheckpointingSandbox):
             await self.channel.ensure_connected()
             if exclusive:
                 raise OSError(
-                    f"The connection broke while {path} was made; see whether it is there."
+                    f"The connection broke while {path} was made; check if the file exists."
                 ) from None
             answer = await self.channel.call(params, body=body(), timeout=FILE_TIMEOUT)
         raise_error(answer, path)
@@ -283,7 +285,7 @@ class ChannelSandbox(CheckpointingSandbox):
     @_repeatable
     async def list_files_now(self, path: str, *, depth: int, limit: int) -> list[FileEntry]:
         """See `Sandbox.list_files`."""
-        listing = Gathered(LISTING_CAP)
+        listing = Gathered(MAX_LISTING_BYTES)
         params = {
             "op": "list",
             "path": self._path(path),
@@ -294,7 +296,7 @@ class ChannelSandbox(CheckpointingSandbox):
         answer = await self.channel.call(params, sink=listing.take, timeout=FILE_TIMEOUT)
         raise_error(answer, path)
         rows = listing.bytes().splitlines()[:limit]
-        return self._trusting(lambda: sorted((file_entry(row) for row in rows), key=lambda entry: entry.path))
+        return self._parse(lambda: sorted((file_entry(row) for row in rows), key=lambda entry: entry.path))
 
     @_repeatable
     async def upload(self, source: Path | str, target: str) -> list[str]:
@@ -320,23 +322,23 @@ class ChannelSandbox(CheckpointingSandbox):
     @_repeatable
     async def changes_now(self) -> Changes:
         """See `Sandbox.changes`."""
-        listing = Gathered(CHANGES_CAP)
+        listing = Gathered(MAX_CHANGES_BYTES)
         answer = await self.channel.call(
             {"op": "changes", "timeout": CHANGES_TIMEOUT}, sink=listing.take, timeout=CHANGES_TIMEOUT
         )
         raise_error(answer, self.directories.root)
         rows = listing.bytes().splitlines()
-        return self._trusting(lambda: changes_of(rows, answer))
+        return self._parse(lambda: changes_of(rows, answer))
 
     async def renew(self) -> dict[str, str]:
-        """Remove what no checkpoint covers, and describe the state beyond the files; see `FreshState`.
+        """Remove the state that no checkpoint covers, and describe the rest of the state beyond the files.
 
         Returns:
-            A text for each part of the state. The same texts, of one sandbox, mean the same state.
+            A text for each part of the state. Equal texts of the same sandbox mean an equal state; see `FreshState`.
         """
         answer = await self.channel.call({"op": "renew", "timeout": FILE_TIMEOUT}, timeout=FILE_TIMEOUT)
         raise_error(answer, "")
-        return self._trusting(lambda: texts_by_name(answer, "facts"))
+        return self._parse(lambda: texts_by_name(answer, "facts"))
 
     # ----------------------------------------------------------------------------------------------- history
 
@@ -357,17 +359,11 @@ class ChannelSandbox(CheckpointingSandbox):
     async def clone(self) -> CheckpointingSandbox:
         """See `CheckpointingSandbox.clone`."""
         if self.start_clone is None:
-            raise SandboxError(
-                "This sandbox does not know how to start another; open it with open_sandbox()."
-            )
+            raise SandboxError("This sandbox cannot start another one; open it with open_sandbox().")
         return await self.start_clone()
 
     async def request_files(
-        self,
-        params: Mapping[str, Any],
-        sink: Sink | None,
-        timeout: float,
-        body: Body | None = None,
+        self, params: Mapping[str, Any], sink: Sink | None, timeout: float, body: Body | None = None
     ) -> dict[str, Any]:
         """See `ExecutorConnection.request_files`."""
         return await self.channel.call(params, body=body, sink=sink, timeout=timeout)
@@ -398,14 +394,14 @@ class ChannelSandbox(CheckpointingSandbox):
 
 
 class AdministeredSandbox(ChannelSandbox):
-    """A sandbox whose model is an ordinary user. Who holds this object may also act as another user.
+    """A sandbox whose model is an ordinary user, while the owner can execute commands as any user.
 
-    For that, a second executor, root inside, is started into the sandbox at the first `exec` with a `user`
-    that is not the model's own. Nothing inside can reach it.
+    The first `exec` with another user than the model's starts a second executor in the sandbox, as root inside. No
+    process inside can reach this executor.
 
     Args:
-        own_names: the model's user, by name and number.
-        administrator: starts the second executor; the channel to it, and what ends it.
+        own_names: name and number of the model's user.
+        administrator: starts the second executor, and returns the channel to it and a function that ends it.
     """
 
     def __init__(
@@ -424,7 +420,7 @@ class AdministeredSandbox(ChannelSandbox):
     async def command(
         self, params: Mapping[str, Any], body: bytes, output: CommandOutput, timeout: float | None
     ) -> CommandResult:
-        """See `ChannelSandbox.command`; another user's is for the administrator."""
+        """See `ChannelSandbox.command`; the administrator executes the commands of other users."""
         if params.get("user") in self._own_names:
             params = {**params, "user": None}
         if params.get("user") is None:

@@ -1,4 +1,15 @@
-"""What a sandbox is: the one contract that every isolation, local or behind a server, fulfils."""
+"""The contract of a sandbox, which every isolation fulfils, in this process or behind a server.
+
+    async with open_sandbox("docker") as box:
+        await box.upload("data", "input")
+        result = await box.run("python3 input/analyse.py > output/report.txt", timeout=60)
+        before = await box.checkpoint()
+        await box.run("rm -r output")
+        await box.restore(before)
+        print(result.exit_code, (await box.read_file("output/report.txt")).decode())
+
+`Sandbox` has commands and files; its base class `Checkpointing` has the history of the files.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +23,35 @@ from typing import Literal, Protocol, Self
 StreamName = Literal["stdout", "stderr"]
 TransferKind = Literal["file", "folder"]
 OutputCallback = Callable[[StreamName, bytes], None]
-"""Called in the sandbox's event loop with each piece of output as it arrives; must not block."""
+"""Called in the sandbox's event loop with each piece of output when it arrives; must not block."""
 
 DEFAULT_TIMEOUT = 120.0
+"""Seconds until a command is ended."""
 OUTPUT_LIMIT = 10 * 1024 * 1024
-"""Bytes kept of each stream of one command: the first half and the last half."""
+"""Maximum bytes of each output stream of a command; of a longer stream, the first half and the last half are kept."""
 HISTORY_LIMIT = 4 * 1024**3
-"""Bytes that one history may take on disk before its oldest checkpoints are dropped."""
+"""Maximum bytes of a history on disk; the oldest checkpoints are dropped above this size."""
 
 
 @dataclass(frozen=True)
 class Directories:
-    """Where things are inside the sandbox. The names are the paper's; `root` differs only for `process`."""
+    """Folders inside the sandbox, with the names of the paper; `root` differs only for the isolation `process`."""
 
     root: str = "/testbed"
 
     @property
     def input(self) -> str:
-        """Files the user handed in."""
+        """Folder of the user's input files."""
         return f"{self.root}/input"
 
     @property
     def documents(self) -> str:
-        """Context documents of benchmark tasks."""
+        """Folder of the context documents of benchmark tasks."""
         return f"{self.root}/documents"
 
     @property
     def output(self) -> str:
-        """Everything the model leaves here is handed to the user."""
+        """Folder of the files that the model makes for the user."""
         return f"{self.root}/output"
 
     @property
@@ -50,41 +62,41 @@ class Directories:
 
 @dataclass(frozen=True)
 class Limits:
-    """Resources of one sandbox. `None` means no limit is asked for."""
+    """Limits on the resources of a sandbox. None means no limit."""
 
     memory_bytes: int | None = 2 * 1024**3
     pids: int | None = 512
     cpus: float | None = 2.0
     disk_bytes: int | None = 10 * 1024**3
-    """What all files that it makes or changes take."""
+    """Bytes of all files that commands make or change."""
     files: int | None = 250_000
-    """How many these are, folders included."""
+    """Number of these files, folders included."""
 
     @property
     def disk(self) -> list[int | None]:
-        """The bounds of all files together, as the executor is told them."""
+        """The limits on files, in the form of the executor's greeting."""
         return [self.disk_bytes, self.files]
 
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """What a sandbox has used, in bytes, as kernel and engine say.
+    """Resources that a sandbox has used, in bytes, as the kernel and the engine report them.
 
-    None: not known, because the engine is on another machine, the kernel is old, or there is none.
+    None if not known: the engine is on another machine, the kernel is old, or nothing counts them.
     """
 
     memory_peak: int | None = None
-    """The most at one time, all processes, the kernel's part and cached files included."""
+    """Highest memory use of all processes together, with the kernel's part and cached files."""
     disk: int | None = None
-    """What its files take beyond the image, at the time of asking."""
+    """Size of all files now, without those of the image."""
 
 
 @dataclass(frozen=True)
 class Protection:
-    """What is in force, read back from the engine or the kernel, never from what was asked for."""
+    """Protection in force, as read back from the engine or the kernel, never as requested."""
 
     isolation: str
-    """One of the registry: see `isolations.ISOLATIONS`."""
+    """Name in the registry `isolations.ISOLATIONS`."""
     profile: str
     user: str
     capabilities: tuple[str, ...]
@@ -97,40 +109,39 @@ class Protection:
     cpus: float | None
     details: Mapping[str, str] = field(default_factory=dict)
     protects: str = ""
-    """One sentence: what this keeps the model from."""
+    """A sentence about the actions that the model cannot take."""
     does_not_protect: str = ""
-    """One sentence: what it does not."""
+    """A sentence about the remaining risks."""
     disk_bytes: int | None = None
     files: int | None = None
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """The outcome of one command.
-
-    `stdout` and `stderr` are bytes exactly as written, at most `OUTPUT_LIMIT` each: when a stream was longer, its
-    first and last halves are kept, joined by a line that says how much was left out, and `truncated` is true;
-    `stdout_bytes` and `stderr_bytes` count all that was written, and `full_output` names a file in the sandbox that
-    holds it (up to its own limit).
-    `exit_code` is the command's own, 128+n when it was ended by signal n, and None when it was ended from outside
-    (`timed_out` or `interrupted`).
-    """
+    """Result of a command."""
 
     exit_code: int | None
+    """The command's exit code; 128+n if signal n ended the command; None if `timed_out` or `interrupted`."""
     stdout: bytes
+    """Bytes exactly as written, at most the call's `output_limit`. Of a longer stream, the first and last halves,
+    joined by a line with the number of bytes left out."""
     stderr: bytes
+    """Like `stdout`."""
     timed_out: bool = False
     interrupted: bool = False
     truncated: bool = False
+    """True if a part of `stdout` or `stderr` was left out."""
     duration: float = 0.0
     """Seconds, measured inside the sandbox."""
     stdout_bytes: int = 0
+    """Number of bytes written, including those left out."""
     stderr_bytes: int = 0
     full_output: str | None = None
+    """File in the sandbox with the complete output (up to a limit), if `truncated`."""
     notice: str = ""
-    """What happened to the shell, e.g. that it was ended by `exit` and a new one was started."""
+    """A sentence about the shell, e.g. that `exit` ended it and a new one was started."""
     background: bytes = b""
-    """What jobs left running by earlier calls wrote between those calls and this one (bounded)."""
+    """Output of background jobs of earlier calls since the last call (bounded)."""
 
     @property
     def text(self) -> str:
@@ -140,7 +151,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One entry of a listing. `path` is absolute; `kind` is what it is itself, links are not followed."""
+    """An entry of a listing, with an absolute path; links are not followed."""
 
     path: str
     kind: Literal["file", "directory", "link", "other"]
@@ -151,28 +162,28 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class FileChange:
-    """One path that a call changed, or that differs between two checkpoints.
-
-    `before` and `after` hold the contents when the file is text and small enough for a diff, else None.
-    """
+    """A path that a call changed, or that differs between two checkpoints."""
 
     path: str
     kind: Literal["added", "modified", "deleted"]
     size: int
     before: bytes | None = None
+    """Earlier content of a text file that is small enough for a diff, else None."""
     after: bytes | None = None
+    """Later content of a text file that is small enough for a diff, else None."""
     detail: str = ""
-    """What else differs: the mode, the owner, where a link leads. Between checkpoints only."""
+    """Further differences: mode, owner, target of a link. Between checkpoints only."""
     size_before: int | None = None
-    """Its size before, when that is known."""
+    """Earlier size in bytes, if known."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What changed since the last look, or between two checkpoints. `incomplete` says what was left out."""
+    """Changes since the last call, or between two checkpoints."""
 
     files: tuple[FileChange, ...] = ()
     incomplete: str = ""
+    """A sentence about changes that were left out; empty if all are listed."""
 
 
 @dataclass(frozen=True)
@@ -181,142 +192,215 @@ class Checkpoint:
 
     id: str
     parent: str | None
-    """The checkpoint against which `files` counts; None for the first, and when that one was dropped."""
+    """The previous checkpoint; None for the first, and if the previous one was dropped."""
     time: float
     """Seconds since the epoch."""
     files: int = 0
-    """Paths that were added, changed or deleted since `parent`."""
+    """Number of paths that were added, changed or deleted since `parent`."""
     size: int = 0
-    """Bytes of content that had to be stored for it."""
+    """Bytes of content that were stored for this checkpoint."""
     duration: float = 0.0
-    """Seconds that it took in the background."""
+    """Seconds of work in the background."""
     incomplete: str = ""
-    """What could not be kept, in sentences."""
+    """Sentences about files that could not be kept."""
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What a restore has done."""
+    """Result of a restore."""
 
     checkpoint: str
     safety: str
-    """The checkpoint of the files as they were just before: restoring it undoes this."""
+    """Checkpoint of the files just before the restore; restoring this one undoes the restore."""
     files: int = 0
-    """Paths that were written, changed or deleted."""
+    """Number of paths that were written, changed or deleted."""
     shell: bool = False
-    """Whether the shell's directory, variables and functions were restored too."""
+    """True if the shell's directory, variables and functions were restored too."""
     problems: tuple[str, ...] = ()
-    """A sentence for each thing that could not be restored."""
+    """A sentence for each file or setting that could not be restored."""
     duration: float = 0.0
+    """Seconds."""
 
 
 class History(Protocol):
-    """The checkpoints of one sandbox."""
+    """The checkpoints of a sandbox."""
 
     @property
     def folder(self) -> Path | None:
-        """Where it is kept; None before the first checkpoint if no folder was given."""
+        """Folder of the history; None before the first checkpoint if no folder was given."""
         ...
 
     @property
     def limit(self) -> int:
-        """Bytes that it may take on disk."""
+        """Maximum bytes on disk."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes of content that it holds."""
+        """Bytes of stored content."""
         ...
 
     @property
     def scope(self) -> str:
-        """One sentence: which files it covers, and that running processes are not restored."""
+        """A sentence about the files that are covered, and that running processes are not restored."""
         ...
 
     @property
     def notice(self) -> str:
-        """A sentence about checkpoints that were dropped to stay within the limit; empty when none was."""
+        """A sentence about checkpoints that were dropped to stay within the limit; empty if none was."""
         ...
 
     @property
     def checkpoints(self) -> Sequence[Checkpoint]:
-        """All that are kept, oldest first."""
+        """All kept checkpoints, the oldest first."""
         ...
 
     def checkpoint(self, id: str) -> Checkpoint:
-        """One of them.
+        """Return the checkpoint with this id.
 
         Raises:
-            HistoryError: there is none with this id; says whether it was dropped.
+            HistoryError: if there is no such checkpoint; the message says if it was dropped.
         """
         ...
 
 
 @dataclass
 class Connection:
-    """What became of one connection of a sandbox whose network is an allow-list."""
+    """A connection of a sandbox whose network is an allow-list."""
 
     host: str
     port: int
     decision: Literal["allowed", "refused", "failed"] = "allowed"
-    """`refused`: by the policy. `failed`: the server does not answer, or the client has left."""
+    """`refused`: by the policy. `failed`: the server did not answer, or the client disconnected."""
     reason: str = ""
-    """Why it was refused, or failed."""
+    """Reason for the refusal or failure."""
     rule: str = ""
-    """The entry of the list that let it through."""
+    """Entry of the list that allowed the connection."""
     address: str = ""
-    """Where it went, or would have gone."""
+    """Address of the server."""
     secrets: list[str] = field(default_factory=list)
-    """The names of the secrets that were put in."""
+    """Names of the secrets that were inserted."""
     sent: int = 0
     """Bytes to the server."""
     received: int = 0
+    """Bytes from the server."""
     started: float = 0.0
     """Seconds since the epoch."""
     duration: float = 0.0
+    """Seconds."""
 
 
 class Network(Protocol):
-    """What an owner has of the network of its sandbox: see `SandboxOptions.allow`."""
+    """The owner's view of a network that is an allow-list: see `SandboxOptions.allow`."""
 
     on_connection: Callable[[Connection], None] | None
-    """Called with every connection that ends or is refused."""
+    """Called with each connection that ends or is refused."""
 
     @property
     def connections(self) -> Sequence[Connection]:
-        """Those that have ended or were refused, the oldest first."""
+        """Connections that have ended or were refused, the oldest first."""
         ...
 
     @property
     def closed(self) -> str:
-        """Why nothing is let through any more; empty while the network works."""
+        """Reason why the network does not work any more; empty while it works."""
         ...
 
     def permit(self, entry: str, *, once: bool = False) -> None:
-        """Let a further entry of the list through: its next connection, or all from now on. Raises ValueError."""
+        """Add an entry to the list, for the next connection only if `once`. Raises ValueError."""
         ...
 
     async def close(self) -> None:
-        """Close all connections, and take no more."""
+        """Close all connections, and accept no further ones."""
         ...
 
 
-class Sandbox(ABC):
-    """A computer for one model. Async, to be used from one event loop; several calls may run at once.
+class Checkpointing(ABC):
+    """The history of a sandbox's files: checkpoints, restores, forks and differences."""
 
-    Any method raises `SandboxLostError` when the sandbox has died or does not answer. Paths are absolute or relative
-    to `directories.root`; they are never put through a shell.
+    history: History
+    """Checkpoints of all files that commands can write, stored outside of the sandbox."""
+
+    @abstractmethod
+    async def keep_history(
+        self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
+    ) -> None:
+        """Store checkpoints in `folder` from now on. Without this call, a temporary folder stores them until `close`.
+
+        The folder gets the existing checkpoints or, if there are none, those of `continue_from`. Hard links share the
+        content, without copies. If the folder already has a history, that one is continued.
+
+        Args:
+            folder: a folder on this machine, made if missing.
+            continue_from: a folder with a history.
+            limit: maximum bytes; the oldest checkpoints are dropped above this size. None: 4 GiB.
+
+        Raises:
+            HistoryError: if another sandbox uses the folder, or its content is not a history.
+            OSError: if the folder cannot be made or written.
+        """
+
+    @abstractmethod
+    async def checkpoint(self) -> str:
+        """Store the files, and the shell's directory, variables and functions; return the checkpoint's id.
+
+        If nothing has changed since the last checkpoint, nothing is stored, and the id is that of the last one.
+        Call this while no command runs, because a command may change files meanwhile.
+
+        Raises:
+            OSError: if this machine's disk is full.
+        """
+
+    @abstractmethod
+    async def restore(self, checkpoint: str) -> Restored:
+        """End all processes in the sandbox, and restore all files and the shell to the state of a checkpoint.
+
+        Only differences are written. A checkpoint is made first, with which this can be undone. Processes are not
+        restored.
+
+        Raises:
+            HistoryError: if there is no such checkpoint; nothing was changed.
+            SandboxError: if files of the image are needed and cannot be read; nothing was changed.
+        """
+
+    @abstractmethod
+    async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> Sandbox:
+        """Open a second sandbox with the same options, and with the files and the shell of a checkpoint.
+
+        The new sandbox has a separate history in the folder `history` (None: a temporary folder), which begins with
+        the checkpoints of this one. The caller closes the new sandbox.
+
+        Raises:
+            HistoryError: if there is no such checkpoint.
+            SandboxError: if no second sandbox can be started, e.g. because of a site's policy.
+        """
+
+    @abstractmethod
+    async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
+        """Return the differences from checkpoint `a` to checkpoint `b`, anywhere in the sandbox.
+
+        If only one is given, the other stands for the current files. Without both, return the changes below the
+        working directory since the last such call (or since the start), which does not involve checkpoints.
+
+        Raises:
+            HistoryError: if there is no such checkpoint.
+        """
+
+
+class Sandbox(Checkpointing):
+    """A computer for one model. Async, for use from one event loop; several calls may run at the same time.
+
+    Every method raises `SandboxLostError` if the sandbox has died or does not answer. Paths are absolute, or relative
+    to `directories.root`; no shell interprets them.
     """
 
     id: str
     directories: Directories
     protection: Protection
-    history: History
-    """The history of the files: everything that commands can write, anywhere, kept outside of the sandbox."""
     network: Network | None = None
-    """What leaves the sandbox, where its network is an allow-list that this process holds."""
+    """The network, if that is an allow-list that this process enforces."""
     renewals: int = 0
-    """How often it was made as new, for another task."""
+    """Number of times that the sandbox was renewed for another task."""
 
     @abstractmethod
     async def run(
@@ -330,12 +414,19 @@ class Sandbox(ABC):
     ) -> CommandResult:
         """Run `command` in the persistent shell: `cd`, `export`, functions and activated environments survive.
 
-        One at a time: a second `run` waits for the first. A time-out kills everything the call started (`setsid`
-        children and jobs that ignore TERM too), keeps the output so far, and leaves the shell usable. Jobs put in the
-        background stay unless `kill_background`. stdin is empty. Cancelling the awaiting task interrupts the command.
+        A second `run` waits for the first. stdin is empty. A time-out kills all processes of the call (`setsid`
+        children and jobs that ignore TERM too), returns the output so far, and leaves the shell usable. Cancelling the
+        awaiting task interrupts the command.
+
+        Args:
+            command: source for bash.
+            timeout: seconds until the command is ended; None for no time-out.
+            on_output: called with each piece of output.
+            kill_background: also end jobs that the command put in the background.
+            output_limit: maximum bytes of each stream in the result.
 
         Raises:
-            ValueError: the command holds a NUL byte, which bash cannot take.
+            ValueError: if the command contains a NUL byte.
         """
 
     @abstractmethod
@@ -351,162 +442,112 @@ class Sandbox(ABC):
         on_output: OutputCallback | None = None,
         output_limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:
-        """Run a program without a shell, beside the persistent one. `env` is added to the sandbox's own.
+        """Run a program without a shell, independent of the persistent one.
 
-        When the call ends by time-out, or the awaiting task is cancelled, all its processes are killed.
-        A program that is not there gives exit code 127, one that may not be executed 126, as a shell would.
+        A time-out or a cancellation of the awaiting task kills all processes of the call. As in a shell, the exit code
+        is 127 for a missing program and 126 for one that may not be executed.
+
+        Args:
+            argv: program and arguments.
+            stdin: the program's input.
+            cwd: working directory; `directories.root` when None.
+            env: variables in addition to the sandbox's environment.
+            user: name or number of a user inside; the model's user when None.
+            timeout: seconds; None for no time-out.
+            on_output: called with each piece of output.
+            output_limit: maximum bytes of each stream in the result.
 
         Raises:
-            SandboxUserError: `user` does not exist or cannot be switched to.
-            FileNotFoundError, NotADirectoryError, PermissionError: `cwd` cannot be entered.
-            ValueError: an argument holds a NUL byte.
+            SandboxUserError: if `user` does not exist, or the sandbox cannot switch to this user.
+            FileNotFoundError, NotADirectoryError, PermissionError: if `cwd` cannot be entered.
+            ValueError: if an argument or variable contains a NUL byte, or `argv` is empty.
         """
 
     @abstractmethod
     async def interrupt(self) -> None:
-        """End the command that `run` executes now, as a time-out would; its result has `interrupted`."""
+        """End the running command of `run` like a time-out; the command's result has `interrupted`."""
 
     @abstractmethod
     async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:
-        """The bytes of a file, of any size; with `at`, as it was at that checkpoint.
+        """Return the content of a file; with `at`, the content at that checkpoint.
 
         Raises:
-            HistoryError: there is no checkpoint `at`, or the file's content was not kept.
-            FileNotFoundError, IsADirectoryError, PermissionError: as `open` would; special files are refused
-                with PermissionError.
-            OutputLimitExceededError: the file is larger than `limit` bytes.
+            HistoryError: if there is no checkpoint `at`, or the file's content was not kept.
+            FileNotFoundError, IsADirectoryError, PermissionError: like `open`; also PermissionError for special files.
+            OutputLimitExceededError: if the file is larger than `limit` bytes.
         """
 
     @abstractmethod
     async def write_file(self, path: str, data: bytes, *, exclusive: bool = False) -> None:
-        """Write a file whole, making parent directories. An existing file keeps its mode and is replaced in place.
+        """Write a whole file and make its parent directories. An existing file is replaced and keeps its mode.
 
         Raises:
-            FileExistsError: `exclusive` and the path exists.
-            IsADirectoryError, NotADirectoryError, PermissionError, OSError: as `open` would (OSError: disk full).
+            FileExistsError: if `exclusive` and the path exists.
+            IsADirectoryError, NotADirectoryError, PermissionError, OSError: like `open` (OSError: disk full).
         """
 
     @abstractmethod
     async def list_files(
         self, path: str, *, depth: int = 1, limit: int = 10_000, at: str | None = None
     ) -> list[FileEntry]:
-        """Entries below a directory to `depth` levels, sorted by path; a file gives itself. Links are not followed.
+        """Return the entries below a directory, sorted by path; for a file, its own entry. Links are not followed.
 
-        With `at`, as they were at that checkpoint.
+        Args:
+            path: the directory or file.
+            depth: number of levels below the directory.
+            limit: maximum number of entries.
+            at: a checkpoint, to list the files of that moment.
 
         Raises:
-            HistoryError: there is no checkpoint `at`.
-            FileNotFoundError, PermissionError: as `os.scandir` would.
+            HistoryError: if there is no checkpoint `at`.
+            FileNotFoundError, PermissionError: like `os.scandir`.
         """
 
     @abstractmethod
     async def upload(self, source: Path | str, target: str) -> list[str]:
-        """Copy a host file or a folder's content into the sandbox folder `target` (made if missing).
+        """Copy a file, or the content of a folder, from the host into the sandbox's folder `target` (made if missing).
 
-        Names are kept, nested, unicode and spaces too. Links stay links, also those that lead nowhere inside; hard
-        links stay one file. Pipes, sockets and devices are left out.
+        Links stay links, also those that lead nowhere inside; hard links stay one file. Pipes, sockets and devices
+        are left out.
 
         Returns:
-            A sentence for each thing that was left out, or does not work inside.
+            A sentence for each entry that was left out or does not work inside.
 
         Raises:
-            FileNotFoundError: `source` is missing.
-            TransferError: something cannot be read, or the sandbox has no room.
+            FileNotFoundError: if `source` is missing.
+            TransferError: if an entry cannot be read, or the sandbox's disk is full.
         """
 
     @abstractmethod
     async def download(
         self, source: str, target: Path | str, *, limit: int = 1024**3, kind: TransferKind | None = None
     ) -> list[str]:
-        """Copy a sandbox file or folder's content into the host folder `target`; what could not be taken is named.
+        """Copy a file, or the content of a folder, from the sandbox into the host's folder `target`.
 
-        Only regular files and directories are written, with plain modes, only below `target`, never through a link
-        that is already there. Returns a sentence for each entry that was left out (links, devices, names that lead
-        elsewhere, or everything past `limit` bytes). Files and folders are limited in number too: 1,000, and one more
-        for each 4 KiB of `limit`, at most 100,000. A file with several names (hard links) counts once and stays one.
+        Only regular files and directories are written, with plain modes, only below `target`, never through an
+        existing link. A file with several names (hard links) counts once and stays one file.
 
         Args:
-            source: in the sandbox. A file is written under the last part of this name and no other.
-            target: made if missing.
-            limit: bytes.
-            kind: what `source` is. None: a folder if it ends with a slash; a file if its name has an ending, as
-                `a.txt`; else the sandbox says it, which an untrusted image can use to write several files
-                into `target`.
+            source: a path in the sandbox. A file is written under the last part of this path only.
+            target: the folder, made if missing.
+            limit: maximum bytes. The number of files and folders is limited too: 1,000, and one more for each 4 KiB of
+                `limit`, at most 100,000.
+            kind: the kind of `source`. None: a folder if the path ends with a slash; a file if the name has an ending,
+                as `a.txt`; otherwise the sandbox decides, so that an untrusted image can write several files into
+                `target`.
+
+        Returns:
+            A sentence for each entry that was left out (links, devices, names that lead elsewhere, or all above
+            `limit`).
 
         Raises:
-            FileNotFoundError: `source` is missing.
-            TransferError: the sandbox sent something else than the file that was asked for; nothing was written.
-        """
-
-    @abstractmethod
-    async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
-        """What differs between two checkpoints, anywhere in the sandbox, as it would be seen going from a to b.
-
-        One that is left out stands for the files as they are now. Without both: what changed under the
-        working directory since the last such call (or since the start); that has nothing to do with
-        checkpoints.
-
-        Raises:
-            HistoryError: there is no such checkpoint.
-        """
-
-    @abstractmethod
-    async def keep_history(
-        self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
-    ) -> None:
-        """Keep checkpoints in `folder` from now on; else a temporary folder holds them until `close`.
-
-        Those made so far come along or, when there are none, those of `continue_from`; content is shared by
-        hard links, not copied. A history that the folder already holds is continued.
-
-        Args:
-            folder: on this machine; made if missing.
-            continue_from: a folder that holds a history.
-            limit: bytes it may take; the oldest checkpoints are dropped above it. None: 4 GiB.
-
-        Raises:
-            HistoryError: the folder is in use by another sandbox, or what it holds is no history.
-            OSError: the folder cannot be made or written.
-        """
-
-    @abstractmethod
-    async def checkpoint(self) -> str:
-        """Keep the files, and the shell's directory, variables and functions, as they are now; the id.
-
-        When nothing has changed since the last checkpoint, that one's id is given again, and nothing is
-        stored. Call it while no command runs: a command would change files meanwhile.
-
-        Raises:
-            OSError: this machine has no room for it.
-        """
-
-    @abstractmethod
-    async def restore(self, checkpoint: str) -> Restored:
-        """End every process in the sandbox and make all files, and the shell, what they were at a checkpoint.
-
-        Only what differs is touched. A checkpoint of the files as they are is made first, so this can be
-        undone. Processes do not come back.
-
-        Raises:
-            HistoryError: there is no such checkpoint; nothing was changed.
-            SandboxError: files of the image are needed and cannot be read; nothing was changed.
-        """
-
-    @abstractmethod
-    async def fork(self, checkpoint: str, *, history: Path | str | None = None) -> Sandbox:
-        """A second sandbox, of the same options, with the files and the shell of a checkpoint.
-
-        It has a history of its own, which begins with all of this one's, in the folder `history` (None: a
-        temporary one). The caller closes it.
-
-        Raises:
-            HistoryError: there is no such checkpoint.
-            SandboxError: no second sandbox can be started, e.g. a site's policy is against it.
+            FileNotFoundError: if `source` is missing.
+            TransferError: if the sandbox sent something else than the requested file; nothing was written.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """End the sandbox and everything in it. Closing twice is fine."""
+        """End the sandbox and all its processes. Closing twice is fine."""
 
     async def __aenter__(self) -> Self:
         return self

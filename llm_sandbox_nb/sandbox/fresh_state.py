@@ -1,4 +1,4 @@
-"""A new sandbox's state, to which a used one is put back, with the proof that it is as new."""
+"""The state of a new sandbox, and the reset of a used sandbox to this state, with a check of the result."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from llm_sandbox_nb.sandbox.protocol.answers import closed_and_open
 
 @dataclass(frozen=True)
 class FreshState:
-    """The first checkpoint of a sandbox, and its state beyond its files, before any command ran in it."""
+    """State of a sandbox before its first command: a checkpoint of the files, and facts about the rest."""
 
     history: Path
-    """A folder that holds that checkpoint and no other."""
+    """Folder of a history with this checkpoint only."""
     checkpoint: str
     facts: Mapping[str, str]
     """See `ChannelSandbox.renew`."""
 
     @classmethod
     async def of(cls, box: ChannelSandbox, history: Path) -> FreshState:
-        """The state of a sandbox in which nothing has run yet; `history` is for its first checkpoint.
+        """Record the state of a sandbox that has run no command yet; the folder `history` gets the checkpoint.
 
         Raises:
-            SandboxError, OSError: it cannot be kept.
+            SandboxError, OSError: if the state cannot be recorded.
         """
         facts = await box.renew()
         await box.keep_history(history)
         return cls(history, await box.checkpoint(), facts)
 
     async def put_back(self, box: ChannelSandbox) -> str:
-        """Make a used sandbox as new: its files, shell, processes and everything else that commands can change.
+        """Reset a used sandbox: files, shell, processes and all other state that commands can change.
 
         Returns:
-            Why it is not as new, in a sentence; empty when it is, which was checked and not only ordered.
+            The difference that is left, in a sentence; empty after a check that found no difference.
 
         Raises:
-            SandboxError, OSError: its files cannot be put back.
+            SandboxError, OSError: if the files cannot be restored.
         """
         restored = await box.restore(self.checkpoint)
         await box.keep_history(self.history)
@@ -49,18 +49,20 @@ class FreshState:
         facts = await box.renew()
         changed = [name for name in {**self.facts, **facts} if self.facts.get(name) != facts.get(name)]
         if changed:
-            return f"A task has changed what no checkpoint covers: {', '.join(changed)}."
-        # Nothing runs in it any more, so what this look at its files finds stays as it is.
+            return f"A task has changed state that no checkpoint covers: {', '.join(changed)}."
+        # No process runs any more, so the result of this check stays true.
         if await box.checkpoint() != self.checkpoint:
-            return "Its files are not those of its first checkpoint."
+            return "The files differ from those of the first checkpoint."
         return ""
 
 
 def why_not_renewable(box: Sandbox) -> str:
-    """Why a used sandbox can never be shown to be as new, in a sentence; empty when it can."""
+    """Return the reason, as a sentence, why no check can prove that a reset sandbox is like new; empty if one can."""
     isolation = ISOLATIONS[box.protection.isolation]
     if not isolation.isolates:
-        return f"Isolation {isolation.name!r} does not keep commands from changing other files and processes."
+        return (
+            f"Isolation {isolation.name!r} does not prevent commands from changing other files and processes."
+        )
     if not isinstance(box, ChannelSandbox):
         return "Another process holds this sandbox."
     if box.network is not None:

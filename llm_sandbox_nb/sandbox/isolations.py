@@ -1,7 +1,7 @@
-"""The registry of isolations: everything that the rest of the package knows about one before it is loaded.
+"""The registry of isolations: their properties that the package needs before it loads one.
 
-A new isolation needs one row here and one folder (or module) with the functions of `open.Implementation`. This module
-imports no other, so that options, command lines and settings may read it at no cost.
+A new isolation needs a row here, and a folder or module with the functions of `open.Implementation`. This module
+imports no other module, so that options, command lines and settings can read it quickly.
 """
 
 from __future__ import annotations
@@ -10,32 +10,35 @@ from dataclasses import dataclass
 
 PROFILES = ("standard", "strict")
 NETWORKS = ("none", "allow", "public", "open")
-"""From the safest to the one that is not safe: `open` reaches what listens on this machine and around it."""
+"""Networks, the safest first. The last, `open`, is not safe: it reaches services of this machine and its network."""
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """One isolation. The protection in force is read back from each sandbox: see `contract.Protection`."""
+    """Properties of an isolation. The protection in force is read back from each sandbox: see `contract.Protection`."""
 
     name: str
     implementation: str
-    """The module that starts it; see `open.Implementation`."""
+    """Name of the module with the functions of `open.Implementation`."""
     install_hint: str
-    """What a person does so that it works here."""
+    """The steps that make the isolation work on a machine."""
     checkpoints: str
-    """What its checkpoints keep, in sentences. One with checkpoints of its own also overrides the sandbox's methods."""
+    """Sentences about the files that checkpoints cover."""
     automatic: bool = True
-    """Whether `auto` may choose it. The rows are in the order in which it does: the strongest first."""
+    """True if `auto` may choose this isolation. The rows are in the order of this choice: the strongest first."""
     isolates: bool = True
+    """True if commands cannot change other files and processes of this machine."""
     takes_images: bool = False
+    """True if a sandbox can be made from any image."""
     networks: tuple[str, ...] = NETWORKS
+    """Networks that the isolation offers."""
     usual_network: str = "none"
-    """The network of the profile `standard` when none is named; `strict` has none where it can be taken away."""
+    """Default network of the profile `standard`. The default of `strict` is `none` if the isolation offers that."""
     own_root: bool = False
-    """Each sandbox's working directory is a folder of this machine, and checkpoints keep only that; else it is
-    `/testbed`, and they keep everything that can be written."""
+    """True if each working directory is a folder of this machine, and checkpoints cover only this folder. Otherwise the
+    working directory is `/testbed`, and checkpoints cover all writable files."""
     survives_owner: bool = False
-    """A sandbox outlives a killed owner for a while, and can be adopted; see `open.AdoptingImplementation`."""
+    """True if a sandbox outlives a killed owner for a while and can be adopted; see `open.AdoptingImplementation`."""
 
 
 ISOLATIONS: dict[str, Isolation] = {
@@ -73,21 +76,21 @@ ISOLATIONS: dict[str, Isolation] = {
 
 
 ISOLATION_VARIABLE = "LLM_SANDBOX_ISOLATION"
-"""The environment variable by which a person or a site chooses the isolation."""
+"""Environment variable for the choice of the isolation."""
 
 
 def isolation_choices() -> tuple[str, ...]:
-    """What can be asked for: `auto` and the names."""
+    """Return the valid values of the option `isolation`: `auto` and the names."""
     return ("auto", *ISOLATIONS)
 
 
 def automatic_isolations() -> list[str]:
-    """The names that `auto` chooses from, the strongest first."""
+    """Return the names from which `auto` chooses, the strongest first."""
     return [row.name for row in ISOLATIONS.values() if row.automatic]
 
 
 def default_network(name: object, profile: object) -> str:
-    """The network when none is named; `"none"` for names that this version does not know."""
+    """Return the default network of an isolation and profile; `"none"` for an unknown isolation."""
     if not isinstance(name, str) or name not in ISOLATIONS:
         return "none"
     row = ISOLATIONS[name]
@@ -95,10 +98,10 @@ def default_network(name: object, profile: object) -> str:
 
 
 def has_own_root(name: object) -> bool:
-    """See `Isolation.own_root`; false for a name from a record that this version does not know."""
+    """Return `Isolation.own_root`; False for an unknown name, e.g. in a record of another version."""
     return isinstance(name, str) and name in ISOLATIONS and ISOLATIONS[name].own_root
 
 
 def isolates(name: object) -> bool:
-    """See `Isolation.isolates`; true for a name from a record that this version does not know."""
+    """Return `Isolation.isolates`; True for an unknown name, e.g. in a record of another version."""
     return not isinstance(name, str) or name not in ISOLATIONS or ISOLATIONS[name].isolates

@@ -1,4 +1,4 @@
-"""Folders in the temporary folder whose owner holds a lock on a file in them for as long as it lives."""
+"""Temporary folders whose owner process holds a lock on a file in the folder until the process ends."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 
 from llm_sandbox_nb.windows import NOT_INHERITED, is_windows, try_lock
 
-TEMPORARY, IN_USE = "llm-sandbox-nb-", "in-use"
-_OLD = 3600.0
-"""Seconds after which an empty folder without a lock counts as left by an earlier version."""
+TEMPORARY_PREFIX, LOCK_NAME = "llm-sandbox-nb-", "in-use"
+_MIN_AGE_SECONDS = 3600.0
+"""Age from which an empty folder without a lock counts as left by an earlier version."""
 
 
 def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] = lambda folder: False) -> int:
-    """Remove the folders of this user whose owners were killed; how many there are of those that live.
+    """Remove this user's folders whose owners were killed; return the number of folders that are still in use.
 
     Args:
-        prefix: how the names of the folders begin.
-        lock: the name of the file that the owner has locked. A folder without one belongs to another program.
-        in_use: whether a folder without an owner has other users still.
+        prefix: beginning of the folders' names.
+        lock: name of the file that the owner locks. A folder without this file belongs to another program.
+        in_use: return True if a folder without an owner still has other users.
     """
-    held = 0
+    in_use_count = 0
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         try:
             file = os.open(folder / lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -33,18 +33,18 @@ def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] =
             continue
         try:
             if not try_lock(file) or in_use(folder):
-                held += 1
+                in_use_count += 1
             elif os.fstat(file).st_uid == os.getuid():
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            held += 1
+            in_use_count += 1
         finally:
             os.close(file)
-    return held
+    return in_use_count
 
 
 def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
-    """A new folder, and the open file whose lock shows that its owner lives."""
+    """Make a folder; return it with the open, locked file that marks it as owned by this process."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     partial = folder / f"{lock}.partial"
     try:
@@ -52,7 +52,7 @@ def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
         try:
             try_lock(file)
             if not is_windows():
-                partial.rename(folder / lock)  # locked before anybody can find it free
+                partial.rename(folder / lock)  # only now, so that no other process can lock the file first
         except BaseException:
             os.close(file)
             raise
@@ -63,10 +63,10 @@ def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
 
 
 class TemporaryFolder:
-    """A folder that `close` removes; when its owner was killed, whoever starts next does."""
+    """A folder that `close` removes. If the owner is killed, the next process of this package removes the folder."""
 
     def __init__(self) -> None:
-        self.path, self._lock = make_owned_folder(TEMPORARY, IN_USE)
+        self.path, self._lock = make_owned_folder(TEMPORARY_PREFIX, LOCK_NAME)
 
     def __enter__(self) -> Path:
         return self.path
@@ -75,10 +75,10 @@ class TemporaryFolder:
         self.close()
 
     def close(self) -> None:
-        """Remove it. May be called twice."""
+        """Remove the folder. Calling twice is fine."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
-            if is_windows():  # which removes no file that is open
+            if is_windows():  # cannot remove an open file
                 os.close(lock)
                 shutil.rmtree(self.path, ignore_errors=True)
             else:
@@ -90,9 +90,9 @@ def remove_temporary_folders() -> None:
     """Remove the folders of `TemporaryFolder` whose owners were killed, and the empty ones of earlier versions."""
     if is_windows():
         return
-    remove_left_folders(TEMPORARY, IN_USE)
-    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
+    remove_left_folders(TEMPORARY_PREFIX, LOCK_NAME)
+    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"):
         with contextlib.suppress(OSError):
             info = folder.lstat()
-            if info.st_uid == os.getuid() and time.time() - info.st_mtime > _OLD:
-                folder.rmdir()  # fails unless it is an empty folder
+            if info.st_uid == os.getuid() and time.time() - info.st_mtime > _MIN_AGE_SECONDS:
+                folder.rmdir()  # fails for a folder that is not empty

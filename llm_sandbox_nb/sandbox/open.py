@@ -1,4 +1,4 @@
-"""Opening a sandbox: which isolation, started how. What everybody outside this room uses."""
+"""Opening of sandboxes: the choice and the start of an isolation, for all other packages."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
 USAGE_TIMEOUT = 20.0
-"""Seconds for which an engine may count files."""
+"""Seconds until an engine must have counted the files of a sandbox."""
 
 
 class Implementation(Protocol):
-    """The functions of the module that `Isolation.implementation` names."""
+    """Functions of the module that `Isolation.implementation` names."""
 
     async def start(
         self, options: SandboxOptions, *, labels: Mapping[str, str] | None = None
     ) -> ChannelSandbox:
-        """Start a sandbox. `labels` are for an isolation whose sandboxes can be adopted; others ignore them.
+        """Start a sandbox. `labels` are for isolations whose sandboxes can be adopted; others ignore them.
 
         Raises:
-            IsolationUnavailableError, ImageError, SandboxLostError, SandboxError, ValueError: it cannot be started.
+            IsolationUnavailableError, ImageError, SandboxLostError, SandboxError, ValueError: if the start fails.
         """
 
     async def why_unavailable(self, image: str | None) -> str:
-        """Why it does not work here with `image` (None: its own); empty when it does."""
+        """Return the reason why the isolation does not work here with `image` (None: the default image), or ""."""
 
     def resource_usage(self, sandbox: Sandbox) -> ResourceUsage:
-        """What a sandbox has used so far. It blocks, and may raise anything."""
+        """Measure a sandbox. This blocks, and may raise any exception."""
 
 
 class OwnSandbox(Protocol):
@@ -49,7 +49,7 @@ class OwnSandbox(Protocol):
 
     @property
     def id(self) -> str:
-        """What `adopt` takes."""
+        """The argument of `adopt`."""
 
     @property
     def state(self) -> str:
@@ -57,38 +57,38 @@ class OwnSandbox(Protocol):
 
     @property
     def owner_dead(self) -> bool:
-        """Whether its owner has certainly ended."""
+        """True if the owner has certainly ended."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Those it was started with."""
+        """Labels given at the start."""
 
 
 class OwnedImplementation(Implementation, Protocol):
     """The module of an isolation without `survives_owner`."""
 
     def remove_leftovers(self) -> object:
-        """Remove what its sandboxes have left whose owners were killed."""
+        """Remove the files and processes that sandboxes of killed owners have left."""
 
 
 class AdoptingImplementation(Implementation, Protocol):
     """The module of an isolation with `survives_owner`."""
 
     def list_own(self, labels: Mapping[str, str] | None = None) -> Sequence[OwnSandbox]:
-        """All sandboxes of this isolation with these labels. Raises IsolationUnavailableError."""
+        """Return all sandboxes of this isolation with these labels. Raises IsolationUnavailableError."""
 
     async def adopt(self, id: str) -> ChannelSandbox:
         """Take over a sandbox whose owner is dead. Raises SandboxError."""
 
     def reap_orphans(self) -> list[str]:
-        """Remove the sandboxes of dead owners; their ids. Raises IsolationUnavailableError."""
+        """Remove the sandboxes of dead owners; return their ids. Raises IsolationUnavailableError."""
 
 
 def load_isolation(name: str) -> Implementation:
-    """The implementation of an isolation of the registry.
+    """Return the implementation of an isolation in the registry.
 
     Raises:
-        IsolationUnavailableError: this is Windows, where its modules cannot even be imported.
+        IsolationUnavailableError: on Windows, where the modules cannot be imported.
     """
     if is_windows():
         raise IsolationUnavailableError(NO_SANDBOX)
@@ -96,20 +96,19 @@ def load_isolation(name: str) -> Implementation:
 
 
 def adopting_isolations() -> list[AdoptingImplementation]:
-    """The implementations of all isolations with `survives_owner`."""
+    """Return the implementations of all isolations with `survives_owner`."""
     rows = [row for row in ISOLATIONS.values() if row.survives_owner]
     return [cast(AdoptingImplementation, load_isolation(row.name)) for row in rows]
 
 
 class OpeningSandbox:
-    """A sandbox about to be opened: `await` it, or use it in `async with`, which also closes it."""
+    """A sandbox before its start: `await` this object, or use `async with`, which also closes the sandbox."""
 
     def __init__(self, options: SandboxOptions) -> None:
         self.options = options
         self._sandbox: Sandbox | None = None
 
     def __await__(self) -> Generator[Any, None, Sandbox]:
-        """Start it; the caller closes it."""
         return start_sandbox(self.options).__await__()
 
     async def __aenter__(self) -> Sandbox:
@@ -141,29 +140,29 @@ def open_sandbox(
     """Open a sandbox: `async with open_sandbox("docker") as box:`, or `box = await open_sandbox()`.
 
     Args:
-        isolation: `"docker"`, `"bubblewrap"`, `"process"` (protects nothing), or `"auto"`: Docker when an
-            engine answers and has the image, else bubblewrap when it works here; never `"process"`.
+        isolation: `"docker"`, `"bubblewrap"`, `"process"` (protects nothing), or `"auto"`: Docker if an engine
+            answers and has the image, else bubblewrap if that works here; never `"process"`.
         profile: `"standard"` (root inside) or `"strict"` (an ordinary user, no capability, no network).
-        image: Docker image; the project's own when None.
-        network: `"none"`; `"allow"`, the hosts of `allow` only; `"public"`, the internet, but no private address and
-            none of the host; or `"open"`, which is not safe: all that the host reaches. None leaves it to the
-            isolation and profile.
-        limits: memory, processes, processors.
-        directories: where things are inside; the defaults are `/testbed` and below.
-        ca_bundle: PEM file of this machine that programs inside shall trust.
-        index_url: Python package index to use inside.
-        proxy: HTTP proxy to use inside.
-        env: more environment variables. Nothing of this process's environment goes in otherwise.
+        image: Docker image; the package's image when None.
+        network: `"none"`; `"allow"`, the hosts of `allow` only; `"public"`, the internet without private addresses
+            and addresses of the host; or `"open"`, which is not safe: everything that the host reaches. The default
+            depends on the isolation and profile.
+        limits: limits on memory, processes, processors and files.
+        directories: folders inside; by default `/testbed` and below.
+        ca_bundle: PEM file of certificates that programs inside trust.
+        index_url: Python package index for programs inside.
+        proxy: HTTP proxy for programs inside.
+        env: further environment variables. No other variable of this process is visible inside.
         allow: with the network `"allow"`: hosts that may be reached, as in `["pypi", "github.com:443", "*.a.org"]`.
-        secrets: with the network `"allow"`: environment variables of this process, each with the hosts that get its
-            value, as in `{"GITHUB_TOKEN": "api.github.com"}`. The sandbox has a placeholder in its place. It goes
-            into headers, and after `+body` (`"api.github.com+body"`) into bodies too.
+        secrets: with the network `"allow"`: environment variables of this process, each with the hosts that get the
+            value, as in `{"GITHUB_TOKEN": "api.github.com"}`. The sandbox sees a placeholder, which is replaced in
+            headers, and with `+body` (`"api.github.com+body"`) in bodies too.
 
-    Raises, when it is started:
-        IsolationUnavailableError: the isolation does not work here; says what to do.
-        ImageError: Docker only: the image is missing or unfit.
+    Raises, at the start:
+        IsolationUnavailableError: if the isolation does not work here; the message has the remedy.
+        ImageError: if the Docker image is missing or cannot be used.
     Raises, at once:
-        ValueError, FileNotFoundError: an option is wrong; says which values are right.
+        ValueError, FileNotFoundError: if an option is invalid; the message has the valid values.
     """
     options = SandboxOptions(
         isolation,
@@ -186,9 +185,12 @@ def open_sandbox(
 async def start_sandbox(
     options: SandboxOptions, *, labels: Mapping[str, str] | None = None, served_elsewhere: bool = False
 ) -> ChannelSandbox:
-    """Start what `options` ask for. It can start others like itself, for forks. `labels`: see `Implementation`.
+    """Start a sandbox that can start others with the same options, for forks.
 
-    `served_elsewhere`: another process will serve its network, if that is an allow-list; see `serve_network`.
+    Args:
+        options: options of the sandbox.
+        labels: see `Implementation.start`.
+        served_elsewhere: True if another process will serve the network of a sandbox with a door; see `serve_network`.
     """
     await asyncio.to_thread(_remove_temporary_once)
     name = options.isolation
@@ -215,19 +217,19 @@ async def start_sandbox(
 
 
 def remove_temporary() -> None:
-    """Remove what killed processes of this user have left in the temporary folder."""
+    """Remove files that killed processes of this user have left in the temporary folder."""
     remove_temporary_folders()
     remove_stale()
 
 
 _remove_temporary_once = functools.cache(remove_temporary)
-"""Once in the life of a process is enough: what it makes itself, it removes itself."""
+"""Once per process is enough, because a process that lives removes its own files."""
 
 
 def remove_leftovers() -> None:
-    """Remove what killed processes of this user have left: temporary folders, control groups, waiting processes.
+    """Remove leftovers of this user's killed processes: temporary folders, control groups, waiting processes.
 
-    What may be adopted is not removed here: see `AdoptingImplementation.reap_orphans`.
+    `AdoptingImplementation.reap_orphans` removes sandboxes that could be adopted.
     """
     if is_windows():
         return
@@ -238,10 +240,10 @@ def remove_leftovers() -> None:
 
 
 async def choose_isolation(options: SandboxOptions) -> str:
-    """The strongest isolation that works here; the sandbox's `protection` says what it protects.
+    """Return the strongest isolation that works here with these options.
 
     Raises:
-        IsolationUnavailableError: none does; says why.
+        IsolationUnavailableError: if none works; the message has the reasons.
     """
     problems: dict[str, str] = {}
     usable = [
@@ -256,23 +258,23 @@ async def choose_isolation(options: SandboxOptions) -> str:
             return row.name
         problems[row.name] = problem
     if len(usable) < len(automatic_isolations()):
-        what = f"network {options.network!r}" if options.image is None else f"image {options.image!r}"
+        option = f"network {options.network!r}" if options.image is None else f"image {options.image!r}"
         needed = " or ".join(name.capitalize() for name in problems)
         raise IsolationUnavailableError(
-            f"The {what} needs {needed}. {' '.join(f'{one}.' for one in problems.values())}"
+            f"The {option} needs {needed}. {' '.join(f'{problem}.' for problem in problems.values())}"
         )
     unprotected = " or ".join(repr(row.name) for row in ISOLATIONS.values() if not row.isolates)
     raise IsolationUnavailableError(
         f"No isolation works here ({'; '.join(problems.values())}): make one of them work,"
-        f" or ask for isolation {unprotected}, which protects nothing."
+        f" or choose the isolation {unprotected}, which protects nothing."
     )
 
 
 async def resource_usage(sandbox: Sandbox) -> ResourceUsage:
-    """What a living sandbox has used so far. Never fails: what cannot be measured is None."""
+    """Measure the resources that a living sandbox has used. Never fails: unknown figures are None."""
     try:
         async with asyncio.timeout(USAGE_TIMEOUT):
             measure = load_isolation(sandbox.protection.isolation).resource_usage
             return await asyncio.to_thread(measure, sandbox)
-    except Exception:  # noqa: BLE001 - an engine may fail in any way, and this is only a figure in a report
+    except Exception:  # noqa: BLE001 - engines fail in many ways, and a report can lack this figure
         return ResourceUsage()

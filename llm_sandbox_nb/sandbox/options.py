@@ -1,4 +1,4 @@
-"""What a sandbox is asked to be: the same for Python, notebooks and requests to a server."""
+"""Options of a sandbox: the same for Python, notebooks and requests to a server."""
 
 from __future__ import annotations
 
@@ -18,45 +18,49 @@ from llm_sandbox_nb.sandbox.network.policy import checked_entries
 from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
 
 _ALLOW = "allow"
-_TEXTS = ("isolation", "profile", "image", "network", "index_url", "proxy")
+_TEXT_FIELDS = ("isolation", "profile", "image", "network", "index_url", "proxy")
 GIT_EMAIL = "sandbox@localhost"
-"""Variable EMAIL inside: git commits with it and the user's name, unless a setting names another."""
-_LONGEST_TEXT = 4096
-_MOST_ENTRIES = 1000
-_LONGEST_PEM = 4 * 1024 * 1024
+"""Variable EMAIL inside: git commits with this address and the user's name, unless a setting names another."""
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Folders of commands inside that only root can write."""
+ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "PATH": SYSTEM_PATH}
+"""Variables of root inside, for commands that are not the model's."""
+_MAX_TEXT_LENGTH = 4096
+_MAX_LIST_LENGTH = 1000
+_MAX_PEM_LENGTH = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class SandboxOptions:
-    """Everything that can be asked of a new sandbox. `None` leaves it to the isolation, the profile, or the site."""
+    """Options of a new sandbox. None leaves an option to the isolation, the profile, or the site."""
 
     isolation: str | None = None
     profile: str | None = None
     image: str | None = None
-    """Only for isolations that take images."""
+    """For isolations with `takes_images` only."""
     network: str | None = None
     limits: Limits | None = None
     directories: Directories | None = None
     ca_bundle: Path | None = None
-    """PEM file on this machine with the certificates of a site's proxy."""
+    """PEM file on this machine with certificates that programs inside trust."""
     index_url: str | None = None
     """Python package index."""
     proxy: str | None = None
     """URL of an HTTP proxy."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """More environment variables for everything inside."""
+    """Further environment variables for all programs inside."""
     ca_bundle_pem: str | None = None
-    """The certificates themselves, from a client whose files are not here."""
+    """Text of the certificates, from a client on another machine."""
     allow: tuple[str, ...] = ()
-    """With the network `allow`: the hosts that may be reached, see `network.policy.HostRule`."""
+    """Hosts that may be reached with the network `allow`, see `network.policy.HostRule`."""
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """With the network `allow`: environment variables of the owner, each with the hosts that get its value."""
+    """Environment variables of the owner, each with the hosts that get the value, for the network `allow`."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid values and combinations, in one sentence.
+        """Check values and combinations.
 
         Raises:
-            ValueError: a name or a limit is invalid; says which are valid.
+            ValueError: if a value is invalid; the message names the valid ones.
         """
         if self.isolation is not None:
             check_choice("isolation", self.isolation, isolation_choices())
@@ -67,7 +71,7 @@ class SandboxOptions:
         self._check_allowed()
         isolation = ISOLATIONS.get(self.isolation or "auto")
         if isolation and self.image is not None and not isolation.takes_images:
-            takers = " or ".join(repr(one.name) for one in ISOLATIONS.values() if one.takes_images)
+            takers = " or ".join(repr(row.name) for row in ISOLATIONS.values() if row.takes_images)
             raise ValueError(
                 f"An image ({self.image!r}) only goes with {takers}; leave it out for {isolation.name!r}."
             )
@@ -89,7 +93,7 @@ class SandboxOptions:
         network = self.network or (_ALLOW if allow or secrets else None)
         if network != _ALLOW and (allow or secrets):
             raise ValueError(
-                f"network={network!r} takes no list of hosts and no secrets: say network='allow' instead."
+                f"network={network!r} takes no list of hosts and no secrets: use network='allow' instead."
             )
         if network == _ALLOW and self.proxy:
             raise ValueError(
@@ -99,33 +103,33 @@ class SandboxOptions:
             object.__setattr__(self, name, value)
 
     def check_files(self) -> None:
-        """Refuse a CA bundle that does not exist.
+        """Check that the CA bundle exists.
 
         Raises:
-            FileNotFoundError: always one sentence.
+            FileNotFoundError: if the CA bundle is missing.
         """
         if self.ca_bundle is not None and not self.ca_bundle.is_file():
             raise FileNotFoundError(f"There is no CA bundle {self.ca_bundle}; give the path of a PEM file.")
 
     @property
     def has_door(self) -> bool:
-        """Whether the network is a proxy of this package alone; Docker filters packets for `public`."""
+        """True if a proxy of this package is the only network. (Docker's `public` is a packet filter instead.)"""
         return self.network == _ALLOW or (self.network == "public" and self.isolation == "bubblewrap")
 
     @property
     def chosen_profile(self) -> str:
-        """The profile to start with."""
+        """The requested profile, else the default."""
         return self.profile or PROFILES[0]
 
     @property
     def resources(self) -> Limits:
-        """The limits to start with."""
+        """The requested limits, else the defaults."""
         return self.limits or Limits()
 
     def to_json(self) -> dict[str, Any]:
-        """What a client and a server exchange, as plain JSON values; without the certificates themselves."""
+        """Return the options as JSON values for a client or server, without the text of the certificates."""
         return {
-            **{name: getattr(self, name) for name in _TEXTS},
+            **{name: getattr(self, name) for name in _TEXT_FIELDS},
             "limits": self.limits and asdict(self.limits),
             "ca_bundle": self.ca_bundle and str(self.ca_bundle),
             "allow": list(self.allow) or None,
@@ -134,65 +138,67 @@ class SandboxOptions:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, default_limits: Limits | None = None) -> SandboxOptions:
-        """Read what `to_json` made, or a request of a client; other fields are ignored.
+        """Read the result of `to_json`, or a client's request; unknown fields are ignored.
 
         Args:
-            data: `limits` may name only some; `default_limits` are the others.
-            default_limits: the package's own when None.
+            data: the fields. `limits` may be incomplete.
+            default_limits: limits that `data` does not name; the package's defaults when None.
 
         Raises:
-            ValueError: says which field is invalid.
+            ValueError: if a field is invalid; the message names the field.
         """
         bundle = _text(data, "ca_bundle")
-        texts: dict[str, Any] = {name: _text(data, name) for name in _TEXTS}
+        texts: dict[str, Any] = {name: _text(data, name) for name in _TEXT_FIELDS}
         return cls(
             **texts,
             limits=_limits(data.get("limits"), default_limits or Limits()),
             ca_bundle=Path(bundle) if bundle else None,
-            ca_bundle_pem=_text(data, "ca_bundle_pem", _LONGEST_PEM),
-            allow=_texts(data, "allow"),
+            ca_bundle_pem=_text(data, "ca_bundle_pem", _MAX_PEM_LENGTH),
+            allow=_texts(data.get("allow"), "allow"),
             secrets=_secrets(data.get("secrets")),
         )
 
     def unmet_by(self, running: SandboxOptions, protection: Protection) -> dict[str, tuple[object, object]]:
-        """What is asked for here and differs from a running sandbox: each name, with both values.
+        """Return the names of options that a running sandbox does not have, each with the requested and actual value.
 
         Args:
-            running: what that was started with.
-            protection: what is in force in it.
+            running: the options with which the sandbox was started.
+            protection: the sandbox's protection in force.
         """
-        found: dict[str, tuple[object, object]] = {}
-        for name in [one.name for one in fields(self) if one.name not in ("directories", "env")]:
-            asked, started = getattr(self, name), getattr(running, name)
-            in_force = getattr(protection, name) if name in _IN_FORCE else protection.details.get(name)
-            if asked not in (None, (), {}, started, in_force) and not (
-                name == "isolation" and asked == "auto"
+        unmet: dict[str, tuple[object, object]] = {}
+        for name in [option.name for option in fields(self) if option.name not in ("directories", "env")]:
+            requested, started = getattr(self, name), getattr(running, name)
+            in_force = (
+                getattr(protection, name) if name in _PROTECTION_FIELDS else protection.details.get(name)
+            )
+            if requested not in (None, (), {}, started, in_force) and not (
+                name == "isolation" and requested == "auto"
             ):
-                found[name] = (asked, in_force or started)
-        return found
+                unmet[name] = (requested, in_force or started)
+        return unmet
 
 
-_IN_FORCE = ("isolation", "profile", "network")
-_LARGEST_LIMITS = {"memory_bytes": 2**60, "pids": 2**22, "cpus": 10_000, "disk_bytes": 2**60, "files": 2**40}
-"""What kernels and engines accept; larger values fail with errors that do not help."""
+_PROTECTION_FIELDS = ("isolation", "profile", "network")
+_MAX_LIMITS = {"memory_bytes": 2**60, "pids": 2**22, "cpus": 10_000, "disk_bytes": 2**60, "files": 2**40}
+"""Maximum values that kernels and engines accept; their errors for larger ones do not help."""
 
 
-def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a value that is none of `choices`, and name them.
+def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+    """Check that a value is one of `choices`.
 
     Raises:
-        ValueError: always one sentence.
+        ValueError: if not; the message lists the choices.
     """
     if value in choices:
         return
     near = difflib.get_close_matches(str(value), choices, 1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     listed = ", ".join(repr(choice) for choice in choices[:-1])
-    raise ValueError(f"Unknown {what} {value!r}{hint}: choose {listed} or {choices[-1]!r}.")
+    raise ValueError(f"Unknown {option} {value!r}{hint}: choose {listed} or {choices[-1]!r}.")
 
 
 def _check_limits(limits: Limits) -> None:
-    for name, most in _LARGEST_LIMITS.items():
+    for name, maximum in _MAX_LIMITS.items():
         value = getattr(limits, name)
         if value is None:
             continue
@@ -200,8 +206,8 @@ def _check_limits(limits: Limits) -> None:
             raise ValueError(
                 f"The limit {name} is {value!r}; give a number above zero, or None for no limit."
             )
-        if value > most:
-            raise ValueError(f"The limit {name} is {value:g}; give at most {most}, or None for no limit.")
+        if value > maximum:
+            raise ValueError(f"The limit {name} is {value:g}; give at most {maximum}, or None for no limit.")
 
 
 def _check_environment(env: Mapping[str, str]) -> None:
@@ -212,38 +218,34 @@ def _check_environment(env: Mapping[str, str]) -> None:
             )
 
 
-def _text(data: Mapping[str, Any], name: str, longest: int = _LONGEST_TEXT) -> str | None:
+def _text(data: Mapping[str, Any], name: str, max_length: int = _MAX_TEXT_LENGTH) -> str | None:
     value = data.get(name)
-    if value is not None and not (isinstance(value, str) and 0 < len(value) <= longest):
-        raise ValueError(f"{name!r} must be a text of 1 to {longest} characters, or be left out.")
+    if value is not None and not (isinstance(value, str) and 0 < len(value) <= max_length):
+        raise ValueError(f"{name!r} must be a text of 1 to {max_length} characters, or be left out.")
     return value
 
 
-def _texts(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    value = data.get(name)
+def _texts(value: Any, name: str) -> tuple[str, ...]:
     if value is None:
         return ()
-    if (
-        not isinstance(value, list)
-        or len(value) > _MOST_ENTRIES
-        or not all(isinstance(one, str) for one in value)
-    ):
-        raise ValueError(f"{name!r} must be a list of at most {_MOST_ENTRIES} texts, or be left out.")
+    valid = isinstance(value, list) and len(value) <= _MAX_LIST_LENGTH
+    if not valid or not all(isinstance(text, str) for text in value):
+        raise ValueError(f"{name!r} must be a list of at most {_MAX_LIST_LENGTH} texts, or be left out.")
     return tuple(value)
 
 
 def _secrets(value: Any) -> dict[str, tuple[str, ...]]:
     if value is None:
         return {}
-    if not isinstance(value, dict) or len(value) > _MOST_ENTRIES:
+    if not isinstance(value, dict) or len(value) > _MAX_LIST_LENGTH:
         raise ValueError("'secrets' must be an object of names, each with a list of hosts, or be left out.")
-    return {str(name): _texts(value, name) for name in value}
+    return {str(name): _texts(hosts, name) for name, hosts in value.items()}
 
 
 def _limits(value: Any, defaults: Limits) -> Limits | None:
     if value is None:
         return None
-    names = {one.name for one in fields(Limits)}
+    names = {limit.name for limit in fields(Limits)}
     if not isinstance(value, dict) or not set(value) <= names:
         raise ValueError(f"'limits' must be an object that names some of {', '.join(sorted(names))}.")
     for name, number in value.items():
@@ -256,25 +258,25 @@ def _limits(value: Any, defaults: Limits) -> Limits | None:
 
 
 def site_environment(options: SandboxOptions, ca_path: str | None) -> dict[str, str]:
-    """Variables that point the usual programs to a site's certificates (`ca_path` inside), index, proxy."""
-    found: dict[str, str] = {}
+    """Return variables that direct common programs to a site's certificates (`ca_path` inside), index and proxy."""
+    variables: dict[str, str] = {}
     if ca_path is not None:
-        found |= dict.fromkeys(CA_VARIABLES, ca_path)
+        variables |= dict.fromkeys(CA_VARIABLES, ca_path)
     if options.index_url is not None:
-        found |= {"PIP_INDEX_URL": options.index_url, "UV_DEFAULT_INDEX": options.index_url}
+        variables |= {"PIP_INDEX_URL": options.index_url, "UV_DEFAULT_INDEX": options.index_url}
     if options.proxy is not None:
-        found |= proxy_variables(options.proxy)
+        variables |= proxy_variables(options.proxy)
     if options.has_door:
-        found |= door_variables(options.secrets)
-    return found
+        variables |= door_variables(options.secrets)
+    return variables
 
 
 def stated_addresses(options: SandboxOptions) -> tuple[tuple[str, int], ...]:
-    """The addresses and ports of a site's proxy and package index, as far as they are stated as numbers."""
-    found = []
+    """Return addresses and ports of a site's proxy and package index, unless these are host names."""
+    addresses = []
     for url in filter(None, (options.proxy, options.index_url)):
         parts = urlsplit(url)
         with contextlib.suppress(ValueError):
             address = str(ipaddress.ip_address(parts.hostname or ""))
-            found.append((address, parts.port or {"https": 443}.get(parts.scheme, 80)))
-    return tuple(found)
+            addresses.append((address, parts.port or {"https": 443}.get(parts.scheme, 80)))
+    return tuple(addresses)

@@ -1,4 +1,4 @@
-"""Isolation `process`: the executor as an ordinary process here. It isolates nothing, and says so."""
+"""Isolation `process`: the executor as an ordinary process of this machine, which isolates nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from llm_sandbox_nb.sandbox.protocol.answers import disk_limits
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
 
-PASSED_ON = (
+INHERITED_VARIABLES = (
     "PATH",
     "LANG",
     "LC_ALL",
@@ -37,15 +37,16 @@ PASSED_ON = (
     "VIRTUAL_ENV",
     "CONDA_PREFIX",
 )
-"""The only variables of this process's environment that commands get. In /proc they can read all of it."""
-REASON = "LLM_SANDBOX_PROCESS_REASON"
-"""A variable whose sentence every card shows: why a site runs commands without isolation."""
-_MARK = "LLM_SANDBOX_ID"
-_PREFIX = "llm-sandbox-"
-_OWNED = "owned"
-"""A file in the folder that the owner holds a lock on for as long as it lives."""
-_LEAVE = 1.0
-"""Seconds that the executor has to end its commands."""
+"""The only variables of this process that commands get in their environment. (In /proc they can read all of them.)"""
+REASON_VARIABLE = "LLM_SANDBOX_PROCESS_REASON"
+"""Environment variable with a sentence for every card: the reason why a site runs commands without isolation."""
+_ID_VARIABLE = "LLM_SANDBOX_ID"
+"""Environment variable of all commands, by which the processes of a killed executor are found."""
+_FOLDER_PREFIX = "llm-sandbox-"
+_LOCK_NAME = "owned"
+"""File in the folder on which the owner holds a lock until its process ends."""
+_EXIT_TIMEOUT = 1.0
+"""Seconds until an executor that does not exit is killed."""
 
 
 async def why_unavailable(image: str | None) -> str:
@@ -58,24 +59,24 @@ async def why_unavailable(image: str | None) -> str:
 
 
 def resource_usage(sandbox: Sandbox) -> ResourceUsage:
-    """See `Implementation.resource_usage`: nobody counts what its processes use."""
+    """See `Implementation.resource_usage`: nothing is known, because nothing counts for these processes."""
     return ResourceUsage()
 
 
 async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
-    """Start a sandbox that is only a folder and a process. `labels` are ignored: it does not outlive its owner.
+    """Start a sandbox, which is only a folder and a process. `labels` are ignored: no sandbox outlives its owner.
 
-    Its folder `<tmp>/llm-sandbox-XXXX` holds `testbed`, the working directory, and is removed at the end.
+    The folder `<tmp>/llm-sandbox-XXXX` with the working directory `testbed` is removed at the end.
 
     Raises:
-        IsolationUnavailableError: there is no bash, or this is not Linux.
-        SandboxLostError: the executor did not start.
+        IsolationUnavailableError: if bash is missing, or this is not Linux.
+        SandboxLostError: if the executor does not start.
     """
     problem = await why_unavailable(None)
     if problem:
         raise IsolationUnavailableError(f"{problem}.")
     await asyncio.to_thread(_remove_left_once)
-    folder, lock = make_owned_folder(_PREFIX, _OWNED)
+    folder, lock = make_owned_folder(_FOLDER_PREFIX, _LOCK_NAME)
     owned = os.fdopen(lock)
     try:
         return await _start_in(folder, options, owned)
@@ -86,9 +87,9 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
 
 
 def remove_leftovers() -> int:
-    """Remove folders whose owner and executor were both killed; how many there are of those that live.
+    """Remove the folders whose owner and executor were both killed; return the number of folders in use.
 
-    An executor that lives removes its own.
+    A living executor removes its folder when it ends.
     """
 
     @functools.cache
@@ -97,18 +98,18 @@ def remove_leftovers() -> int:
         return frozenset(mark for pid in _pids() for mark in _environ(pid) if mark.startswith(start))
 
     return remove_left_folders(
-        _PREFIX, _OWNED, lambda folder: f"{FOLDER_VARIABLE}={folder}".encode() in marks()
+        _FOLDER_PREFIX, _LOCK_NAME, lambda folder: f"{FOLDER_VARIABLE}={folder}".encode() in marks()
     )
 
 
 _remove_left_once = functools.cache(remove_leftovers)
-"""Once in the life of a process is enough: what it starts itself, it ends itself."""
+"""Once per process is enough, because a process that lives removes its own sandboxes."""
 
 
 async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> ChannelSandbox:
     directories = options.directories or Directories(str(folder / "testbed"))
     name = f"process-{uuid.uuid4().hex[:12]}"
-    environment = _environment(folder, options) | {_MARK: name, FOLDER_VARIABLE: str(folder)}
+    environment = _environment(folder, options) | {_ID_VARIABLE: name, FOLDER_VARIABLE: str(folder)}
     for part in ("home", "tmp"):
         (folder / part).mkdir()
     process = await asyncio.create_subprocess_exec(
@@ -142,7 +143,7 @@ async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> Ch
 
 
 def _environment(folder: Path, options: SandboxOptions) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -155,9 +156,9 @@ def _environment(folder: Path, options: SandboxOptions) -> dict[str, str]:
         "EMAIL": GIT_EMAIL,
     }
     ca_path = str(options.ca_bundle.resolve()) if options.ca_bundle else None
-    # `python3` is the Python that runs this, with its packages, also when its environment was not activated.
-    path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
-    return kept | {"PATH": path} | own | site_environment(options, ca_path) | dict(options.env)
+    # So that `python3` is the Python of this process, with its packages, even if its environment was not activated.
+    path = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)])
+    return inherited | {"PATH": path} | own | site_environment(options, ca_path) | dict(options.env)
 
 
 def _protection(options: SandboxOptions, executor: Mapping[str, Any]) -> Protection:
@@ -180,9 +181,7 @@ def _protection(options: SandboxOptions, executor: Mapping[str, Any]) -> Protect
             "capabilities": f"as this process: {status.get('CapEff', 'unknown')}",
             **({"disk": f"in its own folder, {disk}"} if disk else {}),
         },
-        protects=" ".join(
-            ["Nothing: commands run as you, on this machine.", os.environ.get(REASON, "")]
-        ).strip(),
+        protects=f"Nothing: commands run as you, on this machine. {os.environ.get(REASON_VARIABLE, '')}".strip(),
         does_not_protect="Commands can read, change and delete everything that you can, read the keys in the "
         "environment of your programs, and use the network.",
         disk_bytes=disk_bytes,
@@ -191,9 +190,9 @@ def _protection(options: SandboxOptions, executor: Mapping[str, Any]) -> Protect
 
 
 async def _end(process: asyncio.subprocess.Process, folder: Path, name: str, owned: IO[str]) -> None:
-    """Wait until the executor ends, or kill it and what carries its mark; then remove the folder."""
+    """Wait until the executor exits, or kill it and all processes with the sandbox's id; then remove the folder."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), _LEAVE)
+        await asyncio.wait_for(process.wait(), _EXIT_TIMEOUT)
     if process.returncode is None:
         process.kill()
         await process.wait()
@@ -204,27 +203,27 @@ async def _end(process: asyncio.subprocess.Process, folder: Path, name: str, own
 
 
 def _kill_marked(name: str) -> None:
-    """Kill the processes of a sandbox whose executor was killed: they carry its id in their environment."""
-    mark = f"{_MARK}={name}".encode()
-    for _ in range(100):
-        found = [pid for pid in _pids() if mark in _environ(pid)]
-        for pid in found:
+    """Kill the processes of a sandbox whose executor was killed: their environment has the sandbox's id."""
+    mark = f"{_ID_VARIABLE}={name}".encode()
+    for _ in range(100):  # rounds, because processes may start others meanwhile
+        marked = [pid for pid in _pids() if mark in _environ(pid)]
+        for pid in marked:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
-            if not any(_begins(pid) for pid in _pids()):
+        if not marked:
+            if not any(_is_starting(pid) for pid in _pids()):
                 return
             time.sleep(0.02)
 
 
-def _begins(pid: int) -> bool:
-    """Whether a process of ours is between two programs, so that its environment is not there yet."""
+def _is_starting(pid: int) -> bool:
+    """Return True for a process of this user that is executing a program, so that its environment is still empty."""
     folder = Path(f"/proc/{pid}")
     try:
-        ours = folder.stat().st_uid == os.getuid() and bool(
-            (folder / "exe").readlink()
-        )  # a kernel thread has none
-        return ours and not (folder / "cmdline").read_bytes() and not (folder / "environ").read_bytes()
+        if folder.stat().st_uid != os.getuid():
+            return False
+        (folder / "exe").readlink()  # fails for a kernel thread
+        return not (folder / "cmdline").read_bytes() and not (folder / "environ").read_bytes()
     except OSError:
         return False
 

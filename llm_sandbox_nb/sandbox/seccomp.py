@@ -1,12 +1,12 @@
-"""The system-call filter of every sandbox, assembled here so that no library is needed.
+"""The system-call filter of every sandbox, assembled without a library.
 
-It lets everything through except what has been a way out of sandboxes and has no use in one: kernel keyrings,
-BPF, perf, userfaultfd, mounting, new namespaces, io_uring, kernel modules, terminal injection, and sockets of
-families other than Unix, IP and netlink (a vsock reaches the hypervisor whatever the network namespace is).
+The filter allows all calls except those that have been a way out of sandboxes and that sandboxes do not need: kernel
+keyrings, BPF, perf, userfaultfd, mounting, new namespaces, io_uring, kernel modules, terminal injection, and sockets of
+families other than Unix, IP and netlink (a vsock reaches the hypervisor from any network namespace).
 
-bubblewrap takes the compiled BPF program over a file descriptor. In a container the first program puts it in
-force itself, before anything else, on top of the engine's own filter: engines and their versions differ in what
-they let through, in which calls they know by name, and in how they take a filter; they cannot take this one away.
+bubblewrap reads the compiled BPF program from a file descriptor. In a container, the first program installs the filter
+before anything else, in addition to the engine's filter: engines and their versions differ in the calls that they
+allow, in the names that they know, and in the form of a filter, but no engine can remove an installed filter.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ _ERRNO = 0x00050000
 _NUMBER_OFFSET = 0
 _ARCHITECTURE_OFFSET = 4
 _X32_BIT = 0x40000000
-_UNKNOWN = -1
+_MISSING = -1
 
 _NEW_NAMESPACE_FLAGS = 0x7E020080
-"""All CLONE_NEW* flags. As a flag of clone, 0x80 would be part of the exit signal and is left out there."""
+"""All CLONE_NEW* flags."""
 _CLONE_NAMESPACE_FLAGS = 0x7E020000
+"""The same without CLONE_NEWTIME (0x80): in the flags of clone, that bit is part of the exit signal."""
 _TERMINAL_INJECTION = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX: typing into another terminal."""
+"""TIOCSTI and TIOCLINUX, which type into another terminal."""
 _SOCKET_FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
 
@@ -74,8 +75,8 @@ DENIED: dict[str, tuple[int, int]] = {
     "open_by_handle_at": (304, 265),
     "syslog": (103, 116),
     "vhangup": (153, 58),
-    "iopl": (172, _UNKNOWN),
-    "ioperm": (173, _UNKNOWN),
+    "iopl": (172, _MISSING),
+    "ioperm": (173, _MISSING),
     "settimeofday": (164, 170),
     "clock_settime": (227, 112),
     "chroot": (161, 51),
@@ -85,7 +86,7 @@ DENIED: dict[str, tuple[int, int]] = {
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
 }
-"""System calls that fail with EPERM: their numbers on x86-64 and on arm64 (-1: not there)."""
+"""System calls that fail with EPERM: their numbers on x86-64 and on arm64 (-1: missing)."""
 
 ABSENT: dict[str, tuple[int, int]] = {
     "clone3": (435, 435),
@@ -93,8 +94,8 @@ ABSENT: dict[str, tuple[int, int]] = {
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
 }
-"""System calls that fail with ENOSYS, so that programs fall back. The flags of clone3 lie behind a pointer,
-where no filter can see them; glibc then uses clone, whose flags are checked."""
+"""System calls that fail with ENOSYS, so that programs use others. A filter cannot read the flags of clone3, which are
+behind a pointer; without clone3, glibc uses clone, whose flags are checked."""
 
 _CHECKED: dict[str, tuple[int, int]] = {
     "clone": (56, 220),
@@ -107,10 +108,12 @@ _CHECKED: dict[str, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """A machine that a filter can be assembled for: its audit number and its column in the tables."""
+    """A machine for which a filter can be assembled."""
 
     audit: int
+    """The kernel's number for the machine."""
     column: int
+    """Column of the machine in the tables of numbers."""
 
 
 _ARCHITECTURES = {
@@ -132,7 +135,7 @@ class _Program:
         self.instructions.append((_RETURN, 0, 0, action))
 
     def answer_if(self, test: int, operand: int, action: int) -> None:
-        """Return `action` when the loaded word passes `test`, else go on."""
+        """Return `action` if the loaded word passes `test`; otherwise continue."""
         self.instructions.append((test, 0, 1, operand))
         self.answer(action)
 
@@ -145,9 +148,9 @@ def _fail(code: int) -> int:
 
 
 def _argument_check(argument: int, tests: list[tuple[int, int, int]], otherwise: int) -> _Program:
-    """Return the action of the first test (test, operand, action) that the argument's low word passes."""
+    """Assemble the action of the first (test, operand, action) that the argument's low word passes."""
     program = _Program()
-    program.load(16 + 8 * argument)  # its low word: both machines are little-endian
+    program.load(16 + 8 * argument)  # the low word, because both machines are little-endian
     for test, operand, action in tests:
         program.answer_if(test, operand, action)
     program.answer(otherwise)
@@ -166,7 +169,7 @@ def _checks(column: int) -> list[tuple[int, _Program]]:
 
 
 def filter_program(machine: str | None = None) -> bytes | None:
-    """The compiled filter for a machine (default: this one); None when there is no table for it."""
+    """Return the compiled filter for a machine (default: this one); None for a machine without a table."""
     architecture = _ARCHITECTURES.get((machine or platform.machine()).lower())
     if architecture is None:
         return None
@@ -178,7 +181,7 @@ def filter_program(machine: str | None = None) -> bytes | None:
     program.answer_if(_JUMP_GREATER_OR_EQUAL, _X32_BIT, _fail(errno.ENOSYS))
     for table, code in ((DENIED, errno.EPERM), (ABSENT, errno.ENOSYS)):
         for numbers in table.values():
-            if numbers[architecture.column] != _UNKNOWN:
+            if numbers[architecture.column] != _MISSING:
                 program.answer_if(_JUMP_EQUAL, numbers[architecture.column], _fail(code))
     for number, check in _checks(architecture.column):
         program.instructions.append((_JUMP_EQUAL, 0, len(check.instructions), number))
@@ -205,14 +208,15 @@ def load_filter(filters):
     if os.waitpid(child, 0)[1] == 0:
         load()
 """
-"""prctl 22, 2: install a system-call filter; 38: no new privileges, without which that is refused. A child tries
-it first: where an emulator translates system calls, nothing at all may work behind it."""
+"""prctl 22, 2: install a system-call filter; 38: no new privileges, a condition for that. A child tries first, because
+under an emulator that translates system calls, no call at all may work with a filter."""
 
 
 def load_filter() -> str:
-    """A Python program that puts the filter in force, for good, for itself and all that it starts.
+    """Return a Python program that permanently installs the filter for its process and all children.
 
-    Where that is impossible it continues: `open_calls` of the executor finds out, and the sandbox's protection says so.
+    If that is impossible, the program continues: `open_calls` of the executor finds the open calls, and the sandbox's
+    protection reports them.
     """
     codes = {machine: (filter_program(machine) or b"").hex() for machine in ("x86_64", "aarch64")}
     return f"{_LOAD}\nload_filter({codes!r})\n"
@@ -222,12 +226,14 @@ _MODES = {"0": "none", "1": "strict mode", "2": "filter"}
 
 
 def describe_mode(status: Mapping[str, str]) -> str:
-    """Whether there is a filter, as the fields of /proc/PID/status say it."""
+    """Return the kind of filter from the fields of /proc/PID/status."""
     return _MODES.get(status.get("Seccomp", ""), "unknown")
 
 
 def describe_calls(reported: object) -> tuple[str, list[str]]:
-    """What the executor's `open_calls` found: in words, and the names of what is open."""
-    cannot, can = closed_and_open(reported)
-    parts = [f"{what}: {', '.join(names)}" for names, what in ((cannot, "refused"), (can, "open")) if names]
-    return "; ".join(parts), can
+    """Return the result of the executor's `open_calls` in words, and the names of the open calls."""
+    refused, open_calls = closed_and_open(reported)
+    parts = [
+        f"{kind}: {', '.join(names)}" for kind, names in (("refused", refused), ("open", open_calls)) if names
+    ]
+    return "; ".join(parts), open_calls

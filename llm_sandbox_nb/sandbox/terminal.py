@@ -1,4 +1,4 @@
-"""A terminal in a sandbox, as its host sees it: what is typed goes in, what is shown comes out, both bounded."""
+"""A terminal in a sandbox: typed bytes travel in, shown bytes travel out, and both directions are limited."""
 
 from __future__ import annotations
 
@@ -10,42 +10,52 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
-UNDER_WAY = 256 * 1024
-"""Bytes of output that may be unread; a program that prints more waits."""
-TYPED_AHEAD = 1024 * 1024
-"""Bytes that may be typed, or pasted, before the programs in the terminal take them."""
-_TIDY = (
+MAX_UNREAD_BYTES = 256 * 1024
+"""Output that the host has not acknowledged; a program that prints more waits."""
+MAX_TYPED_BYTES = 1024 * 1024
+"""Input (typed or pasted) that has not been sent yet."""
+_RESET_SEQUENCE = (
     r"\033[!p\033[4l\033[?47l\033[?1000l\033[?1002l\033[?1003l\033[?1004l\033[?7h"
     r"\033]104\007\033]110\007\033]111\007\033]112\007"
 )
-"""Before each prompt, so that what a program has left behind hides nothing: no half a sequence, its modes (characters,
-colours, cursor, margins, insertion, another screen, mouse and focus reports, no wrapping), its palette."""
+"""Printed before each prompt, to undo the settings of earlier programs: an incomplete sequence, modes (characters,
+colours, cursor, margins, insertion, another screen, mouse and focus reports, no wrapping), and the palette."""
 _RECORD = struct.Struct(">cI")
-_PIECE = 32 * 1024
-_MOST = 4096
+_MAX_RECORD_BYTES = 32 * 1024
+_MAX_SIZE = 4096
+"""Rows or columns."""
 
 
 class Terminal:
-    """A shell on a terminal of its own in a running sandbox. `run` it once; the rest is for while it runs."""
+    """A shell on a new terminal in a running sandbox. Call `run` once; the other methods work while `run` runs."""
 
     def __init__(
         self, sandbox: ChannelSandbox, show: Callable[[bytes], None], *, rows: int = 24, columns: int = 80
     ) -> None:
-        """`show` takes what the terminal shows, raw and hostile; each byte is to be `ask`ed for again."""
+        """Prepare the terminal.
+
+        Args:
+            sandbox: the sandbox.
+            show: called with raw, hostile output. Confirm each byte with `acknowledge`, or the output stops.
+            rows: height of the window in characters.
+            columns: width of the window in characters.
+        """
         self._sandbox = sandbox
         self._show = show
         self._size = _size(rows, columns)
-        self._room = UNDER_WAY
-        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
-        self._typed = 0
-        self._tell(b"a", UNDER_WAY)
+        self._allowed_bytes = MAX_UNREAD_BYTES
+        self._records: asyncio.Queue[bytes] = asyncio.Queue()
+        self._typed_bytes = 0
+        self._send_number(b"a", MAX_UNREAD_BYTES)
 
     async def run(self) -> int | None:
-        """Until the shell ends, with its exit code; None when it was ended. Cancelling ends all that it started.
+        """Wait for the shell to exit; return its exit code, or None if the terminal was ended from outside.
+
+        A cancellation ends the shell and its processes.
 
         Raises:
-            SandboxLostError: the sandbox is lost.
-            SandboxError, OSError: the sandbox can open no terminal.
+            SandboxLostError: if the sandbox is lost.
+            SandboxError, OSError: if the sandbox cannot open a terminal.
         """
         rows, columns = self._size
         shell = "bash" if self._sandbox.executor.get("bash") else "sh"
@@ -56,67 +66,67 @@ class Terminal:
             "env": {
                 "TERM": "xterm-256color",
                 "COLORTERM": "truecolor",
-                "PROMPT_COMMAND": f"printf '{_TIDY}'",
+                "PROMPT_COMMAND": f"printf '{_RESET_SEQUENCE}'",
             },
             "rows": rows,
             "columns": columns,
         }
-        answer = await self._sandbox.channel.call(params, body=self._body(), sink=self._take)
+        answer = await self._sandbox.channel.call(params, body=self._body(), sink=self._receive)
         raise_error(answer, "/dev/ptmx")
         code = answer.get("exit_code")
         return code if isinstance(code, int) else None
 
     def type(self, data: bytes) -> None:
-        """Type into it. Raises ValueError when its programs do not take what was typed before."""
-        self._put(b"i", data)
+        """Send typed bytes. Raises ValueError if the programs inside do not read earlier input."""
+        self._send_bytes(b"i", data)
 
     def report(self, data: bytes) -> None:
-        """What the terminal says of itself: its answers, the mouse. Only a program that may have asked hears it.
+        """Send bytes that the terminal emulator generates: answers to queries, mouse events.
 
-        Raises ValueError as `type` does.
+        The sandbox passes them on only to a program that may have requested them. Raises ValueError like `type`.
         """
-        self._put(b"r", data)
+        self._send_bytes(b"r", data)
 
-    def _put(self, kind: bytes, data: bytes) -> None:
-        if self._typed + len(data) > TYPED_AHEAD:
-            raise ValueError("The terminal takes no more input: nothing in it reads what was typed before.")
-        self._typed += len(data)
-        for start in range(0, len(data), _PIECE):
-            piece = data[start : start + _PIECE]
-            self._waiting.put_nowait(_RECORD.pack(kind, len(piece)) + piece)
+    def _send_bytes(self, kind: bytes, data: bytes) -> None:
+        if self._typed_bytes + len(data) > MAX_TYPED_BYTES:
+            raise ValueError("The terminal takes no more input: no program in it reads the earlier input.")
+        self._typed_bytes += len(data)
+        for start in range(0, len(data), _MAX_RECORD_BYTES):
+            piece = data[start : start + _MAX_RECORD_BYTES]
+            self._records.put_nowait(_RECORD.pack(kind, len(piece)) + piece)
 
     def resize(self, rows: int, columns: int) -> None:
-        """The size of the window it is shown in, in characters; clamped to 1 to 4096."""
+        """Set the size of the window in characters, clamped to 1 to 4096."""
         size = _size(rows, columns)
         if size != self._size:
             self._size = size
-            self._tell(b"s", size[0] << 16 | size[1])
+            self._send_number(b"s", size[0] << 16 | size[1])
 
-    def ask(self, count: int) -> None:
-        """So many bytes have been looked at, and as many may follow. Raises ValueError when they never came."""
-        if not 0 <= count <= UNDER_WAY - self._room:
+    def acknowledge(self, count: int) -> None:
+        """Allow the sandbox to send `count` further bytes. Raises ValueError if fewer bytes were shown before."""
+        if not 0 <= count <= MAX_UNREAD_BYTES - self._allowed_bytes:
             raise ValueError("More output was acknowledged than was sent.")
         if count:
-            self._room += count
-            self._tell(b"a", count)
+            self._allowed_bytes += count
+            self._send_number(b"a", count)
 
-    def _tell(self, kind: bytes, value: int) -> None:
-        self._waiting.put_nowait(_RECORD.pack(kind, value))
+    def _send_number(self, kind: bytes, value: int) -> None:
+        self._records.put_nowait(_RECORD.pack(kind, value))
 
     async def _body(self) -> AsyncIterator[bytes]:
         while True:
-            piece = await self._waiting.get()
-            yield piece
-            if piece[:1] in (b"i", b"r"):
-                self._typed -= len(piece) - _RECORD.size
+            record = await self._records.get()
+            yield record
+            if record[:1] in (b"i", b"r"):
+                self._typed_bytes -= len(record) - _RECORD.size
 
-    def _take(self, kind: int, payload: bytes) -> None:
-        """Output of a sandbox that may not keep to what was agreed."""
-        self._room -= len(payload)
-        if kind != Kind.STDOUT or self._room < 0:
-            raise ProtocolError("its terminal showed more than was asked for")
+    def _receive(self, kind: int, payload: bytes) -> None:
+        # A hostile sandbox may send more than it was allowed.
+        self._allowed_bytes -= len(payload)
+        if kind != Kind.STDOUT or self._allowed_bytes < 0:
+            raise ProtocolError("its terminal showed more than was acknowledged")
         self._show(payload)
 
 
 def _size(rows: int, columns: int) -> tuple[int, int]:
-    return max(1, min(rows, _MOST)), max(1, min(columns, _MOST))
+    return max(1, min(rows, _MAX_SIZE)), max(1, min(columns, _MAX_SIZE))

@@ -1,8 +1,8 @@
-"""Trees of files, into a sandbox and out of it: the records they travel as, what is sent, what is written.
+"""Uploads and downloads of trees of files: the records of the stream, the host's files to send, the files to write.
 
-The records are those of `executor/tree_stream.py`, on the host's side. What comes out of a sandbox is hostile:
-every name is walked from the target's own descriptor, one component at a time, without following links. So neither
-a name, nor an existing link, nor one that appears meanwhile can lead a write elsewhere.
+`executor/tree_stream.py` has the same records for the other side. A downloaded stream is hostile: every path is opened
+from the target's descriptor, one component at a time, without following links. So neither a name, nor an existing link,
+nor a link that appears meanwhile can direct a write elsewhere.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ CHUNK = struct.Struct(">I")
 """Length of a piece of content; 0 ends the content."""
 CHUNK_SIZE = 256 * 1024
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-"""`SAME` is a further name of a file that came before. `LINK` only travels into a sandbox."""
+"""`SAME` is a further name of an earlier file. `LINK` is for uploads only. `SKIPPED` has the reason as content."""
 
 
 def record(kind: int, path: bytes, mode: int = 0) -> bytes:
-    """The header of an entry."""
+    """Return the header of an entry."""
     return RECORD.pack(kind, len(path), mode) + path
 
 
 class TreeRecordReader:
-    """Reads records from a file that an executor filled; nothing in it is believed."""
+    """A reader of records in a file with an executor's hostile answer."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
@@ -56,104 +56,106 @@ class TreeRecordReader:
         return data
 
     def records(self) -> Iterator[tuple[int, bytes, int]]:
-        """Kind, path and mode of each entry. The content of a file must be read before the next entry.
+        """Yield kind, path and mode of each entry. Read an entry's content before the next entry.
 
         Raises:
-            ProtocolError: there is something else than records.
+            ProtocolError: if the file contains anything but records.
         """
         while True:
             kind, length, mode = RECORD.unpack(self._take(RECORD.size))
             if kind == THE_END:
                 return
             if kind not in (DIRECTORY, FILE, SAME, SKIPPED):
-                raise ProtocolError("a tree of files holds something that is none")
+                raise ProtocolError("a tree of files contains an entry of an unknown kind")
             yield kind, self._take(length), mode
 
     def content(self) -> Iterator[bytes]:
-        """The pieces of the current entry.
+        """Yield the pieces of the current entry's content.
 
         Raises:
-            ProtocolError: it ends too early, or a piece is too large.
+            ProtocolError: if the content ends too early, or a piece is too large.
         """
         while True:
             size = CHUNK.unpack(self._take(CHUNK.size))[0]
             if size == 0:
                 return
             if size > CHUNK_SIZE:
-                raise ProtocolError("a tree of files holds a piece that is too large")
+                raise ProtocolError("a tree of files contains a piece that is too large")
             yield self._take(size)
 
 
-BATCH = 1024 * 1024
-
-
-_LONGEST = 3500
-"""Bytes of a name below the folder that is uploaded: with the target before it, it must be a path."""
-_GIT_FILE_MOST = 4096
+BATCH_BYTES = 1024 * 1024
+_MAX_UPLOAD_NAME_BYTES = 3500
+"""Bytes of a path below the uploaded folder; the target is added in front, and the system's limit is 4096."""
+_GIT_FILE_BYTES = 4096
+"""Bytes of a file `.git` that are read."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One entry to be uploaded, under its name inside. `target`: where a link leads, or a file's first name."""
+    """An entry to upload, under its name inside."""
 
     kind: int
     name: bytes
     path: Path
     mode: int = 0
     target: bytes = b""
+    """The target of a link, or the first name of a hard-linked file."""
 
 
 @dataclass
 class UploadPlan:
-    """What an upload takes, and a sentence for each thing that it leaves out, or that will not work inside."""
+    """The entries of an upload, and a sentence for each entry that is left out or will not work inside."""
 
     entries: list[Planned] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
     def names(self) -> list[str]:
-        """The names of all that is no folder."""
+        """Return the names of all entries that are not folders."""
         return [os.fsdecode(entry.name) for entry in self.entries if entry.kind != DIRECTORY]
 
 
 def plan_upload(source: Path) -> UploadPlan:
-    """Everything that an upload of `source` takes: a file under its own name, or a folder's content.
+    """List the entries of an upload of `source`: a file under its own name, or a folder's content.
 
     Links stay links, wherever they lead. Pipes, sockets and devices are left out.
 
     Raises:
-        FileNotFoundError: `source` is missing.
-        TransferError: it is neither a file nor a folder, or something in it cannot be read.
+        FileNotFoundError: if `source` is missing.
+        TransferError: if `source` is neither a file nor a folder, or an entry cannot be read.
     """
-    look = source.stat()
+    info = source.stat()
     root = source.resolve()
-    if stat.S_ISREG(look.st_mode):
+    if stat.S_ISREG(info.st_mode):
         _check_readable(root)
-        return UploadPlan([Planned(FILE, os.fsencode(root.name), root, look.st_mode)])
-    if not stat.S_ISDIR(look.st_mode):
+        return UploadPlan([Planned(FILE, os.fsencode(root.name), root, info.st_mode)])
+    if not stat.S_ISDIR(info.st_mode):
         raise TransferError(f"{source} is neither a file nor a folder; upload one of these.")
     plan = UploadPlan()
-    seen: dict[tuple[int, int], bytes] = {}
+    first_names: dict[tuple[int, int], bytes] = {}
     todo = [(root, b"")]
     while todo:
         folder, prefix = todo.pop()
         inner = []
         for path, name in _children(folder, prefix):
-            if len(name) > _LONGEST:
+            if len(name) > _MAX_UPLOAD_NAME_BYTES:
                 plan.left_out.append(f"{_printable(name[:100])}... was left out: its path is too long.")
                 continue
-            look = path.lstat()
-            if stat.S_ISDIR(look.st_mode):
-                plan.entries.append(Planned(DIRECTORY, name, path, look.st_mode))
+            info = path.lstat()
+            if stat.S_ISDIR(info.st_mode):
+                plan.entries.append(Planned(DIRECTORY, name, path, info.st_mode))
                 inner.append((path, name + b"/"))
-            elif stat.S_ISLNK(look.st_mode):
+            elif stat.S_ISLNK(info.st_mode):
                 plan.entries.append(Planned(LINK, name, path, target=os.fsencode(path.readlink())))
-            elif not stat.S_ISREG(look.st_mode):
-                plan.left_out.append(f"{_printable(name)} was left out: it is {kind_of(look.st_mode)}.")
-            elif look.st_nlink > 1 and (first := seen.setdefault((look.st_dev, look.st_ino), name)) != name:
+            elif not stat.S_ISREG(info.st_mode):
+                plan.left_out.append(f"{_printable(name)} was left out: it is {kind_of(info.st_mode)}.")
+            elif info.st_nlink > 1 and (
+                (first := first_names.setdefault((info.st_dev, info.st_ino), name)) != name
+            ):
                 plan.entries.append(Planned(SAME, name, path, target=first))
             else:
                 _check_readable(path)
-                plan.entries.append(Planned(FILE, name, path, look.st_mode))
+                plan.entries.append(Planned(FILE, name, path, info.st_mode))
                 if path.name == ".git":
                     plan.left_out += _repository_elsewhere(path, name, root)
         todo += reversed(inner)
@@ -177,9 +179,9 @@ def _unreadable(path: Path, error: OSError) -> TransferError:
 
 
 def _repository_elsewhere(path: Path, name: bytes, root: Path) -> list[str]:
-    """A sentence where a file `.git` names a repository that does not come along, as in a worktree of git."""
+    """Return a sentence if a file `.git` names a repository outside of the upload, as in a worktree of git."""
     with path.open("rb") as file:
-        first = file.read(_GIT_FILE_MOST).partition(b"\n")[0]
+        first = file.read(_GIT_FILE_BYTES).partition(b"\n")[0]
     if not first.startswith(b"gitdir: "):
         return []
     named = Path(os.fsdecode(first.removeprefix(b"gitdir: ")))
@@ -202,11 +204,11 @@ def _stream(plan: UploadPlan) -> Iterator[bytes]:
 
 
 def _content(path: Path) -> Iterator[bytes]:
-    """The content of a file. Raises TransferError, also when it has become something else."""
+    """Yield the content of a file as chunks. Raises TransferError, also if the path is not a file any more."""
     try:
         with open(os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise TransferError(f"{path} became something else than a file; upload it again.")
+                raise TransferError(f"{path} is not a file any more; upload it again.")
             while data := file.read(CHUNK_SIZE):
                 yield CHUNK.pack(len(data)) + data
     except OSError as error:
@@ -215,58 +217,58 @@ def _content(path: Path) -> Iterator[bytes]:
 
 
 def _batch(pieces: Iterator[bytes]) -> bytes:
-    """About a megabyte of the stream, or nothing at its end."""
-    taken, size = [], 0
+    """Join about a megabyte of pieces; return nothing at the end."""
+    batch, size = [], 0
     for piece in pieces:
-        taken.append(piece)
+        batch.append(piece)
         size += len(piece)
-        if size >= BATCH:
+        if size >= BATCH_BYTES:
             break
-    return b"".join(taken)
+    return b"".join(batch)
 
 
 async def tree_of(plan: UploadPlan) -> AsyncIterator[bytes]:
-    """The stream of an upload; files are read in a thread."""
+    """Yield the stream of an upload. A thread reads the files."""
     pieces = _stream(plan)
     while batch := await asyncio.to_thread(_batch, pieces):
         yield batch
 
 
 async def file_pieces(source: BinaryIO) -> AsyncIterator[bytes]:
-    """The content of an open file from its beginning, read in a thread."""
+    """Yield the content of an open file from its beginning. A thread reads the file."""
     await asyncio.to_thread(source.seek, 0)
-    while piece := await asyncio.to_thread(source.read, BATCH):
+    while piece := await asyncio.to_thread(source.read, BATCH_BYTES):
         yield piece
 
 
-OVERHEAD = 64 * 1024 * 1024
-"""Bytes of names and headers that a download may have beside its content."""
-IN_MEMORY = 8 * 1024 * 1024
-SENTENCES = 1000
+MAX_OVERHEAD_BYTES = 64 * 1024 * 1024
+"""Bytes of names and headers in a download, in addition to the content."""
+MAX_BYTES_IN_MEMORY = 8 * 1024 * 1024
+MAX_SENTENCES = 1000
 MAX_ENTRIES = 100_000
-"""The most files and folders that one download makes."""
+"""Maximum number of files and folders that a download makes."""
 _FREE_ENTRIES = 1000
-_ENTRY_SIZE = 4096
-"""Bytes that a file or folder takes on a disk at least, so that a small limit makes few of them."""
+_BYTES_PER_ENTRY = 4096
+"""Minimum bytes of a file or folder on a disk. The number of entries is limited by bytes, as if each had this size."""
 _MAX_DEPTH = 100
-_MAX_NAME = 255
-_PATH_MOST = 4096
+_MAX_NAME_BYTES = 255
+_MAX_PATH_BYTES = 4096
 _OPEN_FOLDER = os.O_RDONLY | FOLDER | NO_LINK | NOT_INHERITED
 _OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK | NOT_INHERITED
 
 
 class Spool:
-    """Holds what a sandbox sends until it is all there; on disk when it is large."""
+    """A temporary file for a download until it is complete; large downloads are on disk."""
 
     def __init__(self, limit: int) -> None:
-        self._left = limit + limit // 1024 + OVERHEAD
-        self._file = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - closed by __exit__
+        self._left = limit + limit // 1024 + MAX_OVERHEAD_BYTES
+        self._file = tempfile.SpooledTemporaryFile(MAX_BYTES_IN_MEMORY)  # noqa: SIM115 - closed by __exit__
 
     def take(self, kind: int, payload: bytes) -> None:
-        """One frame.
+        """Add a frame.
 
         Raises:
-            ProtocolError: more came than may.
+            ProtocolError: if the sandbox sends more than the limit.
         """
         self._left -= len(payload)
         if kind != Kind.STDOUT or self._left < 0:
@@ -274,7 +276,7 @@ class Spool:
         self._file.write(payload)
 
     def content(self) -> BinaryIO:
-        """All that came, from its beginning."""
+        """Return the file, positioned at its beginning."""
         self._file.seek(0)
         return cast(BinaryIO, self._file)
 
@@ -288,7 +290,7 @@ class Spool:
 
 
 def requested_file(source: str, kind: TransferKind | None) -> bytes | None:
-    """The only name that a download of `source` may have; None when it is a folder or may be one."""
+    """Return the only name that a download of `source` may have; None if `source` may be a folder."""
     name = posixpath.basename(source)
     if name in ("", ".", "..") or kind == "folder":
         return None
@@ -296,13 +298,20 @@ def requested_file(source: str, kind: TransferKind | None) -> bytes | None:
 
 
 def receive_tree(source: BinaryIO, target: Path, limit: int, only: bytes | None = None) -> list[str]:
-    """Write a tree below `target` (made if missing), at most `limit` bytes; a sentence for what was left out.
+    """Write a tree of files below a folder.
 
-    With `only`, the tree is one file of this name.
+    Args:
+        source: the records.
+        target: the folder, made if missing.
+        limit: maximum bytes of content.
+        only: if given, the tree must be a single file with this name.
+
+    Returns:
+        A sentence for each entry that was left out.
 
     Raises:
-        TransferError: what came is no tree, or not the file `only`.
-        OSError: the host's disk.
+        TransferError: if the records are invalid, or not the file `only`.
+        OSError: if the files cannot be written.
     """
     target.mkdir(parents=True, exist_ok=True)
     folder = os.open(target, os.O_RDONLY | FOLDER | NOT_INHERITED)
@@ -320,7 +329,7 @@ def receive_tree(source: BinaryIO, target: Path, limit: int, only: bytes | None 
 
 
 def _check_only(name: bytes, reader: TreeRecordReader) -> None:
-    """Read a tree that must be one file, before anything of it is written."""
+    """Check that a tree is a single file of this name, before a part of the tree is written."""
     records = reader.records()
     kind, path, _ = next(records, (DIRECTORY, b"", 0))
     if kind != DIRECTORY and path == name:
@@ -334,7 +343,7 @@ def _check_only(name: bytes, reader: TreeRecordReader) -> None:
 
 
 class _RefusedError(LLMSandboxError):
-    """An entry that is not written; says why."""
+    """The reason why an entry is not written."""
 
 
 class _Receiver:
@@ -342,10 +351,10 @@ class _Receiver:
         self.sentences: list[str] = []
         self._folder = folder
         self._left = limit
-        self._entries_left = min(MAX_ENTRIES, _FREE_ENTRIES + limit // _ENTRY_SIZE)
+        self._entries_left = min(MAX_ENTRIES, _FREE_ENTRIES + limit // _BYTES_PER_ENTRY)
         self._unnamed = 0
         self._written: dict[bytes, tuple[int, int]] = {}
-        """The files of this transfer by their paths: device and inode."""
+        """Device and inode of each file of this transfer, by path."""
 
     def receive(self, reader: TreeRecordReader) -> None:
         for kind, path, mode in reader.records():
@@ -355,11 +364,11 @@ class _Receiver:
                 if kind == FILE:
                     self._file(path, mode, reader)
                 elif kind == SAME:
-                    self._further_name(path, _short(reader))
+                    self._further_name(path, _read_path(reader))
                 else:
                     os.close(self._enter(_components(path)))
             except _RefusedError as refused:
-                if len(self.sentences) < SENTENCES:
+                if len(self.sentences) < MAX_SENTENCES:
                     self.sentences.append(f"{_printable(path)} was left out: {refused}.")
                 else:
                     self._unnamed += 1
@@ -383,13 +392,13 @@ class _Receiver:
         except FileNotFoundError:
             self._count_entry()
         except OSError as error:
-            raise _RefusedError("something that is no folder is in its way") from error
+            raise _RefusedError("something other than a folder is in its way") from error
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o755, dir_fd=parent)
         return os.open(name, _OPEN_FOLDER, dir_fd=parent)
 
     def _count_entry(self) -> None:
-        """Files and folders take room even when they are empty."""
+        # Empty files and folders occupy disk space too.
         if self._entries_left <= 0:
             raise _RefusedError("there is no room for more files and folders within the limit")
         self._entries_left -= 1
@@ -407,10 +416,10 @@ class _Receiver:
             os.close(folder)
 
     def _further_name(self, path: bytes, first: bytes) -> None:
-        """Give a file of this very transfer one more name; it takes room once. No other file can be meant."""
+        """Link a further name to a file of this transfer. `first` cannot name another file of the host."""
         written = self._written.get(first)
         if written is None:
-            raise _RefusedError("it is said to be a file that did not come")
+            raise _RefusedError("it is a second name of a file that was not sent")
         *parents, name = _components(path)
         *first_parents, first_name = _components(first)
         folder = self._enter(parents)
@@ -427,18 +436,15 @@ class _Receiver:
         self._written[path] = written
 
     def _write(self, folder: int, name: bytes, mode: int, reader: TreeRecordReader) -> tuple[int, int]:
-        """Write the file beside its place, then give it its name; a rename does not follow a link.
-
-        Returns its device and inode.
-        """
+        """Write a file under a temporary name and rename it, which does not follow links; return device and inode."""
         try:
             _refuse_obstacle(name, folder)
             self._count_entry()
         except _RefusedError:
             _drain(reader)
             raise
-        beside = b".llm-sandbox-" + secrets.token_hex(8).encode()
-        fd = os.open(beside, _OPEN_NEW, 0o755 if mode & stat.S_IXUSR else 0o644, dir_fd=folder)
+        temporary = _temporary_name()
+        fd = os.open(temporary, _OPEN_NEW, 0o755 if mode & stat.S_IXUSR else 0o644, dir_fd=folder)
         try:
             try:
                 complete = self._copy(fd, reader)
@@ -447,14 +453,14 @@ class _Receiver:
                 os.close(fd)
             if not complete:
                 raise _RefusedError("there is no room for it within the limit")
-            os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             return info.st_dev, info.st_ino
         except BaseException:
-            os.unlink(beside, dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
             raise
 
     def _copy(self, fd: int, reader: TreeRecordReader) -> bool:
-        """The content, as far as the limit allows; False when it did not."""
+        """Write the content as far as the limit allows; return False if the limit is exceeded."""
         for data in reader.content():
             self._left -= len(data)
             if self._left >= 0:
@@ -465,42 +471,45 @@ class _Receiver:
 
 
 def _link(source: int, first: bytes, folder: int, name: bytes, expected: tuple[int, int]) -> None:
-    """Link a file to a further name, if it is still the `expected` one."""
-    beside = b".llm-sandbox-" + secrets.token_hex(8).encode()
+    """Link a further name to a file, if device and inode are still the `expected` ones."""
+    temporary = _temporary_name()
     try:
-        os.link(first, beside, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
-        info = os.lstat(beside, dir_fd=folder)
+        os.link(first, temporary, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
+        info = os.lstat(temporary, dir_fd=folder)
         if (info.st_dev, info.st_ino) != expected:
             raise _RefusedError("the file that it names was replaced meanwhile")
-        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
-        raise _RefusedError(f"no second name can be given to a file here ({error.strerror})") from error
+        raise _RefusedError(f"a file cannot have a second name here ({error.strerror})") from error
     finally:
         with contextlib.suppress(FileNotFoundError):  # a rename to a name of the same file leaves both
-            os.unlink(beside, dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
 
 
-def _short(reader: TreeRecordReader) -> bytes:
-    """The content of an entry that is short: a path."""
-    found = b""
+def _temporary_name() -> bytes:
+    return b".llm-sandbox-" + secrets.token_hex(8).encode()
+
+
+def _read_path(reader: TreeRecordReader) -> bytes:
+    path = b""
     for piece in reader.content():
-        found = (found + piece)[:_PATH_MOST]
-    return found
+        path = (path + piece)[:_MAX_PATH_BYTES]
+    return path
 
 
 def _components(path: bytes) -> list[bytes]:
-    """The names of a path that stays below where it starts."""
+    """Split a path into names, or raise _RefusedError if the path may lead out of the target."""
     names = path.split(b"/")
     if len(names) > _MAX_DEPTH:
         raise _RefusedError("it lies too deep")
     for name in names:
-        if name in (b"", b".", b"..") or b"\0" in name or len(name) > _MAX_NAME:
+        if name in (b"", b".", b"..") or b"\0" in name or len(name) > _MAX_NAME_BYTES:
             raise _RefusedError("its name leads elsewhere")
     return names
 
 
 def _refuse_obstacle(name: bytes, folder: int) -> None:
-    """Refuse a file when something that it may not replace is in its place."""
+    """Raise _RefusedError if `name` exists and is not a regular file."""
     try:
         mode = os.lstat(name, dir_fd=folder).st_mode
     except FileNotFoundError:
@@ -508,7 +517,7 @@ def _refuse_obstacle(name: bytes, folder: int) -> None:
     if stat.S_ISLNK(mode):
         raise _RefusedError("a link is in its place")
     if not stat.S_ISREG(mode):
-        raise _RefusedError("something that is no file is in its place")
+        raise _RefusedError("something other than a file is in its place")
 
 
 def _printable(path: bytes) -> str:
@@ -522,6 +531,6 @@ def _drain(reader: TreeRecordReader) -> None:
 
 
 def _reason(reader: TreeRecordReader) -> str:
-    """Why the executor left something out, fit to be shown."""
+    """Return the executor's reason for leaving an entry out, or a general one if the text cannot be shown."""
     text = next(iter(list(reader.content())), b"")[:200].decode("utf-8", "replace")
     return text if text.isprintable() and text else "the sandbox could not read it"

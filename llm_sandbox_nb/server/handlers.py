@@ -31,7 +31,7 @@ from llm_sandbox_nb.sandbox.errors import (
     SandboxError,
     SandboxLostError,
 )
-from llm_sandbox_nb.sandbox.transfer import IN_MEMORY
+from llm_sandbox_nb.sandbox.transfer import MAX_BYTES_IN_MEMORY
 from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox
 from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
 from llm_sandbox_nb.server.processes import UsageMeter
@@ -322,7 +322,7 @@ class FileHandler(SandboxAPIHandler):
             return
         if self.current_user is None:
             raise web.HTTPError(403)
-        self._body = cast(BinaryIO, tempfile.SpooledTemporaryFile(IN_MEMORY))  # noqa: SIM115 - `on_finish` closes it
+        self._body = cast(BinaryIO, tempfile.SpooledTemporaryFile(MAX_BYTES_IN_MEMORY))  # noqa: SIM115 - `on_finish` closes it
         size = self.request.headers.get("Content-Length", "")
         connection: Any = self.request.connection
         connection.set_body_timeout(seconds_for(int(size) if size.isdigit() else 0))

@@ -24,7 +24,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.frames import MESSAGE_LIMIT
-from llm_sandbox_nb.sandbox.terminal import TYPED_AHEAD, Terminal
+from llm_sandbox_nb.sandbox.terminal import MAX_TYPED_BYTES, Terminal
 from llm_sandbox_nb.server.handlers import API, AUTH_RESOURCE, ID
 from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox
 from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
@@ -128,7 +128,7 @@ class ChannelHandler(SandboxSocket):
 class TerminalHandler(SandboxSocket):
     """One terminal; a client of its sandbox, which it keeps awake only while a person uses it."""
 
-    max_message_size = 2 * TYPED_AHEAD
+    max_message_size = 2 * MAX_TYPED_BYTES
     requests = 0
     """An open terminal is no pending request: a sandbox whose terminals are all idle is idle."""
     _managed: ManagedSandbox
@@ -252,7 +252,7 @@ def _act(terminal: Terminal, message: object) -> None:
     elif kind == "set_size":
         terminal.resize(int(content[0]), int(content[1]))
     elif kind == "ack":
-        terminal.ask(int(content[0]))
+        terminal.acknowledge(int(content[0]))
     else:
         raise ValueError("A message of this kind is not known.")
 

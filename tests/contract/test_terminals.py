@@ -12,7 +12,7 @@ from support import eventually, own_mark
 
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
-from llm_sandbox_nb.sandbox.terminal import TYPED_AHEAD, UNDER_WAY, Terminal
+from llm_sandbox_nb.sandbox.terminal import MAX_TYPED_BYTES, MAX_UNREAD_BYTES, Terminal
 
 ANSWER = b"\x1b[6;8R"
 
@@ -29,7 +29,7 @@ class Person:
     def _see(self, data: bytes) -> None:
         self.shown += data
         if self.looks:
-            self.terminal.ask(len(data))
+            self.terminal.acknowledge(len(data))
 
     async def sees(self, text: bytes) -> None:
         await eventually(lambda: text in self.shown or self.task.done(), "it was not shown")
@@ -124,14 +124,14 @@ async def test_a_program_that_asks_the_terminal_is_answered(box: Any) -> None:
 async def test_what_prints_without_end_waits_and_holds_nobody_up(box: Any) -> None:
     person = Person(box, looks=False)
     person.terminal.type(b"yes 0123456789\r")
-    await eventually(lambda: len(person.shown) >= UNDER_WAY)
+    await eventually(lambda: len(person.shown) >= MAX_UNREAD_BYTES)
     for _ in range(5):  # more that it sent would come before the answers
         assert (await box.run("echo quick")).stdout == b"quick\n"
-    assert len(person.shown) == UNDER_WAY
-    person.terminal.ask(1000)
-    await eventually(lambda: len(person.shown) >= UNDER_WAY + 1000)
+    assert len(person.shown) == MAX_UNREAD_BYTES
+    person.terminal.acknowledge(1000)
+    await eventually(lambda: len(person.shown) >= MAX_UNREAD_BYTES + 1000)
     person.looks = True
-    person.terminal.ask(UNDER_WAY)
+    person.terminal.acknowledge(MAX_UNREAD_BYTES)
     person.terminal.type(b"\x03echo sto''pped\r")
     await person.sees(b"stopped")
     await person.closes()
@@ -141,17 +141,17 @@ async def test_input_that_nobody_reads_is_bounded(box: Any) -> None:
     person = Person(box)
     person.terminal.type(b"stty raw -echo; echo re''ady; sleep infinity\r")
     await person.sees(b"ready")
-    person.terminal.type(b"x" * TYPED_AHEAD)
+    person.terminal.type(b"x" * MAX_TYPED_BYTES)
 
     async def taken() -> bool:
         """Whether no more goes into the sandbox."""
-        before = person.terminal._typed
+        before = person.terminal._typed_bytes
         await box.exec(["true"])
-        return 0 < before == person.terminal._typed < TYPED_AHEAD
+        return 0 < before == person.terminal._typed_bytes < MAX_TYPED_BYTES
 
     await until(taken)
     with pytest.raises(ValueError, match="takes no more input"):
-        person.terminal.type(b"x" * TYPED_AHEAD)
+        person.terminal.type(b"x" * MAX_TYPED_BYTES)
     await person.closes()
 
 
@@ -177,12 +177,12 @@ async def test_a_person_who_leaves_at_once_leaves_nothing(box: Any) -> None:
 
 @pytest.mark.isolations("process")
 async def test_neither_side_gets_away_with_more_than_was_agreed(box: Any) -> None:
-    for kind, size in ((Kind.STDOUT, UNDER_WAY + 1), (Kind.STDERR, 1)):
-        with pytest.raises(ProtocolError, match="more than was asked for"):
-            Terminal(box, lambda _: None)._take(kind, b"x" * size)
+    for kind, size in ((Kind.STDOUT, MAX_UNREAD_BYTES + 1), (Kind.STDERR, 1)):
+        with pytest.raises(ProtocolError, match="more than was acknowledged"):
+            Terminal(box, lambda _: None)._receive(kind, b"x" * size)
     for wrong in (1, -1):
         with pytest.raises(ValueError, match="More output"):
-            Terminal(box, lambda _: None).ask(wrong)
+            Terminal(box, lambda _: None).acknowledge(wrong)
 
 
 @pytest.mark.own_sandbox

@@ -1,9 +1,9 @@
-"""Starting a program under bubblewrap: its command line, file descriptors, and the steps before it may run.
+"""Start of a program under bubblewrap: command line, file descriptors, and the steps before the program runs.
 
-As an ordinary user, bubblewrap is run once. As real root it is run twice: the outer run only lays out what
-the inside may see, with root's rights; then root is given up for user ids that nobody has, and the inner run
-makes all the other namespaces. So 'root' inside is nobody on the host: were it mapped to the host's root,
-files that belong to root would be its own, /proc/sys/kernel/core_pattern among them.
+An ordinary user runs bubblewrap once. Real root runs it twice: the outer run only mounts, with root's rights, the files
+that the inside may see. Then `user_namespace.py` gives up root for user ids that nobody has, and the inner run makes
+the other namespaces. So 'root' inside is nobody on the host: if it were mapped to the host's root, it would own the
+files that belong to root, /proc/sys/kernel/core_pattern among them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path, PurePath
 
 from llm_sandbox_nb.sandbox.bootstrap import PROGRAM_MARK, executor_source
@@ -30,90 +32,46 @@ from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
 START_TIMEOUT = 20.0
-"""Seconds that bubblewrap may take until the program could run."""
-_HOST_USERS = 1_900_000_000
-"""First of the user ids that sandboxes get: neither distributions nor systemd hand these out."""
+"""Seconds that bubblewrap may need until the program can run."""
+_FIRST_HOST_USER = 1_900_000_000
+"""First of the user ids that sandboxes get. Neither distributions nor systemd assign these ids."""
+_USERS_PER_SANDBOX = 65536
 _HOST_USER_BLOCKS = 3584
-
-_USERS_INSIDE = 65536
-
-_GIVE_UP_ROOT = """
-import ctypes, os, sys
-user, count, parent = int(sys.argv[1]), int(sys.argv[2]), os.getppid()
-libc = ctypes.CDLL(None, use_errno=True)
-
-def become():
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
-
-def wait(pipe):
-    if not os.read(pipe[0], 1):
-        sys.exit("the user namespace could not be made")
-
-made, mapped = os.pipe(), os.pipe()
-child = os.fork()
-if child == 0:
-    os.close(mapped[1])
-    become()
-    if libc.unshare(0x10000000) == 0:
-        os.write(made[1], b"1")
-        wait(mapped)
-        with open("/proc/sys/user/max_user_namespaces", "w") as limit:
-            limit.write("0")
-        os._exit(0)
-    sys.exit(os.strerror(ctypes.get_errno()))
-os.close(made[1])
-wait(made)
-for name in ("uid_map", "gid_map"):
-    with open(f"/proc/{child}/{name}", "w") as map:
-        map.write(f"0 {user} {count}")
-namespace = os.open(f"/proc/{child}/ns/user", os.O_RDONLY)
-os.set_inheritable(namespace, True)
-os.write(mapped[1], b"1")
-if os.waitpid(child, 0)[1]:
-    sys.exit("the user namespace could not be set up")
-become()
-if os.getppid() != parent:
-    sys.exit("the owner is gone")
-os.execv(sys.argv[3], [sys.argv[3], "--userns", str(namespace), *sys.argv[4:]])
-"""
-"""Makes the user namespace: owned by, and with the ids from, `user` on; allowing none below. Becomes `user`.
-
-Changing the user id clears the parent-death signal. Only the inner run asks for it again, as late as it does: a
-bubblewrap that is killed before it lets its child go on leaves that one waiting (see `kill_waiting`). When
-the owner dies before, all continues, finds its pipes closed, and ends.
-"""
+"""Blocks of `_USERS_PER_SANDBOX` ids, from which each sandbox gets a random one."""
+PREPARING_CAPABILITIES = ("CAP_CHOWN", *TO_BECOME)
+"""Capabilities that the steps of `prepared` need; the last step drops them."""
+STDERR_KEPT_BYTES = 4096
+EXIT_TIMEOUT = 1.0
+"""Seconds until an executor that does not exit is killed."""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """A program under bubblewrap that runs. `pid` is its own, `process` the outermost bubblewrap's."""
+    """The process of the outermost bubblewrap, and the process id of the program inside."""
 
     process: asyncio.subprocess.Process
     pid: int
-    host_user: int
 
 
 def bubblewrap_path() -> str | None:
-    """Where `bwrap` is, or None."""
+    """Return the path of `bwrap`, or None if bubblewrap is not installed."""
     found = shutil.which("bwrap")
     return os.path.realpath(found) if found else None
 
 
 def payload(ulimits: Sequence[str], argv: Sequence[str]) -> list[str]:
-    """`argv` started with limits of the processes, which only count inside when they are set inside."""
+    """Return a command that sets `ulimits`, then executes `argv`. Limits set outside would not count inside."""
     script = "".join(f"ulimit {option} && " for option in ulimits) + 'exec "$@"'
     return ["/bin/bash", "--noprofile", "--norc", "-c", script, "bash", *argv]
 
 
 def is_host_root() -> bool:
-    """Whether we are the root of a user namespace that has (nearly) all user ids, so that we can take any."""
+    """Return True if this process is root with (nearly) all user ids, and can give some to a sandbox."""
     if os.getuid() != 0:
         return False
     ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
     return any(
-        first == "0" and int(count) > _HOST_USERS + _HOST_USER_BLOCKS * _USERS_INSIDE
+        first == "0" and int(count) > _FIRST_HOST_USER + _HOST_USER_BLOCKS * _USERS_PER_SANDBOX
         for first, _, count in ranges
     )
 
@@ -121,7 +79,7 @@ def is_host_root() -> bool:
 def inner_arguments(
     view: View, environment: Mapping[str, str], *, profile: str, share_network: bool, many_users: bool
 ) -> list[Argument]:
-    """All that bubblewrap is to do for the inside, apart from file descriptors of its own."""
+    """Return the options of the (inner) bubblewrap, without those that name file descriptors."""
     kinds = ["pid", "ipc", "uts", "cgroup"] + ([] if share_network else ["net"])
     arguments: list[Argument] = [f"--unshare-{kind}" for kind in kinds]
     if many_users:
@@ -136,21 +94,23 @@ def inner_arguments(
         arguments += ["--setenv", name, value]
     arguments += view.arguments
     if os.getuid() == 0 and not is_host_root():
-        # Root of some small user namespace: it may be the host's root, whose /proc/sys could be written.
+        # Root of a small user namespace may be mapped to the host's root, which can write /proc/sys.
         arguments += ["--ro-bind", "/proc/sys", "/proc/sys"]
     return [*arguments, "--chdir", view.root]
 
 
 def outer_arguments(view: View, bwrap: str) -> list[Argument]:
-    """What root lays out for the inner run: what is shown in the end, the host's /proc and /dev, and `bwrap`.
-
-    bubblewrap itself uses /tmp as a mount point while it works.
-    """
+    """Return the options of root's outer bubblewrap, which shows the inner one's sources, /proc, /dev and `bwrap`."""
+    # bubblewrap uses /tmp as a mount point while it runs.
     arguments: list[Argument] = ["--die-with-parent", "--perms", "0755", "--dir", "/tmp"]
     arguments += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
-    for path, target in _links(view):
-        arguments += ["--symlink", target, path]
-    sources = dict.fromkeys(source for source, _ in view.shown)
+    for position, argument in enumerate(view.arguments):
+        if argument == "--symlink":
+            target, path = view.arguments[position + 1 : position + 3]
+            # Top-level links such as /lib64, which the programs between the two runs need.
+            if isinstance(path, str) and path.count("/") == 1:
+                arguments += ["--symlink", target, path]
+    sources = dict.fromkeys(view.shown)
     if not any(bwrap.startswith(f"{source}/") for source in sources):
         sources[bwrap] = None
     for source in sources:
@@ -160,41 +120,33 @@ def outer_arguments(view: View, bwrap: str) -> list[Argument]:
     return arguments
 
 
-def _links(view: View) -> Iterator[tuple[str, str]]:
-    """Top-level links such as /lib64, which the programs of the steps in between need."""
-    for position, argument in enumerate(view.arguments):
-        if argument == "--symlink":
-            target, path = view.arguments[position + 1 : position + 3]
-            if isinstance(target, str) and isinstance(path, str) and path.count("/") == 1:
-                yield path, target
-
-
 class _Descriptors:
-    """File descriptors handed to bubblewrap, closed here when it has them."""
+    """File descriptors that bubblewrap inherits, to be closed here afterwards."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
 
-    def holding(self, data: bytes) -> int:
+    def add_file(self, data: bytes) -> int:
         number = os.memfd_create("llm-sandbox", 0)
         self.numbers.append(number)
         os.write(number, data)
         os.lseek(number, 0, os.SEEK_SET)
         return number
 
-    def keep(self, number: int) -> int:
-        self.numbers.append(number)
-        return number
-
-    def argument_list(self, arguments: Iterable[Argument]) -> int:
-        """A descriptor with all the arguments, so that none of them shows in a list of processes."""
-        strings = [a if isinstance(a, str) else str(self.holding(a)) for a in arguments]
-        return self.holding("".join(f"{word}\0" for word in strings).encode())
+    def add_arguments(self, arguments: Iterable[Argument]) -> int:
+        """Write all arguments into a file for `--args`, so that a list of processes does not show them."""
+        strings = [a if isinstance(a, str) else str(self.add_file(a)) for a in arguments]
+        return self.add_file("".join(f"{word}\0" for word in strings).encode())
 
     def close(self) -> None:
         for number in self.numbers:
             os.close(number)
         self.numbers.clear()
+
+
+@cache
+def _program_text(name: str) -> str:
+    return (resources.files(__package__) / name).read_text("utf-8")
 
 
 async def launch(
@@ -206,66 +158,67 @@ async def launch(
     python: str,
     seccomp: bytes | None,
     place: Callable[[int], None],
-    keep: Sequence[int] = (),
+    pass_fds: Sequence[int] = (),
 ) -> Launched:
-    """Start `program`; `place` gets its process number before it runs, to put it under limits.
+    """Start `program` under bubblewrap with the options `arguments`, inside of another one with the options `outer`.
 
-    `outer`: the arguments of the outer run, when we are root. `keep`: descriptors that the program has too.
+    `outer` is None for an ordinary user. `python` runs `user_namespace.py`. `place` is called with the program's
+    process id before the program runs, to put it under limits. The program inherits the descriptors `pass_fds`.
 
     Raises:
-        IsolationUnavailableError: bubblewrap refuses; says what it said.
+        IsolationUnavailableError: if bubblewrap fails; the message has the reason.
     """
     descriptors = _Descriptors()
-    host_user = (
-        os.getuid() if outer is None else _HOST_USERS + secrets.randbelow(_HOST_USER_BLOCKS) * _USERS_INSIDE
-    )
     with contextlib.ExitStack() as opened:
         opened.callback(descriptors.close)
         info, info_end = os.pipe()
-        descriptors.keep(info_end)
-        told = opened.enter_context(os.fdopen(info, "rb", 0))
+        descriptors.numbers.append(info_end)
+        info_file = opened.enter_context(os.fdopen(info, "rb", 0))
         gate_end, gate = os.pipe()
-        descriptors.keep(gate_end)
+        descriptors.numbers.append(gate_end)
         opened.callback(os.close, gate)
-        started = asyncio.StreamReader()
-        listening, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(started), told
+        info_reader = asyncio.StreamReader()
+        info_transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(info_reader), info_file
         )
-        opened.callback(listening.close)
+        opened.callback(info_transport.close)
         inside = list(arguments)
         inside += ["--info-fd", str(info_end), "--block-fd", str(gate_end)]
         inside += ["--seccomp", seccomp] if seccomp is not None else []
-        command = [bwrap, "--args", str(descriptors.argument_list(inside)), "--", *program]
+        command = [bwrap, "--args", str(descriptors.add_arguments(inside)), "--", *program]
         if outer is not None:
-            give_up = [python, "-I", "-S", "-c", _GIVE_UP_ROOT, str(host_user), str(_USERS_INSIDE)]
-            command = [bwrap, "--args", str(descriptors.argument_list(outer)), "--", *give_up, *command]
+            first_user = _FIRST_HOST_USER + secrets.randbelow(_HOST_USER_BLOCKS) * _USERS_PER_SANDBOX
+            give_up_root = [python, "-I", "-S", "-c", _program_text("user_namespace.py")]
+            give_up_root += [str(first_user), str(_USERS_PER_SANDBOX)]
+            command = [bwrap, "--args", str(descriptors.add_arguments(outer)), "--", *give_up_root, *command]
         spawn = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                pass_fds=[*descriptors.numbers, *keep],
+                pass_fds=[*descriptors.numbers, *pass_fds],
                 env={},
                 cwd="/",
-                # An interrupt goes to all of a kernel's process group: it is for the run, not for the sandbox.
+                # An interrupt signals the whole process group of a kernel. It must not reach the sandbox.
                 start_new_session=True,
             )
         )
         try:
             process = await asyncio.shield(spawn)
             descriptors.close()
-            pid = await _let_in(process, started, gate, place)
-        except BaseException:  # also when whoever waits for the sandbox is cancelled meanwhile
+            pid = await _release(process, info_reader, gate, place)
+        except BaseException:  # cancellation included
             await _kill_group(spawn)
             raise
-        return Launched(process, pid, host_user)
+        return Launched(process, pid)
 
 
 async def _kill_group(spawn: asyncio.Future[asyncio.subprocess.Process]) -> None:
-    """End all that was started: a child that does not yet die with its parent would keep the pipes open.
+    """Kill the whole process group of a start that failed.
 
-    asyncio waits until the pipes of a process are closed, but when its start is cancelled it kills that one alone.
+    asyncio waits until a process's pipes are closed, but kills only that process when its start is cancelled. A
+    child that does not die with its parent yet would keep the pipes open.
     """
     await asyncio.wait({spawn})
     if spawn.exception() is None:
@@ -275,15 +228,15 @@ async def _kill_group(spawn: asyncio.Future[asyncio.subprocess.Process]) -> None
         await process.wait()
 
 
-async def _let_in(
+async def _release(
     process: asyncio.subprocess.Process,
-    started: asyncio.StreamReader,
+    info_reader: asyncio.StreamReader,
     gate: int,
     place: Callable[[int], None],
 ) -> int:
-    """Learn the program's process number from what bubblewrap writes, put it in its place, and let it start."""
+    """Read the program's process id from `--info-fd`, call `place`, open the gate, and return the process id."""
     try:
-        text = await asyncio.wait_for(started.readuntil(b"}"), START_TIMEOUT)
+        text = await asyncio.wait_for(info_reader.readuntil(b"}"), START_TIMEOUT)
         pid = int(json.loads(text)["child-pid"])
         place(pid)
         os.write(gate, b"1")
@@ -292,10 +245,10 @@ async def _let_in(
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         assert process.stderr is not None
-        said = (await process.stderr.read(4096)).decode("utf-8", "replace").strip()
+        stderr = (await process.stderr.read(STDERR_KEPT_BYTES)).decode("utf-8", "replace").strip()
         await process.wait()
         raise IsolationUnavailableError(
-            f"bubblewrap could not start a sandbox here: {explanation(said) or said or error}"
+            f"bubblewrap could not start a sandbox here: {explanation(stderr) or stderr or error}"
         ) from None
 
 
@@ -307,107 +260,76 @@ _SWITCHES = {
         "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
     ),
 }
-"""Where systems switch user namespaces off for ordinary users, to what, and how root switches them on."""
+"""Settings that disable user namespaces for ordinary users: file, disabling value, root's command to enable them."""
 
 
-def explanation(said: str) -> str:
-    """What a refusal of bubblewrap means and what helps; empty when nothing better can be said."""
-    if "/proc" in said and "mount" in said:
+def explanation(stderr: str) -> str:
+    """Return the cause of bubblewrap's error message and the remedy; empty if the cause is not known."""
+    if "/proc" in stderr and "mount" in stderr:
         return (
             "the container that this runs in hides parts of /proc; start it with"
-            f" `--security-opt systempaths=unconfined`, or run outside of it ({said})"
+            f" `--security-opt systempaths=unconfined`, or run outside of it ({stderr})"
         )
-    if not any(word in said for word in ("namespace", "uid map", "setting up", "No space left")):
+    if not any(word in stderr for word in ("namespace", "uid map", "setting up", "No space left")):
         return ""
     for path, (value, command) in _SWITCHES.items():
         with contextlib.suppress(OSError):
             if Path(path).read_text().strip() == value:
-                return f"user namespaces are switched off; root allows them with `{command}` ({said})"
-    return f"user namespaces are not allowed here, as is usual in containers ({said})"
+                return f"user namespaces are switched off; root allows them with `{command}` ({stderr})"
+    return f"user namespaces are not allowed here, as is usual in containers ({stderr})"
 
 
-PREPARING_CAPABILITIES = ("CAP_CHOWN", *TO_BECOME)
-"""What the steps need, and have given up at their end."""
-
-_CLOSE = """
+_CLOSE_DESCRIPTORS = """
 import os
 os.closerange(3, 1024)
 """
-_KEEP = f"""
+_KEEP_DOOR_SOCKET = f"""
 import os
 os.dup2(%d, {HANDED}, False)
 os.closerange(3, {HANDED})
 """
-_HAND_OVER = """
-def hand_over(user, home):
+_CHOWN_FOLDERS = """
+def chown_folders(user, home):
     for folder, names, files in os.walk(home + '/.venv'):
         for name in names + files:
             os.lchown(os.path.join(folder, name), user, user)
     for folder in (os.getcwd(), home, home + '/.venv'):
         os.lchown(folder, user, user)
 """
-"""bubblewrap made the folders as root inside."""
+"""bubblewrap makes the folders as root inside."""
 _END_WITH_PARENT = """
 import ctypes
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 """
-"""To change the user takes away that the kernel ends this process with its parent."""
+"""prctl 1, 9: SIGKILL when the parent ends. A change of the user clears this setting, which is therefore repeated."""
 
 
-def prepared(argv: Sequence[str], *, profile: str, many_users: bool, keep: int | None = None) -> list[str]:
-    """The executor's command (`python ... -c PROGRAM`) with the steps before it; it has `keep` as `HANDED`."""
+def prepared(
+    argv: Sequence[str], *, profile: str, many_users: bool, door_socket: int | None = None
+) -> list[str]:
+    """Return the executor's command (`python ... -c PROGRAM`) with further steps before PROGRAM.
+
+    The steps close descriptors and become the profile's user. `door_socket` is a descriptor that becomes `HANDED`.
+    """
     *command, program = argv
-    steps = [_CLOSE if keep is None else _KEEP % keep]
+    steps = [_CLOSE_DESCRIPTORS if door_socket is None else _KEEP_DOOR_SOCKET % door_socket]
     user = PROFILE_USERS[profile]
     if many_users and user.uid != 0:
         steps += [
-            _HAND_OVER,
-            f"hand_over({user.uid}, {user.home!r})",
+            _CHOWN_FOLDERS,
+            f"chown_folders({user.uid}, {user.home!r})",
             become_user(user.uid),
             _END_WITH_PARENT,
         ]
     return [*command, "\n".join([*steps, program])]
 
 
-_JOIN = """
-import ctypes, json, os, sys
-order = json.loads(sys.argv[1])
-libc = ctypes.CDLL(None, use_errno=True)
-
-def call(function, *arguments):
-    if function(*arguments) != 0:
-        sys.exit(f"{function.__name__}: {os.strerror(ctypes.get_errno())}")
-
-for path in order["groups"]:
-    with open(path, "w") as file:
-        file.write(str(os.getpid()))
-kinds = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
-for namespace in [os.open(f"/proc/{order['pid']}/ns/{kind}", os.O_RDONLY) for kind in kinds]:
-    call(libc.setns, namespace, 0)
-    os.close(namespace)
-child = os.fork()
-if child:
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-os.setsid()
-os.setgroups([])
-os.setresgid(0, 0, 0)
-os.setresuid(0, 0, 0)
-exec(order["rights"])
-os.chdir("/")
-os.execve(order["argv"][0], order["argv"], order["environment"])
-"""
-
-
 async def join(
-    pid: int,
-    argv: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    groups: Sequence[Path],
+    pid: int, argv: Sequence[str], *, environment: Mapping[str, str], groups: Sequence[Path]
 ) -> asyncio.subprocess.Process:
-    """Start `argv` in all the namespaces and control groups of process `pid`, as root inside with few rights.
+    """Start `argv` in all namespaces and control groups of process `pid`, with the rights of `ROOT_INSIDE`.
 
-    Its rights are those of root in the profile `standard`. Needs root on the host.
+    Needs root on the host.
     """
     order = {
         "pid": pid,
@@ -417,7 +339,7 @@ async def join(
         "rights": f"{keep_only(ROOT_INSIDE)}\n{load_filter()}",
     }
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", "-c", _JOIN, json.dumps(order)),
+        *(sys.executable, "-I", "-S", "-c", _program_text("enter_namespaces.py"), json.dumps(order)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -426,74 +348,63 @@ async def join(
     )
 
 
-STDERR_KEPT = 4096
-LEAVE = 1.0
-"""Seconds that an executor has to end on its own."""
-
-
 class PipedExecutor:
-    """The process, the channel to it, and the end of what it writes to stderr."""
+    """An executor's process, the channel to it, and the last bytes of its stderr."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin
         assert process.stdout
         assert process.stderr
         self.process = process
-        self._said = b""
-        self._listening = asyncio.create_task(self._listen(process.stderr))
+        self._stderr = b""
+        self._stderr_task = asyncio.create_task(self._read_stderr(process.stderr))
         transport = StreamTransport(process.stdout, process.stdin)
         transport.write_raw(executor_source())
         self.channel = Channel(transport)
-        self.channel.why_ended = lambda: self._said.decode("utf-8", "replace").strip()
+        self.channel.why_ended = lambda: self._stderr.decode("utf-8", "replace").strip()
 
-    async def _listen(self, stderr: asyncio.StreamReader) -> None:
-        while data := await stderr.read(STDERR_KEPT):
-            self._said = (self._said + data)[-STDERR_KEPT:]
+    async def _read_stderr(self, stderr: asyncio.StreamReader) -> None:
+        while data := await stderr.read(STDERR_KEPT_BYTES):
+            self._stderr = (self._stderr + data)[-STDERR_KEPT_BYTES:]
 
     async def end(self) -> None:
-        """Wait until it ends, or kill it."""
+        """Wait until the process exits, or kill it."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.process.wait(), LEAVE)
+            await asyncio.wait_for(self.process.wait(), EXIT_TIMEOUT)
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         await self.process.wait()
-        self._listening.cancel()
+        self._stderr_task.cancel()
 
 
 def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
-    """Kill bubblewraps that nobody will ever let through; their process ids.
+    """Kill bubblewraps that nobody will ever release; return their process ids.
 
-    All processes of a sandbox die with its owner but one: bubblewrap's own, in the new namespaces, when the
-    bubblewrap outside of them dies in the instant before it lets the inner one through. That one then waits for ever,
-    with nothing inside it.
+    All processes of a sandbox die with its owner, with one exception: when the outer bubblewrap dies in the instant
+    before releasing the inner one, the inner one waits for ever in the new namespaces.
     """
     killed = []
-    for pid in _processes(proc):
-        # A process that is gone, or another user's, is none that we could end.
+    for entry in proc.iterdir():
+        # A process that ended meanwhile, or that belongs to another user, cannot be killed.
         with contextlib.suppress(OSError, ValueError):
-            if _waits_for_nobody(proc, pid):
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
+            if entry.name.isdigit() and _waits_for_nobody(entry):
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed.append(int(entry.name))
     return killed
 
 
-def _processes(proc: Path) -> Iterator[int]:
-    yield from (int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
+def _waits_for_nobody(process: Path) -> bool:
+    """Return True for this package's bubblewrap that is first in its process namespace, without the one outside.
 
-
-def _waits_for_nobody(proc: Path, pid: int) -> bool:
-    """Whether this is a bubblewrap of ours, the first process of its namespace, and the one outside is gone.
-
-    One that was let through is no bubblewrap any more: it has become the program.
+    A released bubblewrap has executed the program, and so has another name.
     """
-    if _read(proc, pid, "comm").strip() != "bwrap" or PROGRAM_MARK not in _read(proc, pid, "cmdline"):
+    if _read(process, "comm").strip() != "bwrap" or PROGRAM_MARK not in _read(process, "cmdline"):
         return False
-    fields = dict(line.split(":\t", 1) for line in _read(proc, pid, "status").splitlines() if ":\t" in line)
+    fields = dict(line.split(":\t", 1) for line in _read(process, "status").splitlines() if ":\t" in line)
     inside = fields["NSpid"].split()
-    return (
-        len(inside) > 1 and inside[-1] == "1" and _read(proc, int(fields["PPid"]), "comm").strip() != "bwrap"
-    )
+    parent = process.with_name(fields["PPid"].strip())
+    return len(inside) > 1 and inside[-1] == "1" and _read(parent, "comm").strip() != "bwrap"
 
 
-def _read(proc: Path, pid: int, name: str) -> str:
-    return (proc / str(pid) / name).read_text("utf-8", "replace")
+def _read(process: Path, name: str) -> str:
+    return (process / name).read_text("utf-8", "replace")

@@ -1,7 +1,6 @@
-"""Resource limits of a bubblewrap sandbox: control groups where we may make them, else limits of processes.
+"""Resource limits of a bubblewrap sandbox: control groups where this user may make them, else rlimits.
 
-A group is named after its owner process, so that the groups of dead owners differ from those of living ones and
-taken away at the next start.
+A group is named after its owner process, so that the next start recognizes and removes the groups of dead owners.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from llm_sandbox_nb.sandbox.contract import Limits
 
 PROC = Path("/proc")
 GROUP_PREFIX = "llm-sandbox-nb"
-OPEN_FILES = 65536
+MAX_OPEN_FILES = 65536
 
-_PERIOD_US = 100_000
-_UNLIMITED = 2**60
-"""Larger than any limit that means something: v1 shows 'no limit' as a page-rounded 2**63."""
-_NAME = re.compile(rf"^{GROUP_PREFIX}-(\d+)-(\d+)-(\d+)-[\w.-]+$")
+_CPU_PERIOD_US = 100_000
+_NO_LIMIT_BYTES = 2**60
+"""Larger than any real limit: version 1 shows 'no limit' as a page-rounded 2**63."""
+_GROUP_NAME = re.compile(rf"^{GROUP_PREFIX}-(\d+)-(\d+)-(\d+)-[\w.-]+$")
 
 
 @dataclass(frozen=True)
 class Base:
-    """A folder of the control group file system in which groups for some controllers can be made."""
+    """A folder of the control group file system in which this user can make groups for some controllers."""
 
     folder: Path
     version: int
@@ -41,16 +40,17 @@ class Base:
 
 @dataclass(frozen=True)
 class InForce:
-    """Limits read back. None: nothing holds it."""
+    """Limits as read back from the kernel. None: not limited."""
 
     memory_bytes: int | None = None
     pids: int | None = None
     cpus: float | None = None
     by: str = "nothing"
+    """The mechanisms that enforce the limits, for a person."""
 
 
 def find_bases(proc: Path = PROC) -> list[Base]:
-    """The folders in which we may make groups: beside or below our own group, one for each hierarchy."""
+    """Return the folders in which this process may make groups: at most one for each hierarchy."""
     groups = list(_own_groups(proc))
     mounts = list(find_hierarchies(proc))
     bases: list[Base] = []
@@ -85,7 +85,7 @@ def _folder_of(
     controllers: frozenset[str],
     group: str,
 ) -> tuple[Path, Path] | None:
-    """Our own group's folder, and the mount point it lies under."""
+    """Return the folder of this process's own group, and the mount point above that folder."""
     for mount_version, mount_controllers, root, point in mounts:
         if mount_version != version or not controllers <= mount_controllers:
             continue
@@ -97,9 +97,9 @@ def _folder_of(
 
 
 def _base_v2(own: Path, top: Path) -> Base | None:
-    """The nearest folder at or above our own that may be written and passes memory and pids on to children.
+    """Return the nearest writable folder, from `own` upwards, that passes memory and pids on to its children.
 
-    Processes may only live in leaves, so this is usually the folder beside us, handed to the user by systemd.
+    Processes can only be in leaves of the tree, so this is usually the parent, which systemd gave to the user.
     """
     for folder in (own, *own.parents):
         passed_on = _words(folder / "cgroup.subtree_control")
@@ -119,14 +119,14 @@ def _words(path: Path) -> frozenset[str]:
 
 
 class Group:
-    """The control groups of one sandbox, one folder for each hierarchy."""
+    """Control groups of one sandbox, one folder for each hierarchy."""
 
     def __init__(self, folders: Mapping[Path, Base]) -> None:
         self._folders = folders
 
     @classmethod
     def make(cls, name: str, limits: Limits, bases: Iterable[Base]) -> Group | None:
-        """Make groups called after this process and `name`, with `limits`; None when none can be made."""
+        """Make groups named after this process and `name`, with `limits`; return None if that is not possible."""
         owner = GroupOwner.of_process(os.getpid())
         folders: dict[Path, Base] = {}
         for base in bases:
@@ -141,21 +141,21 @@ class Group:
         return cls(folders) if folders else None
 
     def add(self, pid: int) -> None:
-        """Move a process in; what it starts from now on is in too.
+        """Move a process into the groups, with all its future children.
 
         Raises:
-            OSError: the kernel refuses.
+            OSError: if the kernel refuses.
         """
-        for entrance in self.entrances:
-            entrance.write_text(str(pid))
+        for file in self.process_files:
+            file.write_text(str(pid))
 
     @property
-    def entrances(self) -> tuple[Path, ...]:
-        """The files that take the number of a process that is to be moved in."""
+    def process_files(self) -> tuple[Path, ...]:
+        """Files `cgroup.procs`: writing a process id into each moves that process in."""
         return tuple(folder / "cgroup.procs" for folder in self._folders)
 
     def in_force(self) -> InForce:
-        """The limits as the kernel has them."""
+        """Read back the limits that the kernel enforces."""
         memory = self._read_number("memory.max", "memory.limit_in_bytes")
         pids = self._read_number("pids.max", "pids.max")
         version = max((base.version for base in self._folders.values()), default=0)
@@ -164,7 +164,7 @@ class Group:
     def _read_number(self, name_v2: str, name_v1: str) -> int | None:
         for folder, base in self._folders.items():
             text = _read_if_there(folder / (name_v2 if base.version == 2 else name_v1))
-            if text.isdigit() and int(text) < _UNLIMITED:
+            if text.isdigit() and int(text) < _NO_LIMIT_BYTES:
                 return int(text)
         return None
 
@@ -177,7 +177,7 @@ class Group:
         return None
 
     def remove(self, *, patience: float = 0.0) -> bool:
-        """Kill what is left inside and take the folders away; False when processes are still ending."""
+        """Kill the processes inside and remove the folders; return False if some are left after `patience` seconds."""
         return _remove_all(self._folders, patience)
 
 
@@ -191,16 +191,16 @@ def _settings(base: Base, limits: Limits) -> Iterator[tuple[str, str]]:
     if limits.pids is not None and "pids" in base.controllers:
         yield "pids.max", str(limits.pids)
     if limits.cpus is not None and "cpu" in base.controllers:
-        quota = str(int(limits.cpus * _PERIOD_US))
+        quota = str(int(limits.cpus * _CPU_PERIOD_US))
         if base.version == 2:
-            yield "cpu.max", f"{quota} {_PERIOD_US}"
+            yield "cpu.max", f"{quota} {_CPU_PERIOD_US}"
         else:
-            yield "cpu.cfs_period_us", str(_PERIOD_US)
+            yield "cpu.cfs_period_us", str(_CPU_PERIOD_US)
             yield "cpu.cfs_quota_us", quota
 
 
 def _write_if_there(path: Path, value: str) -> None:
-    """Kernels differ in which of these files they have; what is in force is read back afterwards."""
+    # Kernels differ in which of these files they have. `Group.in_force` reads the result back.
     with contextlib.suppress(OSError), open(os.open(path, os.O_WRONLY | os.O_TRUNC), "w") as file:
         file.write(value)
 
@@ -237,7 +237,7 @@ def _remove(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class GroupOwner:
-    """Identifies a process: its number is used again after its death, its start time is not."""
+    """Identity of a process: the kernel reuses process ids, but not together with the start time."""
 
     namespace: int
     pid: int
@@ -248,18 +248,18 @@ class GroupOwner:
 
     @classmethod
     def of_process(cls, pid: int) -> GroupOwner:
-        """Describe a living process.
+        """Return the identity of a living process.
 
         Raises:
-            OSError: there is none with this number.
+            OSError: if no process has this id.
         """
         namespace = (PROC / "self/ns/pid").stat().st_ino
-        # The command's name, in parentheses, may hold anything: the fields proper start after the last one.
+        # The command's name, in parentheses, may contain any character: the other fields start after the last one.
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return cls(namespace, pid, int(fields[19]))
 
     def is_alive(self) -> bool:
-        """Whether it runs; one that cannot be seen from here (of another pid namespace) counts as living."""
+        """Return True if the process runs, or cannot be checked, as in another process namespace."""
         if self.namespace != (PROC / "self/ns/pid").stat().st_ino:
             return True
         try:
@@ -271,19 +271,19 @@ class GroupOwner:
 
 
 def find_groups(proc: Path = PROC) -> list[Path]:
-    """The folders of all groups with a name like ours, wherever their owners made them."""
+    """Return the folders of all groups that this package named, wherever their owners made them."""
     found = []
     for point in dict.fromkeys(point for *_, point in find_hierarchies(proc)):
         for parent, names, _ in os.walk(point):
-            found += [Path(parent, name) for name in names if _NAME.match(name)]
+            found += [Path(parent, name) for name in names if _GROUP_NAME.match(name)]
     return found
 
 
 def reap_groups(folders: Iterable[Path]) -> list[str]:
-    """Remove those groups of ours whose owner died, with the processes in them; returns their names."""
+    """Remove the groups whose owners died, with the processes in them; return their names."""
     removed = []
     for folder in folders:
-        match = _NAME.match(folder.name)
+        match = _GROUP_NAME.match(folder.name)
         if match is None or GroupOwner(*map(int, match.groups())).is_alive():
             continue
         if _remove_all([folder], patience=0.5):
@@ -292,23 +292,20 @@ def reap_groups(folders: Iterable[Path]) -> list[str]:
 
 
 def process_limits(limits: Limits, held: InForce) -> tuple[list[str], InForce]:
-    """`ulimit` options for what no control group holds, and what they amount to.
-
-    The number of processes is counted for each user namespace only since Linux 5.14; before, it would count
-    everything the user runs. Memory is held for each process, not for all of them together.
-    """
+    """Return `ulimit` options for the limits that no control group holds, and all limits in force with them."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    files = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     options = ["-c 0", f"-n {files}"]
-    memory = held.memory_bytes
     pids = held.pids
     by = [held.by] if held.by != "nothing" else []
-    if memory is None and limits.memory_bytes is not None:
+    if held.memory_bytes is None and limits.memory_bytes is not None:
+        # For each process, not for all together: so the sum stays reported as not limited.
         options.append(f"-d {limits.memory_bytes // 1024}")
         by.append("memory for each process by rlimit")
+    # Before Linux 5.14, this limit counted all processes of the host's user, not those of the user namespace.
     kernel = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
     if pids is None and limits.pids is not None and kernel >= (5, 14):
         options.append(f"-u {limits.pids}")
         pids = limits.pids
         by.append("processes by rlimit")
-    return options, InForce(memory, pids, held.cpus, ", ".join(by) or "nothing")
+    return options, InForce(held.memory_bytes, pids, held.cpus, ", ".join(by) or "nothing")

@@ -1,4 +1,4 @@
-"""What protects a bubblewrap sandbox, as the kernel describes the process that runs inside."""
+"""Protection of a bubblewrap sandbox, as the kernel reports for the process inside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMESPACES = {
     "user": "users",
     "uts": "host name",
 }
-_SYSTEM = ("/", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store")
+_SYSTEM_MOUNTS = ("/", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix/store")
 
 
 def read_protection(
@@ -37,29 +37,25 @@ def read_protection(
     through_door: str,
     details: Mapping[str, str],
 ) -> Protection:
-    """Describe the sandbox whose first process has the number `pid` here; `executor` is its greeting.
+    """Return the protection of the sandbox whose first process has the id `pid` on this host.
 
-    `through_door`: the network that the proxy behind its door gives it, if it has a door.
+    `executor` is the answer to the greeting. `through_door` is the network that the proxy provides if there is a door.
 
     Raises:
-        OSError: the process is gone.
+        OSError: if the process is gone.
     """
-    status = read_status(pid)
-    separate = separate_namespaces(pid)
+    process, own = PROC / str(pid), PROC / "self"
+    lines = (process / "status").read_text().splitlines()
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    separate = [
+        name for name in _NAMESPACES if (own / "ns" / name).readlink() != (process / "ns" / name).readlink()
+    ]
     door = executor.get("door")
     network = (through_door if door else "none") if "net" in separate else "open"
-    read_only = system_is_read_only(pid)
-    tried, open_calls = describe_calls(executor.get("calls"))
+    mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
+    system = [mount for mount in mounts if mount[4] in _SYSTEM_MOUNTS]
+    calls, open_calls = describe_calls(executor.get("calls"))
     disk_bytes, files, disk = disk_limits(executor)
-    found = {
-        "namespaces": ", ".join(_NAMESPACES[name] for name in separate),
-        "host user": status["Uid"].split()[0],
-        "limits": limits.by,
-        **({"system calls": tried} if tried else {}),
-        **({"disk": disk} if disk else {}),
-        **({WAY_OUT: PROXY_ONLY} if door else {}),
-        **details,
-    }
     return Protection(
         isolation="bubblewrap",
         profile=profile,
@@ -68,35 +64,24 @@ def read_protection(
         no_new_privileges=status["NoNewPrivs"] == "1",
         seccomp=describe_mode({"Seccomp": "0"} | status),
         network=network,
-        read_only_system=read_only,
+        read_only_system=bool(system) and all("ro" in mount[5].split(",") for mount in system),
         memory_bytes=limits.memory_bytes,
         pids=limits.pids,
         cpus=limits.cpus,
-        details=found,
+        details={
+            "namespaces": ", ".join(_NAMESPACES[name] for name in separate),
+            "host user": status["Uid"].split()[0],
+            "limits": limits.by,
+            **({"system calls": calls} if calls else {}),
+            **({"disk": disk} if disk else {}),
+            **({WAY_OUT: PROXY_ONLY} if door else {}),
+            **details,
+        },
         protects=_protects(network),
         does_not_protect=_does_not_protect(network, limits, open_calls),
         disk_bytes=disk_bytes,
         files=files,
     )
-
-
-def read_status(pid: int) -> dict[str, str]:
-    """The fields of /proc/<pid>/status."""
-    lines = (PROC / str(pid) / "status").read_text().splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def separate_namespaces(pid: int) -> tuple[str, ...]:
-    """The kinds of namespaces that a process does not share with this one."""
-    own, other = PROC / "self/ns", PROC / str(pid) / "ns"
-    return tuple(name for name in _NAMESPACES if (own / name).readlink() != (other / name).readlink())
-
-
-def system_is_read_only(pid: int) -> bool:
-    """Whether the root and everything of the system that is mounted there cannot be written."""
-    fields = [line.split() for line in (PROC / str(pid) / "mountinfo").read_text().splitlines()]
-    system = [line for line in fields if line[4] in _SYSTEM]
-    return bool(system) and all("ro" in line[5].split(",") for line in system)
 
 
 def _protects(network: str) -> str:
@@ -107,20 +92,20 @@ def _protects(network: str) -> str:
     }.get(network, "")
     return (
         f"The model cannot reach this machine's files, home folders, processes, {reach}or change its system;"
-        " what it writes stays in memory and is gone at the end."
+        " its files are in memory, and are lost when the sandbox ends."
     )
 
 
 def _does_not_protect(network: str, limits: InForce, open_calls: list[str]) -> str:
-    gaps = ["The kernel is shared, so a hole in it is a way out"]
+    gaps = ["The kernel is shared, so a vulnerability of it is a way out"]
     gaps += [f"the kernel's {name} can be used" for name in open_calls]
     gaps.append("installed programs and packages can be read")
     if network == "allow":
-        gaps.append("what it sends to an allowed host is not looked at")
+        gaps.append("data that the model sends to an allowed host is not checked")
     if network == "public":
-        gaps.append("it can send what it knows to any place on the internet")
+        gaps.append("the model can send data to any server on the internet")
     if network == "open":
-        gaps.append("the network is this machine's own, with everything that listens on localhost")
+        gaps.append("the network is that of this machine, with everything that listens on localhost")
     if limits.memory_bytes is None:
         gaps.append("memory is not limited as a whole")
     if limits.pids is None:

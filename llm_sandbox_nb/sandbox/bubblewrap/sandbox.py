@@ -1,4 +1,4 @@
-"""Isolation `bubblewrap`: namespaces made by `bwrap`, no daemon, no image; ordinary users can."""
+"""Isolation `bubblewrap`: namespaces made by `bwrap`, without a daemon or an image, also for ordinary users."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ from llm_sandbox_nb.sandbox.bubblewrap.protection import read_protection
 from llm_sandbox_nb.sandbox.bubblewrap.view import (
     CA_FILE,
     PROFILE_USERS,
-    SYSTEM_PATH,
     Python,
-    View,
     build_view,
     running_python,
     system_python,
@@ -55,13 +53,12 @@ from llm_sandbox_nb.sandbox.client import AdministeredSandbox, ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Directories, Limits, Protection, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.network.door import DOOR_PORT, take_listener
-from llm_sandbox_nb.sandbox.options import GIT_EMAIL, SandboxOptions, site_environment
+from llm_sandbox_nb.sandbox.options import GIT_EMAIL, ROOT_ENVIRONMENT, SandboxOptions, site_environment
 from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.seccomp import filter_program
 
-PASSED_ON = ("TZ",)
+INHERITED_VARIABLES = ("TZ",)
 """The only variables of this process's environment that the inside gets."""
-ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "PATH": SYSTEM_PATH}
 _SYSTEM_FOLDERS = (
     "/usr",
     "/bin",
@@ -79,7 +76,7 @@ _has_worked = False
 
 
 async def why_unavailable(image: str | None) -> str:
-    """See `Implementation.why_unavailable`. It starts a sandbox to find out, and remembers that it worked."""
+    """See `Implementation.why_unavailable`. Start a sandbox to find out; a success is remembered."""
     global _has_worked
     if not sys.platform.startswith("linux"):
         return "bubblewrap needs Linux"
@@ -95,21 +92,21 @@ async def why_unavailable(image: str | None) -> str:
 
 
 def resource_usage(sandbox: Sandbox) -> ResourceUsage:
-    """See `Implementation.resource_usage`. Files are in memory, so they count there."""
+    """See `Implementation.resource_usage`. Files are in memory and count as such, so `disk` is 0."""
     name = f"{GROUP_PREFIX}-{GroupOwner.of_process(os.getpid())}-{sandbox.id}"
     peaks = [memory_peak(base.folder / name, base.version) for base in find_bases()]
     return ResourceUsage(max((peak for peak in peaks if peak is not None), default=None), 0)
 
 
 async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
-    """Start a sandbox under bubblewrap. `labels` are ignored: it does not outlive its owner.
+    """Start a sandbox under bubblewrap. `labels` are ignored: the sandbox does not outlive its owner.
 
-    It ends with the thread that calls this: the kernel is asked to end bubblewrap with whoever started it.
+    The sandbox ends with the thread that calls this, because the parent-death signal of the kernel does so.
 
     Raises:
-        IsolationUnavailableError: bubblewrap is not there or cannot work here; says what to do.
-        ValueError: the working directory lies in a folder of the system.
-        SandboxLostError: the executor did not start.
+        IsolationUnavailableError: if bubblewrap is not installed or does not work here.
+        ValueError: if the working directory is in a folder of the system.
+        SandboxLostError: if the executor does not start.
     """
     name = f"bubblewrap-{secrets.token_hex(6)}"
     started = await _Start.prepare(options, name)
@@ -121,10 +118,10 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
 
 
 def choose_python(*, read_by_others: bool) -> tuple[Python, str]:
-    """The Python for the inside, and why it is not the user's own if it is not.
+    """Return the Python for the inside, and the reason if that is not the running one (else an empty text).
 
     Raises:
-        IsolationUnavailableError: neither the user's nor the system's will do.
+        IsolationUnavailableError: if neither the running Python nor the system's can be used.
     """
     own = running_python()
     reason = why_unusable(own, read_by_others=read_by_others)
@@ -134,13 +131,13 @@ def choose_python(*, read_by_others: bool) -> tuple[Python, str]:
     if system is None:
         raise IsolationUnavailableError(
             f"The Python of this environment cannot be used in a sandbox because {reason}, and the system"
-            " has none: install python3, or make an environment that others may read."
+            " has no Python: install python3, or make an environment that others may read."
         )
     return system, reason
 
 
 class _Start:
-    """One start: everything that is decided before, and the steps."""
+    """A single start of a sandbox: settings and steps."""
 
     def __init__(self, options: SandboxOptions, name: str, bwrap: str, group: Group | None) -> None:
         self.options = options
@@ -150,13 +147,22 @@ class _Start:
         self.directories = options.directories or Directories()
         self.many_users = is_host_root()
         self.python, self.other_python = choose_python(read_by_others=self.many_users)
-        self.view = self._view()
-        self.outside: socket.socket | None = None
-        """One end of a Unix socket, by which the executor hands out the listener of its door."""
+        self.user = PROFILE_USERS[options.chosen_profile]
+        self.view = build_view(
+            profile=options.chosen_profile,
+            root=self.directories.root,
+            python=self.python,
+            open_network=options.network == "open",
+            memory=options.resources.memory_bytes,
+            many_users=self.many_users,
+            ca_bundle=options.ca_bundle,
+        )
+        self.door_socket: socket.socket | None = None
+        """This process's end of the Unix socket over which the executor sends the listener of its door."""
 
     @classmethod
     async def prepare(cls, options: SandboxOptions, name: str) -> _Start:
-        """Look around, and make the control groups."""
+        """Check the options, choose the Python, and make the control groups."""
         bwrap = bubblewrap_path()
         if bwrap is None:
             raise IsolationUnavailableError(
@@ -166,25 +172,14 @@ class _Start:
         making = asyncio.ensure_future(asyncio.to_thread(_make_group, name, options.resources))
         try:
             return cls(options, name, bwrap, await asyncio.shield(making))
-        except BaseException:  # when this is cancelled, the thread makes them nevertheless
+        except BaseException:  # when this task is cancelled, the thread continues and makes the groups
             await asyncio.wait({making})
             if making.exception() is None and (group := making.result()) is not None:
                 group.remove()
             raise
 
-    def _view(self) -> View:
-        return build_view(
-            profile=self.options.chosen_profile,
-            root=self.directories.root,
-            python=self.python,
-            open_network=self.options.network == "open",
-            memory=self.options.resources.memory_bytes,
-            many_users=self.many_users,
-            ca_bundle=self.options.ca_bundle,
-        )
-
     async def run(self) -> ChannelSandbox:
-        """Launch bubblewrap, greet the executor, read back what is in force."""
+        """Launch bubblewrap, greet the executor, and read back the protection."""
         held = self.group.in_force() if self.group else InForce()
         ulimits, in_force = process_limits(self.options.resources, held)
         launched = await self._launch(ulimits)
@@ -199,7 +194,6 @@ class _Start:
         return sandbox
 
     def _sandbox(self, launched: Launched, executor: PipedExecutor, protection: Protection) -> ChannelSandbox:
-        user = PROFILE_USERS[self.options.chosen_profile]
         common: dict[str, Any] = {
             "id": self.name,
             "directories": self.directories,
@@ -212,25 +206,25 @@ class _Start:
         }
         sandbox = (
             ChannelSandbox(executor.channel, **common)
-            if not self.many_users or user.uid == 0
+            if not self.many_users or self.user.uid == 0
             else AdministeredSandbox(
                 executor.channel,
-                own_names=(user.name, str(user.uid)),
+                own_names=(self.user.name, str(self.user.uid)),
                 administrator=lambda: self._administrator(launched),
                 **common,
             )
         )
-        if (outside := self.outside) is not None:
-            sandbox.take_listener = lambda: take_listener(executor.channel, outside)
+        if (door_socket := self.door_socket) is not None:
+            sandbox.take_listener = lambda: take_listener(executor.channel, door_socket)
         return sandbox
 
     async def _administrator(self, launched: Launched) -> tuple[Channel, Callable[[], Awaitable[None]]]:
-        """A second executor in the sandbox, as root inside; it uses nothing that the model can write."""
+        """Start a second executor, as root inside, that uses no file that the model can write."""
         process = await join(
             launched.pid,
             bootstrap_argv(self.python.executable),
             environment=self._environment() | ROOT_ENVIRONMENT,
-            groups=self.group.entrances if self.group else (),
+            groups=self.group.process_files if self.group else (),
         )
         executor = PipedExecutor(process)
         return executor.channel, executor.end
@@ -245,15 +239,15 @@ class _Start:
             many_users=self.many_users,
         )
         with contextlib.ExitStack() as opened:
-            keep: int | None = None
+            inside: int | None = None
             if self.options.has_door:
-                self.outside, inside = socket.socketpair()
-                keep = opened.enter_context(inside).fileno()
+                self.door_socket, inside_socket = socket.socketpair()
+                inside = opened.enter_context(inside_socket).fileno()
             argv = prepared(
                 bootstrap_argv(self.python.executable),
                 profile=profile,
                 many_users=self.many_users,
-                keep=keep,
+                door_socket=inside,
             )
             return await launch(
                 arguments,
@@ -263,17 +257,16 @@ class _Start:
                 python=self.python.executable,
                 seccomp=filter_program(),
                 place=self.group.add if self.group else lambda pid: None,
-                keep=[] if keep is None else [keep],
+                pass_fds=[] if inside is None else [inside],
             )
 
     def _environment(self) -> dict[str, str]:
-        user = PROFILE_USERS[self.options.chosen_profile]
         ca_path = CA_FILE if self.options.ca_bundle is not None else None
         return {
-            **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
-            "HOME": user.home,
-            "USER": user.name,
-            "LOGNAME": user.name,
+            **{name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ},
+            "HOME": self.user.home,
+            "USER": self.user.name,
+            "LOGNAME": self.user.name,
             "SHELL": "/bin/bash",
             "EMAIL": GIT_EMAIL,
             "LANG": "C.UTF-8",
@@ -296,7 +289,7 @@ class _Start:
             return read_protection(
                 launched.pid,
                 profile=self.options.chosen_profile,
-                user=PROFILE_USERS[self.options.chosen_profile].name,
+                user=self.user.name,
                 limits=in_force,
                 executor=executor or {},
                 through_door=self.options.network or "",
@@ -306,13 +299,13 @@ class _Start:
             raise SandboxLostError(f"The sandbox ended while it started ({error}); open it again.") from error
 
     async def _end(self, executor: PipedExecutor) -> None:
-        if self.outside is not None:
-            self.outside.close()
+        if self.door_socket is not None:
+            self.door_socket.close()
         await executor.end()
         await asyncio.to_thread(self.remove_group)
 
     def remove_group(self) -> None:
-        """Take the control groups away; what is left of them is reaped at a later start."""
+        """Remove the control groups; a later start reaps those that cannot be removed yet."""
         if self.group is not None:
             self.group.remove(patience=1.0)
 
@@ -323,22 +316,22 @@ def _make_group(name: str, limits: Limits) -> Group | None:
 
 
 def remove_leftovers() -> list[str]:
-    """Remove what sandboxes have left whose owners died: the names of control groups, the numbers of processes."""
+    """Remove the control groups and processes of dead owners; return the groups' names and the process ids."""
     return [*reap_groups(find_groups()), *(str(pid) for pid in kill_waiting())]
 
 
 _remove_leftovers_once = cache(remove_leftovers)
-"""Once in the life of a process is enough: what it starts itself, it ends itself."""
+"""Once per process is enough, because a process that lives removes its own sandboxes."""
 
 
 def check_root(root: str) -> None:
-    """Refuse a working directory that would hide a part of the system inside.
+    """Check that a working directory does not hide a part of the system inside.
 
     Raises:
-        ValueError: always one sentence.
+        ValueError: if the path hides a part, or is not normalized and absolute.
     """
     inside_system = any(root == folder or root.startswith(f"{folder}/") for folder in _SYSTEM_FOLDERS)
     if not root.startswith("/") or root == "/" or posixpath.normpath(root) != root or inside_system:
         raise ValueError(
-            f"The working directory {root!r} will not do: give an absolute path outside the system."
+            f"The working directory {root!r} cannot be used: give an absolute path outside the system's folders."
         )

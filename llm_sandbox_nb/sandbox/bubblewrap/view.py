@@ -1,21 +1,24 @@
-"""What a bubblewrap sandbox sees: system and Python read-only, a made-up /etc, writable folders in memory."""
+"""Files that a bubblewrap sandbox sees: system and Python read-only, a generated /etc, writable folders in memory."""
 
 from __future__ import annotations
 
 import os
 import site
+import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from llm_sandbox_nb.sandbox.options import SYSTEM_PATH
+
 Argument = str | bytes
-"""One argument of bubblewrap; bytes stand for the number of a file descriptor that holds them."""
+"""An argument of bubblewrap; bytes stand for the number of a file descriptor with this content."""
 
 
 class User(NamedTuple):
-    """A user inside; its group has the same number."""
+    """A user inside; the user's group has the same number."""
 
     name: str
     uid: int
@@ -24,63 +27,18 @@ class User(NamedTuple):
 
 PROFILE_USERS = {"standard": User("root", 0, "/root"), "strict": User("sandbox", 1000, "/home/sandbox")}
 
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
-_ETC = (
-    "adduser.conf",
-    "alternatives",
-    "bash.bashrc",
-    "ca-certificates",
-    "ca-certificates.conf",
-    "crypto-policies",
-    "debian_version",
-    "default/useradd",
-    "deluser.conf",
-    "fonts",
-    "ghostscript",
-    "host.conf",
-    "inputrc",
-    "ImageMagick-6",
-    "ImageMagick-7",
-    "java-11-openjdk",
-    "java-17-openjdk",
-    "java-21-openjdk",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "libpaper.d",
-    "localtime",
-    "login.defs",
-    "lsb-release",
-    "magic",
-    "magic.mime",
-    "mime.types",
-    "openmpi",
-    "os-release",
-    "pam.conf",
-    "pam.d",
-    "papersize",
-    "perl",
-    "pki/ca-trust/extracted",
-    "pki/tls/certs",
-    "pki/tls/openssl.cnf",
-    "protocols",
-    "python3",
-    "python3.11",
-    "python3.12",
-    "python3.13",
-    "R",
-    "security/limits.conf",
-    "security/pam_env.conf",
-    "services",
-    "shells",
-    "skel",
-    "ssl/cert.pem",
-    "ssl/certs",
-    "ssl/openssl.cnf",
-    "terminfo",
-    "texmf",
+_SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
+_ETC_FILES = (
+    "adduser.conf", "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf",
+    "crypto-policies", "debian_version", "default/useradd", "deluser.conf", "fonts", "ghostscript",
+    "host.conf", "inputrc", "ImageMagick-6", "ImageMagick-7", "java-11-openjdk", "java-17-openjdk",
+    "java-21-openjdk", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "libpaper.d", "localtime", "login.defs",
+    "lsb-release", "magic", "magic.mime", "mime.types", "openmpi", "os-release", "pam.conf", "pam.d",
+    "papersize", "perl", "pki/ca-trust/extracted", "pki/tls/certs", "pki/tls/openssl.cnf", "protocols",
+    "python3", "python3.11", "python3.12", "python3.13", "R", "security/limits.conf", "security/pam_env.conf",
+    "services", "shells", "skel", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "texmf",
     "timezone",
-)
+)  # fmt: skip
 _PASSWD = """\
 root:x:0:0:root:/root:/bin/bash
 sandbox:x:1000:1000:sandbox:/home/sandbox:/bin/bash
@@ -98,55 +56,53 @@ _SHADOW = "".join(f"{name}:*:19000:0:99999:7:::\n" for name in ("root", "sandbox
 _GSHADOW = "".join(f"{name}:*::\n" for name in ("root", "sandbox", "nogroup"))
 _HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n"
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
-_SHARED = ("/tmp", "/dev/shm")
-_SHARE = {"root": 22, "/tmp": 11, "home": 11, "/dev/shm": 8, "/run": 1, "other": 1, "/etc": 1}
-"""Most 64ths of the memory that each writable folder takes: together less than all, so that a full folder is
-an error to whoever writes there, and never the end of every process inside."""
-_MEMORY = 4 * 1024**3
-"""What the shares are of when memory is not limited."""
+_WORLD_WRITABLE = ("/tmp", "/dev/shm")
+_SIZES_IN_64THS = {"root": 22, "/tmp": 11, "home": 11, "/dev/shm": 8, "/run": 1, "other": 1, "/etc": 1}
+"""Maximum size of each writable folder, in 64ths of the memory limit. Their sum is smaller than the limit, so that a
+full folder is an error for the program that writes there, and never kills every process inside."""
+_MEMORY_BYTES = 4 * 1024**3
+"""Memory to which the sizes refer when memory is not limited."""
 CA_FILE = "/etc/llm-sandbox/ca.pem"
-"""Where a site's own certificates are."""
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Path inside of a site's certificates."""
 
 
 @dataclass(frozen=True)
 class Python:
-    """A Python of the host as the inside gets it: folders are bound read-only, at their own paths."""
+    """A Python of the host for the inside, whose folders are bound read-only at the same paths."""
 
     executable: str
     folders: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    """Its site-packages folders, in order."""
+    """Folders site-packages and dist-packages, in order; empty for the system's Python."""
     scripts: tuple[str, ...] = ()
-    """Its folders of commands, in order."""
+    """Folders of commands, in order."""
     version: str = ""
 
 
 @dataclass(frozen=True)
 class View:
-    """Arguments of bubblewrap that make the inside, and what of the host they show."""
+    """Arguments of bubblewrap that make the file system inside, and the files of the host that they show."""
 
     arguments: tuple[Argument, ...]
-    shown: tuple[tuple[str, str], ...]
-    """Host path and inside path of everything bound."""
+    shown: tuple[str, ...]
+    """Path of each bound file or folder, which is the same on the host and inside."""
     environment: dict[str, str]
     root: str
     writable: dict[str, int]
-    """Folders that can be written, and how many bytes each takes."""
-    python: Python
+    """Writable folders and their maximum sizes in bytes."""
 
 
 @dataclass
 class _Builder:
     arguments: list[Argument] = field(default_factory=list)
-    shown: list[tuple[str, str]] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
 
-    def bind(self, source: str, target: str | None = None) -> None:
-        for folder in reversed(PurePath(target or source).parents[:-1]):
-            # bubblewrap makes missing folders, but such that only their owner can enter.
+    def bind(self, path: str) -> None:
+        for folder in reversed(PurePath(path).parents[:-1]):
+            # bubblewrap would make missing folders with mode 0700.
             self.arguments += ["--perms", "0755", "--dir", str(folder)]
-        self.arguments += ["--ro-bind", source, target or source]
-        self.shown.append((source, target or source))
+        self.arguments += ["--ro-bind", path, path]
+        self.shown.append(path)
 
     def file(self, target: str, content: str, mode: str = "0644") -> None:
         self.arguments += ["--perms", mode, "--file", content.encode(), target]
@@ -159,11 +115,12 @@ class _Builder:
 
 
 def running_python() -> Python:
-    """The Python of the user's environment: this process's own, with its packages."""
+    """Return the running Python, with all packages of this environment."""
     executable = str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
     candidates = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     candidates.append(str(Path(executable).parents[1]))
-    folders = _outermost(f for c in candidates for f in (c, os.path.realpath(c)))
+    known = list(dict.fromkeys(f for c in candidates for f in (c, os.path.realpath(c))))
+    folders = [f for f in known if not any(other != f and _is_below(f, other) for other in known)]
     packages = _package_folders(folders)
     scripts = [str(Path(sys.prefix) / "bin"), str(Path(executable).parent)]
     loose = tuple(p for p in packages if not any(_is_below(p, f) for f in folders))
@@ -177,7 +134,7 @@ def running_python() -> Python:
 
 
 def system_python() -> Python | None:
-    """The system's own Python, for when the user's cannot be shown to the inside."""
+    """Return the system's Python, which is used when the running one cannot be shown inside; None if missing."""
     for name in ("/usr/bin/python3", "/usr/local/bin/python3"):
         if Path(name).exists():
             return Python(os.path.realpath(name))
@@ -185,28 +142,24 @@ def system_python() -> Python | None:
 
 
 def why_unusable(python: Python, *, read_by_others: bool) -> str:
-    """Why a Python cannot be bound into a sandbox; empty when it can.
+    """Return the reason why a Python cannot be bound into a sandbox; empty if there is no such reason.
 
-    `read_by_others`: the inside runs under another user id than we do, so only what everybody may read helps.
+    `read_by_others`: the inside has another user id than this process, so everybody must be allowed to read the files.
     """
     home = Path.home()
     for folder in python.folders:
         if home.is_relative_to(folder):
             return f"its folder {folder} holds the whole home folder"
-        if read_by_others and not _readable_by_all(folder, os.R_OK | os.X_OK):
+        if read_by_others and not _readable_by_all(folder):
             return f"its folder {folder} is not readable for other users"
-    if read_by_others and not _readable_by_all(python.executable, os.R_OK | os.X_OK):
+    if read_by_others and not _readable_by_all(python.executable):
         return f"{python.executable} is not readable for other users"
     return ""
 
 
-def _readable_by_all(path: str, bits: int) -> bool:
+def _readable_by_all(path: str) -> bool:
+    bits = stat.S_IROTH | stat.S_IXOTH
     return Path(path).stat().st_mode & bits == bits
-
-
-def _outermost(folders: Iterable[str]) -> list[str]:
-    known = list(dict.fromkeys(folders))
-    return [f for f in known if not any(other != f and _is_below(f, other) for other in known)]
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -214,7 +167,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _package_folders(folders: Sequence[str]) -> tuple[str, ...]:
-    """Entries of `sys.path` that hold packages: of the environment, of the system, and of the user."""
+    """Return the entries of `sys.path` with packages of the environment, of the system, and of the user."""
     roots = [*folders, "/usr"]
     user_site = site.getusersitepackages() if site.ENABLE_USER_SITE else None
     return tuple(
@@ -236,25 +189,30 @@ def build_view(
     many_users: bool,
     ca_bundle: Path | None = None,
 ) -> View:
-    """Lay out the inside.
+    """Return the view of a new sandbox with the working directory `root`.
 
-    `root` is the working folder; `memory` holds the writable folders and processes. With `many_users`, /etc
-    can be written by root, so that users can be added; else all there is the only user's, and fixed.
+    `memory` is the number of bytes for the writable folders and all processes. With `many_users`, root can write /etc,
+    to add users. Otherwise /etc is read-only.
     """
     home = PROFILE_USERS[profile].home
     builder = _Builder()
-    for path in map(Path, _SYSTEM):
+    for path in map(Path, _SYSTEM_FOLDERS):
         if path.is_symlink():
             builder.link(str(path.readlink()), str(path))
         elif path.is_dir():
             builder.bind(str(path))
-    builder.folder("/etc", (memory or _MEMORY) // 64, "0755")
+    memory = memory or _MEMORY_BYTES
+    builder.folder("/etc", memory * _SIZES_IN_64THS["/etc"] // 64, "0755")
     _add_etc(builder, open_network=open_network, ca_bundle=ca_bundle)
-    # Message queues are files there, so that a restore can remove those that commands have made.
+    # With this mount, message queues are files, so that a restore can remove those that commands have made.
     builder.arguments += ["--proc", "/proc", "--dev", "/dev", "--mqueue", "/dev/mqueue"]
-    writable = _sizes(root, home, memory or _MEMORY)
+    homes = {"/home": "other", "/root": "other"}
+    homes["/root" if home == "/root" else "/home"] = "home"
+    # In the order of mounting: the working directory may be in one of the others.
+    kinds = {"/tmp": "/tmp", **homes, "/run": "/run", "/dev/shm": "/dev/shm", root: "root"}
+    writable = {folder: memory * _SIZES_IN_64THS[kind] // 64 for folder, kind in kinds.items()}
     for folder, size in writable.items():
-        builder.folder(folder, size, "1777" if folder in _SHARED else "0755")
+        builder.folder(folder, size, "1777" if folder in _WORLD_WRITABLE else "0755")
     builder.link("/tmp", "/var/tmp")
     builder.arguments += ["--perms", "0755", "--dir", "/home/sandbox"]
     for folder in python.folders:
@@ -262,19 +220,11 @@ def build_view(
     environment = _add_environment_folder(builder, f"{home}/.venv", python)
     fixed = ["/dev", "/"] if many_users else ["/etc", "/dev", "/"]
     builder.arguments += [word for folder in fixed for word in ("--remount-ro", folder)]
-    return View(tuple(builder.arguments), tuple(builder.shown), environment, root, writable, python)
-
-
-def _sizes(root: str, home: str, memory: int) -> dict[str, int]:
-    """The writable folders in the order in which they are mounted, and the most bytes of each."""
-    homes = {"/home": "other", "/root": "other"}
-    homes["/root" if home == "/root" else "/home"] = "home"
-    kinds = {"/tmp": "/tmp", **homes, "/run": "/run", "/dev/shm": "/dev/shm", root: "root"}
-    return {folder: memory * _SHARE[kind] // 64 for folder, kind in kinds.items()}
+    return View(tuple(builder.arguments), tuple(builder.shown), environment, root, writable)
 
 
 def _add_etc(builder: _Builder, *, open_network: bool, ca_bundle: Path | None) -> None:
-    for name in [*_ETC, "resolv.conf"] if open_network else _ETC:
+    for name in [*_ETC_FILES, "resolv.conf"] if open_network else _ETC_FILES:
         if Path("/etc", name).exists():
             builder.bind(f"/etc/{name}")
     builder.file("/etc/passwd", _PASSWD)
@@ -290,13 +240,13 @@ def _add_etc(builder: _Builder, *, open_network: bool, ca_bundle: Path | None) -
 
 
 def _add_environment_folder(builder: _Builder, folder: str, python: Python) -> dict[str, str]:
-    """A writable virtual environment over the host's read-only one, so that `pip install` has a place."""
+    """Add a writable virtual environment for `pip install`, over the host's read-only one; return the variables."""
     interpreter = Path(python.executable).name
     library = "python" + ".".join(python.version.split(".")[:2]) if python.version else interpreter
     packages = f"{folder}/lib/{library}/site-packages"
     for name in dict.fromkeys(("python", "python3", interpreter)):
         builder.link(python.executable, f"{folder}/bin/{name}")
-    # Our own list of package folders stands for the system's when we know it.
+    # A known list of package folders replaces the system's.
     system = "false" if python.packages else "true"
     settings = f"home = {Path(python.executable).parent}\ninclude-system-site-packages = {system}\n"
     builder.file(f"{folder}/pyvenv.cfg", settings)

@@ -1,7 +1,7 @@
-"""docker-py, whole and from one place; to be imported inside functions, because it takes a while.
+"""The parts of docker-py that this package uses. Import this module inside functions, because docker-py loads slowly.
 
-Threads that begin with different parts of it at once get in each other's way: one has the lock of `docker`, another
-that of `docker.context`, and Python gives one of them half a module. Here all of them wait for the same lock.
+One module, because threads that first import different parts of docker-py at the same time can deadlock on the import
+locks of `docker` and `docker.context`, which Python resolves by handing out a half-initialized module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The pipe to a container's stdin, stdout and stderr: Docker's attach connection, spoken directly on asyncio.
+"""The pipe to a container's stdin, stdout and stderr: Docker's attach connection, implemented on asyncio.
 
-docker-py's own attach gives a blocking socket, whose first bytes may be lost in a buffer of the HTTP library,
-and differs for TLS. The request itself is six lines of HTTP, so it is made here: the same code serves Unix
-sockets, TCP and TLS.
+docker-py's own attach returns a blocking socket, loses first bytes in a buffer of the HTTP library, and differs for
+TLS. The request is six lines of HTTP, and this code serves Unix sockets, TCP and TLS alike.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import contextlib
 import ssl
 import struct
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from llm_sandbox_nb.sandbox.docker.engine import Endpoint, one_line
@@ -22,29 +21,16 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
-_MAX_PIECE = 16 * 1024 * 1024
-"""Bytes; engines send pieces of 32 KiB, so a larger claim means that the stream is not what it should be."""
-_MAX_ANSWER = 64 * 1024
-_STDERR_KEPT = 4096
+_MAX_PIECE_BYTES = 16 * 1024 * 1024
+"""Engines send pieces of 32 KiB, so a much larger size means that the stream is not Docker's."""
+_MAX_ANSWER_BYTES = 64 * 1024
+_STDERR_KEPT_BYTES = 4096
 CONNECT_TIMEOUT = 20.0
 """Seconds until the engine must have answered the attach request."""
 
 
-class Writer(Protocol):
-    """What of `asyncio.StreamWriter` is used."""
-
-    def write(self, data: bytes) -> None:
-        """Queue bytes."""
-
-    async def drain(self) -> None:
-        """Wait until the queue is short again."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
 class AttachedReader:
-    """The container's stdout as a stream of bytes; its stderr is kept apart, the last 4 KiB of it."""
+    """A container's stdout as a stream of bytes; the last bytes of stderr are kept separately."""
 
     def __init__(self, source: asyncio.StreamReader) -> None:
         self._source = source
@@ -53,14 +39,14 @@ class AttachedReader:
 
     @property
     def stderr(self) -> str:
-        """The end of what the program has written to stderr."""
+        """The last bytes that the program has written to stderr, as text."""
         return self._stderr.decode("utf-8", "replace").strip()
 
     async def readexactly(self, size: int) -> bytes:
-        """Exactly `size` bytes.
+        """Read exactly `size` bytes.
 
         Raises:
-            asyncio.IncompleteReadError: the stream ended before.
+            asyncio.IncompleteReadError: if the stream ends before.
         """
         while len(self._ready) < size:
             if not await self._more():
@@ -70,7 +56,7 @@ class AttachedReader:
         return self._take(size)
 
     async def read(self, size: int = 65536) -> bytes:
-        """At least one byte and at most `size`, or `b""` at the end."""
+        """Read at least one byte and at most `size`; return `b""` at the end."""
         while not self._ready:
             if not await self._more():
                 return b""
@@ -82,41 +68,47 @@ class AttachedReader:
         return taken
 
     async def _more(self) -> bool:
-        """Read one piece, of whichever stream; False at the end."""
+        """Read one piece of either stream; return False at the end."""
         try:
             stream, size = _HEADER.unpack(await self._source.readexactly(_HEADER.size))
-            if stream > _STDERR or size > _MAX_PIECE:
+            if stream > _STDERR or size > _MAX_PIECE_BYTES:
                 raise SandboxLostError(
-                    "The sandbox is lost: the Docker engine sent a stream that is none of its own."
+                    "The sandbox is lost: the Docker engine sent data that is not in the form of an attached stream."
                 )
             piece = await self._source.readexactly(size)
         except (asyncio.IncompleteReadError, OSError):
             return False
         if stream == _STDERR:
             self._stderr += piece
-            del self._stderr[:-_STDERR_KEPT]
+            del self._stderr[:-_STDERR_KEPT_BYTES]
         elif stream == _STDOUT:
             self._ready += piece
         return True
 
 
-async def attach(endpoint: Endpoint, version: str, container: str) -> tuple[AttachedReader, Writer]:
-    """Connect to a container's stdin, stdout and stderr; it may still be unstarted. `version` is the API's.
+async def attach(
+    endpoint: Endpoint, version: str, container: str
+) -> tuple[AttachedReader, asyncio.StreamWriter]:
+    """Connect to the stdin, stdout and stderr of a container, which need not be started yet.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
-        SandboxError: the engine refuses.
+        IsolationUnavailableError: if no engine answers.
+        SandboxError: if the engine refuses.
     """
     path = f"/v{version}/containers/{container}/attach?stream=1&stdin=1&stdout=1&stderr=1"
     return await _connected(endpoint, path, b"")
 
 
-async def attach_exec(endpoint: Endpoint, version: str, exec_id: str) -> tuple[AttachedReader, Writer]:
-    """Start a further program of a container, made with its stdin open, and connect to it like `attach`."""
+async def attach_exec(
+    endpoint: Endpoint, version: str, exec_id: str
+) -> tuple[AttachedReader, asyncio.StreamWriter]:
+    """Start a further program of a container (an exec created with stdin), and connect to the program like `attach`."""
     return await _connected(endpoint, f"/v{version}/exec/{exec_id}/start", b'{"Detach": false, "Tty": false}')
 
 
-async def _connected(endpoint: Endpoint, path: str, body: bytes) -> tuple[AttachedReader, Writer]:
+async def _connected(
+    endpoint: Endpoint, path: str, body: bytes
+) -> tuple[AttachedReader, asyncio.StreamWriter]:
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             reader, writer = await _open(endpoint)
@@ -127,13 +119,15 @@ async def _connected(endpoint: Endpoint, path: str, body: bytes) -> tuple[Attach
                 raise
     except (OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError) as error:
         raise IsolationUnavailableError(
-            f"No Docker engine answers at {endpoint.url}: start it, or set DOCKER_HOST to one that runs "
+            f"No Docker engine answers at {endpoint.url}: start it, or set DOCKER_HOST to an engine that runs "
             f"({one_line(error)})."
         ) from error
     return AttachedReader(reader), writer
 
 
-async def _request(reader: asyncio.StreamReader, writer: Writer, path: str, body: bytes) -> None:
+async def _request(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes
+) -> None:
     headers = "Host: docker\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Type: application/json\r\n"
     headers += f"Content-Length: {len(body)}\r\n"
     writer.write(f"POST {path} HTTP/1.1\r\n{headers}\r\n".encode("ascii") + body)
@@ -142,15 +136,14 @@ async def _request(reader: asyncio.StreamReader, writer: Writer, path: str, body
     status = answer.split(" ", 2)[1] if answer.startswith("HTTP/") else ""
     if status not in ("101", "200"):
         with contextlib.suppress(TimeoutError):
-            answer = (await asyncio.wait_for(reader.read(_MAX_ANSWER), 1)).decode(
-                "utf-8", "replace"
-            ) or answer
+            answer_body = await asyncio.wait_for(reader.read(_MAX_ANSWER_BYTES), 1)
+            answer = answer_body.decode("utf-8", "replace") or answer
         raise SandboxError(
             f"The Docker engine refused to attach to the container: {' '.join(answer.split())}."
         )
 
 
-async def _open(endpoint: Endpoint) -> tuple[asyncio.StreamReader, Writer]:
+async def _open(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     url = urlsplit(endpoint.reached_at)
     if url.scheme in ("unix", "http+unix"):
         return await asyncio.open_unix_connection(url.netloc + url.path)

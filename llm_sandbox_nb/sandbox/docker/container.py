@@ -1,4 +1,4 @@
-"""What is asked of the engine about one container. All of it but `put_file` blocks; callers use threads."""
+"""Requests to the engine about one container. All functions except `put_file` block, so callers use threads."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ from llm_sandbox_nb.sandbox.docker.engine import (
 )
 from llm_sandbox_nb.sandbox.docker.host_network import closing_order
 from llm_sandbox_nb.sandbox.docker.images import missing_image, unusable
-from llm_sandbox_nb.sandbox.docker.network import (
-    is_podman,
-    network_changed,
-    remove_own_network,
-)
+from llm_sandbox_nb.sandbox.docker.network import is_podman, network_changed, remove_own_network
 from llm_sandbox_nb.sandbox.docker.ownership import (
     LABEL_ID,
     adopted_name,
@@ -37,25 +33,25 @@ from llm_sandbox_nb.sandbox.docker.ownership import (
     owner_labels,
     owner_of,
 )
-from llm_sandbox_nb.sandbox.docker.settings import (
-    ContainerSettings,
-    container_arguments,
-    first_steps,
-)
+from llm_sandbox_nb.sandbox.docker.settings import ContainerSettings, container_arguments, first_steps
 from llm_sandbox_nb.sandbox.errors import ImageError, SandboxError, SandboxLostError
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.sandbox.docker.api import DockerClient
 
 LABEL_PROFILE = f"{PREFIX}.profile"
 LABEL_ROOT = f"{PREFIX}.root"
 CA_PATH = "/etc/ssl/llm-sandbox-nb-site.pem"
 _APT_SETTINGS = "/etc/apt/apt.conf.d/90llm-sandbox-nb-site"
 REMOVAL_TIMEOUT = 20
+"""Seconds to wait for a removal that another process has begun."""
 _has_quotas: dict[str, bool] = {}
-"""For each engine (its URL), whether its storage may have quotas, as far as it is known."""
+"""True for each engine (by URL) whose storage supports quotas, as far as known."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """A container of ours: its id on the engine and our own name for it."""
+    """A container of this package: the ids of container and sandbox, and the settings that adoption needs."""
 
     id: str
     sandbox_id: str
@@ -64,12 +60,14 @@ class Container:
 
 
 def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> Container:
-    """Make a container, not yet started. It carries all its labels from the first moment.
+    """Create a container with all labels, but do not start the container.
+
+    `lease` is the number of seconds until the sandbox ends without a sign of the owner.
 
     Raises:
-        ImageError: the image is not there.
-        NetworkChangedError: the network was removed meanwhile.
-        SandboxError: the engine refuses.
+        ImageError: if the image is missing or the name is invalid.
+        NetworkChangedError: if another process removed the network meanwhile.
+        SandboxError: if the engine refuses.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError, ImageNotFound
 
@@ -93,7 +91,7 @@ def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease:
         if isinstance(error, ImageNotFound):
             raise ImageError(missing_image(settings.image)) from error
         if "invalid reference" in one_line(error):
-            raise ImageError(f"{settings.image!r} is no name of an image: correct it.") from error
+            raise ImageError(f"{settings.image!r} is not a valid name of an image: correct it.") from error
         raise network_changed(error) or unexpected(error, "make a container") from error
     container = Container(made["Id"], sandbox_id, settings.profile, settings.directories)
     if ca_bundle is not None:
@@ -105,21 +103,15 @@ def create_container(settings: ContainerSettings, ca_bundle: Path | None, lease:
     return container
 
 
-if TYPE_CHECKING:
-    from llm_sandbox_nb.sandbox.docker.api import DockerClient
-
-
 def with_quota(client: DockerClient, make: Callable[[bool], dict[str, Any]]) -> dict[str, Any]:
-    """Make a container with `make(True)` where its storage can have a quota, else with `make(False)`.
-
-    Other drivers than `overlay2` count the image too, so a quota there would not be the sandbox's own.
-    """
+    """Return `make(True)` if the engine's storage supports quotas, else `make(False)`."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     engine = str(client.api.base_url)
     if engine not in _has_quotas:
         info = client.info()
         filesystem = dict(info.get("DriverStatus") or []).get("Backing Filesystem")
+        # Other drivers count the files of the image too.
         _has_quotas[engine] = (info.get("Driver"), filesystem) == ("overlay2", "xfs")
     if not _has_quotas[engine]:
         return make(False)
@@ -134,7 +126,7 @@ def with_quota(client: DockerClient, make: Callable[[bool], dict[str, Any]]) -> 
 
 
 def _trust(container: str, ca_bundle: Path) -> None:
-    """Put a site's certificates into a container that has not started yet, also for apt."""
+    """Copy a site's certificates into a container before its start, with settings for apt."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     apt = f'Acquire::https::CAInfo "{CA_PATH}";\n'.encode()
@@ -151,12 +143,12 @@ def _trust(container: str, ca_bundle: Path) -> None:
 
 
 def start_container(container: str, image: str) -> None:
-    """Start a container.
+    """Start a container. `image` is named in errors.
 
     Raises:
-        ImageError: the image has no python3.
-        NetworkChangedError: the network was removed meanwhile.
-        SandboxError: the engine refuses.
+        ImageError: if the image has no python3.
+        NetworkChangedError: if another process removed the network meanwhile.
+        SandboxError: if the engine refuses.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
@@ -169,68 +161,71 @@ def start_container(container: str, image: str) -> None:
 
 
 def inspect_container(container: str) -> dict[str, Any]:
-    """What the engine knows of a container.
+    """Return the engine's description of a container.
 
     Raises:
-        SandboxLostError: it is gone, or the engine is.
+        SandboxLostError: if the container or the engine is gone.
     """
-    with lost_errors("its container is gone"):
-        found: dict[str, Any] = connect().api.inspect_container(container)
-    return found
+    with lost_errors():
+        inspected: dict[str, Any] = connect().api.inspect_container(container)
+    return inspected
 
 
 def take_over(container_id: str) -> Container:
-    """Check that a container may be adopted, and mark it as this process's.
+    """Check that a container may be adopted, and mark this process as the owner.
 
     Raises:
-        SandboxError: it is none of ours, or its owner may live.
-        SandboxLostError: it has ended.
+        SandboxError: if the container is not managed by this package, or its owner may still be running.
+        SandboxLostError: if the container has ended.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
-    found = inspect_container(container_id)
-    labels: dict[str, str] = found["Config"].get("Labels") or {}
-    owner = owner_of({"Labels": labels, "Names": [found.get("Name", "")]})
+    inspected = inspect_container(container_id)
+    labels: dict[str, str] = inspected["Config"].get("Labels") or {}
+    owner = owner_of({"Labels": labels, "Names": [inspected.get("Name", "")]})
     if owner is None:
-        raise SandboxError(f"The container {container_id[:12]} is no sandbox of {PREFIX}: name one that is.")
+        raise SandboxError(
+            f"The container {container_id[:12]} is not a sandbox of {PREFIX}: give the id of a sandbox."
+        )
     if not owner.is_dead() and owner != current_owner():
         raise SandboxError(
-            f"The sandbox {labels[LABEL_ID]} belongs to a process that may live: end that first."
+            f"The sandbox {labels[LABEL_ID]} belongs to a process that may still be running: end that process first."
         )
-    if not found["State"].get("Running"):
+    if not inspected["State"].get("Running"):
         raise SandboxLostError(f"The sandbox {labels[LABEL_ID]} has ended; open a new one.")
     try:
         connect().api.rename(container_id, adopted_name(labels[LABEL_ID]))
     except APIError as error:
-        if error.status_code != 400:
+        if error.status_code != 400:  # 400: this process has adopted the container before
             raise SandboxLostError(f"The sandbox is lost: {one_line(error)}; open a new one.") from error
     root = labels.get(LABEL_ROOT, Directories().root)
-    return Container(found["Id"], labels[LABEL_ID], labels.get(LABEL_PROFILE, "standard"), Directories(root))
+    profile = labels.get(LABEL_PROFILE, "standard")
+    return Container(inspected["Id"], labels[LABEL_ID], profile, Directories(root))
 
 
 def remove_container(container: str) -> None:
-    """Remove a container with everything in it, and wait until it is gone."""
+    """Remove a container with all files, and wait until the engine has finished."""
     from llm_sandbox_nb.sandbox.docker.api import APIError, NotFound
 
     client = connect()
     with engine_errors():
-        own_network = _id_behind(client, container) if is_podman(client) else ""
+        sandbox_id = _sandbox_id_in(client, container) if is_podman(client) else ""
         try:
             client.api.remove_container(container, force=True, v=True)
         except NotFound:
             pass
         except APIError as error:
-            # 409: it is about to be removed already; 500: and the engine stumbled over that itself.
+            # 409: another removal has begun; 500: an engine's failure during such a removal.
             if error.status_code not in (409, 500):
                 raise unexpected(error, "remove a container") from error
             with contextlib.suppress(NotFound):
                 client.api.wait(container, timeout=REMOVAL_TIMEOUT, condition="removed")
-        if own_network:
-            remove_own_network(client, own_network)
+        if sandbox_id:
+            remove_own_network(client, sandbox_id)
 
 
-def _id_behind(client: DockerClient, container: str) -> str:
-    """The sandbox in a container; nothing when that is gone."""
+def _sandbox_id_in(client: DockerClient, container: str) -> str:
+    """Return the id of the sandbox in a container; empty if the container is gone."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     try:
@@ -239,31 +234,27 @@ def _id_behind(client: DockerClient, container: str) -> str:
         return ""
 
 
-_PIECE = 64 * 1024
-"""Bytes from which a piece is sent as it is: to put larger ones together takes longer than it saves."""
-
-
 async def put_file(container: str, name: str, size: int, content: Iterator[bytes]) -> None:
-    """Put a file of `size` bytes, root's, into the top folder of a running container.
+    """Copy a file of `size` bytes, owned by root, into the top folder of a running container.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
-        SandboxError: the engine refuses, for instance because there is no room.
+        IsolationUnavailableError: if no engine answers.
+        SandboxError: if the engine refuses, for instance because the disk is full.
     """
-    await in_thread(_put, container, _Archive(name, size, content))
-
-
-def _put(container: str, archive: _Archive) -> None:
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     try:
-        connect().api.put_archive(container, "/", archive)
+        await in_thread(lambda: connect().api.put_archive(container, "/", _Archive(name, size, content)))
     except APIError as error:
         raise unexpected(error, "put a file into a container") from error
 
 
+_MAX_BATCH_BYTES = 64 * 1024
+"""Pieces up to this size are joined before they are sent; joining larger ones costs more than it saves."""
+
+
 class _Archive:
-    """An archive with one file. Its length is known, so it is sent whole and not in many small chunks."""
+    """A tar archive of one file. The known length makes requests send it whole, not in many small chunks."""
 
     def __init__(self, name: str, size: int, content: Iterator[bytes]) -> None:
         member = tarfile.TarInfo(name)
@@ -279,7 +270,7 @@ class _Archive:
     def __iter__(self) -> Iterator[bytes]:
         waiting, held = [self._head], len(self._head)
         for piece in self._content:
-            if held + len(piece) > _PIECE:
+            if held + len(piece) > _MAX_BATCH_BYTES:
                 yield b"".join(waiting)
                 waiting, held = [], 0
             waiting.append(piece)

@@ -1,8 +1,8 @@
-"""Finding the Docker engine, speaking to it, and saying in one sentence why it cannot be done.
+"""The connection to the Docker engine, and the sentences for failures of the connection.
 
-An engine behind ssh gets a local socket, each connection to which becomes `ssh HOST docker system dial-stdio`.
-docker-py reaches such engines only with a further library, and cannot attach to a program's stdin there. Behind a
-local socket they are like any other; the user's own ssh, with its agent and settings, does the rest.
+For an engine behind ssh, this module listens on a local socket, and forwards each connection to
+`ssh HOST docker system dial-stdio`. docker-py needs a further library for such engines, and cannot attach to a
+program's stdin there. Through the local socket they are like all others, and the user's ssh agent and settings apply.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PREFIX = "llm-sandbox-nb"
-"""All that is ours on an engine (names, labels, the network, images) starts with this."""
-OLDEST_API = "1.41"
-"""Docker 20.10; what is asked with it is the engine's own version."""
+"""Prefix of all names, labels, networks and images of this package on an engine."""
+OLDEST_API_VERSION = "1.41"
+"""Version of Docker 20.10. A first request with this version asks for the engine's version."""
 REQUEST_TIMEOUT = 60.0
-"""Seconds the engine may take to answer one request."""
+"""Seconds until the engine must have answered a request."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the engine listens: `unix://`, `tcp://` (with or without TLS) or `ssh://`."""
+    """Address of an engine: `unix://`, `tcp://` (with or without TLS) or `ssh://`."""
 
     url: str
     tls: TLSConfig | None = None
 
     @property
     def reached_at(self) -> str:
-        """The address to connect to: for ssh a local socket that leads there."""
+        """The address to connect to: for ssh, the local socket that forwards to the engine."""
         return f"unix://{local_socket(self.url)}" if self.url.startswith("ssh://") else self.url
 
 
@@ -58,10 +58,10 @@ _tunnels_lock = threading.Lock()
 
 
 def find_endpoint() -> Endpoint:
-    """The engine that `docker` on the command line would use: DOCKER_HOST, else the current Docker context.
+    """Return the engine that the command `docker` would use: from DOCKER_HOST, else from the current Docker context.
 
     Raises:
-        IsolationUnavailableError: the TLS files or the context it names cannot be read.
+        IsolationUnavailableError: if the TLS files or the context cannot be read.
     """
     from llm_sandbox_nb.sandbox.docker.api import ContextAPI, DockerException, kwargs_from_env
 
@@ -81,10 +81,10 @@ def find_endpoint() -> Endpoint:
 
 
 def connect(timeout: float = REQUEST_TIMEOUT) -> DockerClient:
-    """A client of the engine, kept for this process.
+    """Return a client of the current engine; each process has one client for each engine.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
+        IsolationUnavailableError: if no engine answers.
     """
     endpoint = find_endpoint()
     key = (os.getpid(), endpoint.url)
@@ -96,7 +96,7 @@ def connect(timeout: float = REQUEST_TIMEOUT) -> DockerClient:
 
 
 def disconnect() -> None:
-    """Forget the clients that `connect` keeps; over ssh that ends the processes behind them."""
+    """Close all clients of `connect`, and the ssh processes behind them."""
     with _clients_lock:
         while _clients:
             _clients.popitem()[1].close()
@@ -105,31 +105,28 @@ def disconnect() -> None:
 
 def _new_client(endpoint: Endpoint, timeout: float) -> DockerClient:
     with engine_errors(endpoint.url):
-        first = _client_of_version(endpoint, timeout, OLDEST_API)
+        first = _client_of_version(endpoint, timeout, OLDEST_API_VERSION)
         with contextlib.closing(first):
             version = first.api.version(api_version=False)["ApiVersion"]
         return _client_of_version(endpoint, timeout, version)
 
 
 def _client_of_version(endpoint: Endpoint, timeout: float, version: str) -> DockerClient:
-    """A client that has sent nothing yet, so that it can still be made to ignore the environment.
-
-    Else REQUESTS_CA_BUNDLE would replace the engine's own authority, and HTTP_PROXY would stand before it.
-    """
     from llm_sandbox_nb.sandbox.docker.api import DockerClient
 
     client = DockerClient(
         base_url=endpoint.reached_at, tls=endpoint.tls or False, version=version, timeout=int(timeout)
     )
+    # Before the first request: REQUESTS_CA_BUNDLE would replace the engine's certificates, HTTP_PROXY its address.
     client.api.trust_env = False
     return client
 
 
 def engine_version(timeout: float = 15.0) -> str:
-    """What answers, e.g. `Docker 27.3.1`; asked anew each time.
+    """Ask the engine for name and version, e.g. `Docker 27.3.1`, without a kept client.
 
     Raises:
-        IsolationUnavailableError: no engine answers within `timeout` seconds.
+        IsolationUnavailableError: if no engine answers within `timeout` seconds.
     """
     endpoint = find_endpoint()
     with contextlib.closing(_new_client(endpoint, timeout)) as client, engine_errors(endpoint.url):
@@ -141,9 +138,9 @@ def engine_version(timeout: float = 15.0) -> str:
 
 @contextlib.contextmanager
 def engine_errors(where: str = "") -> Iterator[None]:
-    """Turn what docker-py and requests raise when there is no engine to speak to into one sentence.
+    """Convert the errors of docker-py and requests without an engine into IsolationUnavailableError.
 
-    Errors that the engine itself answers (`docker.errors.APIError`) pass: they mean something to the caller.
+    Errors that the engine answers (`docker.errors.APIError`) pass, because the caller handles them.
     """
     import requests
 
@@ -164,41 +161,41 @@ def _no_engine(where: str, error: BaseException) -> str:
             f"This user may not use the Docker engine at {where}: join the group `docker` and log in again, "
             f"or set DOCKER_HOST to an engine of your own."
         )
-    # What the system said, without the names of classes around it.
+    # The system's own message, without the class names around it.
     found = re.search(r"\[Errno \d+\] ([\w ]+)|Error\(\d+, '([\w ]+)'", text)
     reason = (found[1] or found[2]).lower() if found else text[:200]
     return (
-        f"No Docker engine answers at {where}: start it, or set DOCKER_HOST to one that runs, or use an isolation that "
-        f"works here, as `llm-sandbox-nb doctor` says ({reason})."
+        f"No Docker engine answers at {where}: start it, or set DOCKER_HOST to an engine that runs, or use an "
+        f"isolation that works here, as `llm-sandbox-nb doctor` says ({reason})."
     )
 
 
 @contextlib.contextmanager
-def lost_errors(what: str) -> Iterator[None]:
-    """As `engine_errors`, and everything the engine refuses too, for a sandbox that was already there."""
+def lost_errors() -> Iterator[None]:
+    """Convert all errors of a request about a running sandbox into SandboxLostError."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     try:
         with engine_errors():
             yield
     except (APIError, IsolationUnavailableError) as error:
-        raise SandboxLostError(f"The sandbox is lost: {what} ({one_line(error)}).") from error
+        raise SandboxLostError(f"The sandbox is lost: its container is gone ({one_line(error)}).") from error
 
 
 def unexpected(error: Exception, doing: str) -> SandboxError:
-    """A sentence for a refusal of the engine that has no better one."""
+    """Return the error for a refusal of the engine that has no special sentence."""
     return SandboxError(f"The Docker engine refused to {doing}: {one_line(error)}.")
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """The message of an error, short enough for a sentence and without its final full stop."""
+    """Return the message of an error without line breaks and final full stop, cut to `limit` characters."""
     explanation = getattr(error, "explanation", None)
     text = " ".join(str(explanation or error or type(error).__name__).split()).rstrip(".")
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a blocking call of docker-py beside the event loop; no engine means `IsolationUnavailableError`."""
+    """Run a blocking call of docker-py in a thread, under `engine_errors`."""
 
     def call() -> T:
         with engine_errors():
@@ -208,10 +205,10 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
 
 
 def local_socket(url: str) -> str:
-    """The path of a socket that leads to the engine at an `ssh://` address.
+    """Return the path of a local socket that forwards to the engine at an `ssh://` address.
 
     Raises:
-        IsolationUnavailableError: there is no `ssh` here.
+        IsolationUnavailableError: if `ssh` is not installed.
     """
     if shutil.which("ssh") is None:
         raise IsolationUnavailableError(f"Reaching {url} needs the program ssh: install an ssh client.")
@@ -223,7 +220,7 @@ def local_socket(url: str) -> str:
 
 
 def close_tunnels() -> None:
-    """End every connection and remove the sockets."""
+    """End all ssh connections and remove their sockets."""
     with _tunnels_lock:
         while _tunnels:
             (owner, _), tunnel = _tunnels.popitem()
@@ -235,7 +232,7 @@ atexit.register(close_tunnels)
 
 
 class _SshTunnel:
-    """A listening socket, in a folder of this user's own, and the ssh processes behind its connections."""
+    """A listening socket in a private temporary folder, and an ssh process for each connection."""
 
     def __init__(self, url: str) -> None:
         self.folder = TemporaryFolder()
@@ -243,18 +240,8 @@ class _SshTunnel:
         parts = urlsplit(url)
         host = f"{parts.username}@{parts.hostname}" if parts.username else parts.hostname or ""
         port = ["-p", str(parts.port)] if parts.port else []
-        self._command = [
-            "ssh",
-            "-o",
-            "BatchMode=yes",
-            "-T",
-            *port,
-            "--",
-            host,
-            "docker",
-            "system",
-            "dial-stdio",
-        ]
+        options = ["-o", "BatchMode=yes", "-T", *port]
+        self._command = ["ssh", *options, "--", host, "docker", "system", "dial-stdio"]
         self._processes: list[subprocess.Popen[bytes]] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))

@@ -1,7 +1,7 @@
-"""The network of the engine's machine: its own addresses, which `public` closes, and the name servers that it asks.
+"""The network of the engine's machine: the addresses that the network `public` closes, and the name servers.
 
-A list of addresses must be as fresh as can be: where the engine is on this machine, it is read at each start. Else, and
-for the name servers that an older engine uses, a short container on the host's network reads it.
+The list of addresses must be fresh. For an engine on this machine, each start reads the list. Otherwise, and to find
+the name servers of an older engine, a short-lived container on the host's network reads it.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.sandbox.docker.api import DockerClient
 
 ROUTES, ADDRESSES_6, RESOLVERS = "/proc/net/fib_trie", "/proc/net/if_inet6", "/etc/resolv.conf"
-TELLS_RESOLVERS = 26
-"""Docker's first version that writes into a container which name servers its own asks."""
-FRESH = 60.0
-"""Seconds for which the addresses of another machine count."""
-PATIENCE = 30
-"""Seconds that the container may take."""
-_READ = (
+WRITES_RESOLVERS_VERSION = 26
+"""First version of Docker that writes into a container which name servers Docker's own name server asks."""
+MAX_AGE = 60.0
+"""Seconds for which the addresses of another machine are reused."""
+READ_TIMEOUT = 30
+"""Seconds until the container must have printed the files."""
+_PRINT_FILES = (
     'for file; do echo "== $file"; while read -r line || [ "$line" ]; do echo "$line"; done <"$file"; done'
 )
 _lock = threading.Lock()
 _read: dict[str, tuple[float, HostNetwork]] = {}
-"""For each engine (its URL): when its network was read from a container, and what was found."""
+"""Result of the last container for each engine (by URL), with the time when it ran (of the monotonic clock)."""
 
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """`addresses` as numbers, without loopback and link-local ones; `resolvers` that a container can ask."""
+    """Addresses as numbers, without loopback and link-local ones, and the name servers that a container can ask."""
 
     addresses: frozenset[str] = frozenset()
     resolvers: tuple[str, ...] = ()
     complete: bool = False
-    """The engine's machine has been read, and not only this one."""
+    """True if the addresses of the engine's machine are known, not only those of this machine."""
 
 
 def closing_order(network: str) -> dict[str, Any]:
-    """The order for the sandbox's first program, see `executor.firewall.close_network`, but for what stays open.
+    """Return the arguments of `executor.firewall.close_network`, without the addresses that stay open.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
+        IsolationUnavailableError: if no engine answers.
     """
     if network == "none":
         return {}
@@ -64,30 +64,26 @@ def closing_order(network: str) -> dict[str, Any]:
     if network == "open":
         return {"public": False, "hosts": sorted(hosts), "complete": False, "resolvers": []}
     if is_podman(client):
-        around = read_host_network(bridge="", older=False)
+        host = read_host_network(bridge="", older=False)
     else:
-        around = read_host_network(find_network(), older=_version(client) < TELLS_RESOLVERS)
+        with engine_errors():
+            major = str(client.version().get("Version")).partition(".")[0]
+        older = not major.isdigit() or int(major) < WRITES_RESOLVERS_VERSION
+        host = read_host_network(find_network(), older=older)
     return {
         "public": True,
-        "hosts": sorted(hosts | around.addresses),
-        "complete": around.complete,
-        "resolvers": [*around.resolvers],
+        "hosts": sorted(hosts | host.addresses),
+        "complete": host.complete,
+        "resolvers": [*host.resolvers],
     }
 
 
-def _version(client: DockerClient) -> int:
-    """The first number of the engine's version; 0 when it says none."""
-    with engine_errors():
-        first = str(client.version().get("Version")).partition(".")[0]
-    return int(first) if first.isdigit() else 0
-
-
 def read_host_network(bridge: str, older: bool) -> HostNetwork:
-    """The network of the engine's machine, and the addresses of this one.
+    """Return the addresses of this machine and of the engine's machine, and the engine's name servers.
 
     Args:
-        bridge: the id of the sandboxes' network, which shows whether the engine is on this machine; empty on Podman.
-        older: the engine does not say in a container which name servers it asks.
+        bridge: the id of the sandboxes' network, which exists here if the engine is on this machine; empty for Podman.
+        older: True if the engine does not write into a container which name servers Docker's own asks.
     """
     here = _parsed({name: _text(name) for name in (ROUTES, ADDRESSES_6)}).addresses
     local = bool(bridge) and Path("/sys/class/net", f"br-{bridge[:12]}").exists()
@@ -95,11 +91,11 @@ def read_host_network(bridge: str, older: bool) -> HostNetwork:
         return HostNetwork(here, complete=True)
     engine = find_endpoint().url
     with _lock:
-        read_at, found = _read.get(engine, (-FRESH, HostNetwork()))
-        if engine not in _read or (not local and time.monotonic() - read_at > FRESH):
-            found = _from_container(connect())
-            _read[engine] = (time.monotonic(), found)
-    return HostNetwork(here | found.addresses, found.resolvers, local or found.complete)
+        read_at, there = _read.get(engine, (-MAX_AGE, HostNetwork()))
+        if engine not in _read or (not local and time.monotonic() - read_at > MAX_AGE):
+            there = _from_container(connect())
+            _read[engine] = (time.monotonic(), there)
+    return HostNetwork(here | there.addresses, there.resolvers, local or there.complete)
 
 
 def _text(path: str) -> str:
@@ -110,7 +106,10 @@ def _text(path: str) -> str:
 
 
 def _from_container(client: DockerClient) -> HostNetwork:
-    """Read it in a container of our own image: another's programs shall not be on the host's network. None: nothing."""
+    """Read the host's network in a container of this package's image; return an empty network if that fails.
+
+    Programs of other images must not run on the host's network.
+    """
     from llm_sandbox_nb.sandbox.docker.api import APIError, ImageNotFound
 
     for image in (SLIM_IMAGE, DEFAULT_IMAGE):
@@ -118,7 +117,7 @@ def _from_container(client: DockerClient) -> HostNetwork:
             try:
                 container = client.containers.create(
                     image,
-                    ["bash", "--norc", "-c", _READ, "read", ROUTES, ADDRESSES_6, RESOLVERS],
+                    ["bash", "--norc", "-c", _PRINT_FILES, "read", ROUTES, ADDRESSES_6, RESOLVERS],
                     entrypoint=[],
                     user="65534:65534",
                     cap_drop=["ALL"],
@@ -126,7 +125,7 @@ def _from_container(client: DockerClient) -> HostNetwork:
                     network_mode="host",
                     mem_limit="64m",
                     pids_limit=16,
-                    labels=owner_labels(f"look-{token_hex(4)}", PATIENCE, {"look": "network"}),
+                    labels=owner_labels(f"look-{token_hex(4)}", READ_TIMEOUT, {"look": "network"}),
                 )
             except ImageNotFound:
                 continue
@@ -134,7 +133,7 @@ def _from_container(client: DockerClient) -> HostNetwork:
                 return HostNetwork()
             try:
                 container.start()
-                container.wait(timeout=PATIENCE)
+                container.wait(timeout=READ_TIMEOUT)
                 output = container.logs(stdout=True, stderr=False).decode("utf-8", "replace")
             except APIError:
                 return HostNetwork()
@@ -147,22 +146,22 @@ def _from_container(client: DockerClient) -> HostNetwork:
 
 def _parsed(files: Mapping[str, str]) -> HostNetwork:
     routes = files.get(ROUTES, "").splitlines()
-    found = [
+    addresses = [
         line.split()[-1] for line, below in pairwise(routes) if below.split() == ["/32", "host", "LOCAL"]
     ]
-    found += [
+    addresses += [
         str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0])))
         for line in files.get(ADDRESSES_6, "").splitlines()
         if line.strip()
     ]
     servers = (line.split() for line in files.get(RESOLVERS, "").splitlines())
     resolvers = [words[1] for words in servers if len(words) > 1 and words[0] == "nameserver"]
-    addresses = frozenset(filter(_leads_out, found))
-    return HostNetwork(addresses, tuple(filter(_leads_out, resolvers)), complete=bool(addresses))
+    outer = frozenset(filter(_is_outer, addresses))
+    return HostNetwork(outer, tuple(filter(_is_outer, resolvers)), complete=bool(outer))
 
 
-def _leads_out(address: str) -> bool:
-    """It is one, and not one that each machine has for itself."""
+def _is_outer(address: str) -> bool:
+    """Return True for an address that is neither invalid nor loopback, link-local or unspecified."""
     try:
         number = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The images sandboxes are made of: building ours, pulling, listing, and checking any."""
+"""Images of sandboxes: build this package's image, pull, list, and check images."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from secrets import token_hex
@@ -25,42 +26,49 @@ DEFAULT_IMAGE = f"{PREFIX}:{__version__}"
 SLIM_IMAGE = f"{PREFIX}:{__version__}-slim"
 BASE_IMAGE = "debian:bookworm-slim"
 SCIENTIFIC = ("numpy", "scipy", "sympy", "mpmath", "matplotlib", "pandas", "pillow", "chardet")
-SLIM_PACKAGES = ("numpy", "sympy", "mpmath", "matplotlib", "pandas", "pillow")
 PROGRAMS = (
     "bash", "python3", "git", "curl", "pytest", "ssh", "rg", "jq", "sqlite3", "tree", "pdftotext", "wget",
     "gcc", "ffmpeg", "ipython",
 )  # fmt: skip
+OLDEST_PYTHON = (3, 8)
 CHECK_TIMEOUT = 60
-"""Seconds a container may take to answer what it has."""
+"""Seconds until the check in a container must have ended."""
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
-_CHECK = (files("llm_sandbox_nb.sandbox") / "image" / "check.sh").read_text
+_IMAGE_FOLDER = files("llm_sandbox_nb.sandbox") / "image"
 
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """One of our images on the engine. `size` is in bytes."""
+    """An image of this package on the engine."""
 
     name: str
     id: str
     size: int
+    """Bytes."""
     created: str
+    """ISO date and time."""
 
 
 @dataclass(frozen=True)
 class ImageCheck:
-    """What an image offers. It can be used when `problem` is empty; `missing` are things of ours it lacks."""
+    """Result of a check of an image."""
 
     name: str
     size: int
+    """Bytes."""
     programs: Mapping[str, str] = field(default_factory=dict)
+    """Programs in the image, and their versions."""
     packages: Mapping[str, str] = field(default_factory=dict)
+    """Python packages in the image, and their versions."""
     missing: tuple[str, ...] = ()
+    """Programs and packages of the default image that are missing."""
     problem: str = ""
+    """The reason why no sandbox can run in the image; empty if there is no such reason."""
 
     @property
     def usable(self) -> bool:
-        """Whether a sandbox can be made of it."""
+        """True if a sandbox can run in the image."""
         return not self.problem
 
 
@@ -75,15 +83,22 @@ def build_image(
     force: bool = False,
     on_progress: Progress | None = None,
 ) -> str:
-    """Build our image from the Dockerfile in this package; returns its name.
+    """Build an image from the Dockerfile in this package; return the image's name.
 
-    `ca_bundle` is a PEM file of authorities to trust (they stay in the image), `index_url` the Python package
-    index and `proxy` the HTTP proxy (these do not stay); `force` ignores what the engine has cached.
+    Args:
+        target: the build target of the Dockerfile.
+        tag: name of the image; the default depends on the target and the package's version.
+        base_image: image to build on; `BASE_IMAGE` when None.
+        ca_bundle: PEM file of certificates to trust, which stay in the image.
+        index_url: Python package index, for the build only.
+        proxy: HTTP proxy, for the build only.
+        force: do not use the engine's build cache.
+        on_progress: called with each line that the build prints.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
-        ImageError: the build failed; the message has the last lines it printed.
-        FileNotFoundError: `ca_bundle` is missing.
+        IsolationUnavailableError: if no engine answers.
+        ImageError: if the build fails; the message has the last lines of the build.
+        FileNotFoundError: if `ca_bundle` is missing.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
@@ -106,11 +121,11 @@ def build_image(
 
 
 def pull_image(name: str, *, on_progress: Progress | None = None) -> str:
-    """Fetch an image from the registry its name says; returns the name with its tag.
+    """Pull an image from a registry; return the name with a tag.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
-        ImageError: the registry does not give it.
+        IsolationUnavailableError: if no engine answers.
+        ImageError: if the image cannot be pulled.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError, parse_repository_tag
 
@@ -125,16 +140,18 @@ def pull_image(name: str, *, on_progress: Progress | None = None) -> str:
 
 
 def list_images() -> list[ImageInfo]:
-    """Our images on this engine, newest first: those this package built, and those that go by its names.
+    """Return the images that this package built or that are named like these, the newest first.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
+        IsolationUnavailableError: if no engine answers.
     """
     with engine_errors():
         api = connect().api
         found = [*api.images(filters={"label": f"{PREFIX}.image"}), *api.images(name=PREFIX)]
     named = {
-        tag: ImageInfo(tag, image["Id"], image["Size"], _when(image["Created"]))
+        tag: ImageInfo(
+            tag, image["Id"], image["Size"], datetime.fromtimestamp(image["Created"], UTC).isoformat()
+        )
         for image in found
         for tag in image.get("RepoTags") or ()
         if tag != "<none>:<none>"
@@ -143,11 +160,11 @@ def list_images() -> list[ImageInfo]:
 
 
 def check_image(name: str = DEFAULT_IMAGE) -> ImageCheck:
-    """Start the image once and say what it has, and whether a sandbox can be made of it.
+    """Start a container of the image, and return the programs and packages inside.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
-        ImageError: there is no such image.
+        IsolationUnavailableError: if no engine answers.
+        ImageError: if the image is missing.
     """
     size = int(find_image(name)["Size"])
     lines = _run_check(name)
@@ -156,32 +173,39 @@ def check_image(name: str = DEFAULT_IMAGE) -> ImageCheck:
     programs = dict(_pairs(lines, "program"))
     packages = dict(_pairs(lines, "package"))
     lacking = [program for program in ("bash", "python3") if program not in programs]
-    problem = unusable(name, lacking) if lacking else _too_old(name, programs["python3"])
+    problem = ""
+    if lacking:
+        problem = unusable(name, lacking)
+    elif tuple(int(part) for part in programs["python3"].split(".")[:2] if part.isdigit()) < OLDEST_PYTHON:
+        problem = (
+            f"The image {name} has Python {programs['python3']}, and a sandbox needs 3.8 or later: "
+            f"use {DEFAULT_IMAGE}."
+        )
     missing = [item for item in (*PROGRAMS, *SCIENTIFIC) if item not in programs and item not in packages]
     return ImageCheck(name, size, programs, packages, tuple(missing), problem)
 
 
 def find_image(name: str) -> dict[str, Any]:
-    """What the engine knows of an image.
+    """Return the engine's description of an image.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
-        ImageError: there is no such image; the message names the command that brings it.
+        IsolationUnavailableError: if no engine answers.
+        ImageError: if the image is missing; the message names the command that builds or pulls it.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError, ImageNotFound
 
     with engine_errors():
         try:
-            found: dict[str, Any] = connect().api.inspect_image(name)  # type: ignore[no-untyped-call]
+            inspected: dict[str, Any] = connect().api.inspect_image(name)  # type: ignore[no-untyped-call]
         except ImageNotFound as error:
             raise ImageError(missing_image(name)) from error
         except APIError as error:
             raise ImageError(f"The image {name} cannot be used: {one_line(error)}.") from error
-    return found
+    return inspected
 
 
 def missing_image(name: str) -> str:
-    """The sentence for an image that is not on the engine."""
+    """Return the error message for an image that is not on the engine."""
     if name in (DEFAULT_IMAGE, SLIM_IMAGE):
         option = "" if name == DEFAULT_IMAGE else " --target slim"
         return f"The image {name} is not there yet: make it with `llm-sandbox-nb image build{option}`."
@@ -189,18 +213,11 @@ def missing_image(name: str) -> str:
 
 
 def unusable(name: str, lacking: Iterable[str]) -> str:
-    """The sentence for an image without what every sandbox needs."""
+    """Return the error message for an image without programs that every sandbox needs."""
     return (
         f"The image {name} has no {' and no '.join(lacking)}, which every sandbox needs: "
         f"install it in the image, or use {DEFAULT_IMAGE}."
     )
-
-
-def _too_old(name: str, version: str) -> str:
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if numbers >= (3, 8):
-        return ""
-    return f"The image {name} has Python {version}, and a sandbox needs 3.8 or later: use {DEFAULT_IMAGE}."
 
 
 def _run_check(name: str) -> list[str]:
@@ -211,7 +228,7 @@ def _run_check(name: str) -> list[str]:
         try:
             container = client.containers.create(
                 name,
-                ["sh", "-c", _CHECK(), "check", *PROGRAMS],
+                ["sh", "-c", (_IMAGE_FOLDER / "check.sh").read_text(), "check", *PROGRAMS],
                 entrypoint=[],
                 user="0",
                 cap_drop=["ALL"],
@@ -240,7 +257,11 @@ def _pairs(lines: Iterable[str], kind: str) -> Iterator[tuple[str, str]]:
 
 
 def _follow(lines: Iterable[Mapping[str, Any]], on_progress: Progress | None, failure: str) -> None:
-    """Hand on what the engine reports line by line; its error becomes ours."""
+    """Report the engine's messages as lines of text.
+
+    Raises:
+        ImageError: if the engine reports an error.
+    """
     last: list[str] = []
     shown = ""
     for line in lines:
@@ -250,7 +271,7 @@ def _follow(lines: Iterable[Mapping[str, Any]], on_progress: Progress | None, fa
             raise ImageError(f"{failure}: {reason}." + (f" Before that: {tail}" if tail else ""))
         if line.get("stream"):
             text = str(line["stream"]).strip()
-        elif line.get("progressDetail"):  # how far one layer is, many times in a second
+        elif line.get("progressDetail"):  # the progress of a layer, many times in a second
             continue
         else:
             text = " ".join(str(line[key]) for key in ("id", "status") if line.get(key)).strip()
@@ -262,8 +283,8 @@ def _follow(lines: Iterable[Mapping[str, Any]], on_progress: Progress | None, fa
 
 
 def _build_context(ca_bundle: Path | str | None, index_url: str | None) -> io.BytesIO:
-    """Our image's folder as a tar file, with the site's certificates and pip settings in it."""
-    folder = Path(str(files("llm_sandbox_nb.sandbox") / "image"))
+    """Return the folder of the Dockerfile as a tar file, with the site's certificates and pip settings."""
+    folder = Path(str(_IMAGE_FOLDER))
     paths = [path for path in folder.rglob("*") if path.is_file() and path != folder / "check.sh"]
     content = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     if index_url:
@@ -288,12 +309,6 @@ def _certificates(ca_bundle: Path | str | None) -> list[str]:
     found = _CERTIFICATE.findall(text)
     if not found:
         raise ImageError(
-            f"The CA bundle {ca_bundle} holds no certificate in PEM form: name a file that does."
+            f"The CA bundle {ca_bundle} holds no certificate in PEM form: name a file with certificates."
         )
     return list(dict.fromkeys(found))
-
-
-def _when(created: int | str) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(created, UTC).isoformat() if isinstance(created, int) else created

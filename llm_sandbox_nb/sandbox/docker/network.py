@@ -1,7 +1,7 @@
-"""The networks of sandboxes, on which they cannot reach each other.
+"""Networks on which sandboxes cannot reach each other.
 
-On Docker all sandboxes of an engine share one bridge network without traffic between its members. Podman drops that
-option of Docker's without a word. So there each sandbox gets a network of its own, which Podman keeps apart.
+On Docker, all sandboxes of an engine share one bridge network without traffic between its members. Podman silently
+ignores this option of Docker. So on Podman each sandbox gets a network for itself, isolated by an option of Podman.
 """
 
 from __future__ import annotations
@@ -26,63 +26,57 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.sandbox.docker.api import DockerClient
 
 NETWORK_NAME = PREFIX
-"""One network for all: stock address pools give only about 30."""
+"""A single network for all sandboxes: the default address pools of Docker suffice for only about 30 networks."""
 _LABEL = f"{PREFIX}.network"
 _ICC = "com.docker.network.bridge.enable_icc"
 
 _known_ids: dict[tuple[str, str], str] = {}
-"""The network's id for each engine (its URL) and network name that this process has used."""
+"""Ids of the networks that this process has used, by engine (URL) and network name."""
 _podmans: dict[str, bool] = {}
-"""For each engine (its URL) that this process has used, whether it is Podman."""
-_OWN_LABEL = f"{PREFIX}.own-network"
-"""On a network of one sandbox: its id, and when it was made, in seconds since the epoch."""
+"""True for each engine (by URL) that is Podman, as far as this process knows."""
+_SANDBOX_LABEL = f"{PREFIX}.own-network"
+"""Label of a network for one sandbox: the sandbox's id."""
 _CREATED_LABEL = f"{PREFIX}.created"
-_LIBPOD = "/v4.0.0/libpod"
-"""Podman's own interface, on the same socket: only there a network can be kept apart from others."""
-LONGEST_START = 120.0
-"""Seconds after which a network without a container was left behind, and is not one whose sandbox is about to start."""
+"""Label of a network for one sandbox: seconds since the epoch."""
+_LIBPOD_PATH = "/v4.0.0/libpod"
+"""Path of Podman's own API on the same socket. Only this API can isolate a network from others."""
+MAX_START_SECONDS = 120.0
+"""Age from which a network without a container is a leftover, and not the network of a sandbox that is starting."""
 
 
 class NetworkChangedError(SandboxError):
-    """The network was removed, or a second one of its name made, while a sandbox started: start it again."""
+    """The shared network was removed or duplicated while a sandbox started; a second start helps."""
 
 
 def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any] | None]:
-    """The mode and the endpoints with which a container joins its network (`"public"`, `"open"`) or none.
-
-    The network is made when it is missing.
-
-    The endpoint is given by the network's id, because engines refuse a name that exists twice; they refuse the id
-    as a mode, too, because they look up its name.
+    """Return the network mode and the endpoints of a container; make a missing network.
 
     Raises:
-        IsolationUnavailableError: the network cannot be made, or would let sandboxes reach each other.
+        IsolationUnavailableError: if the network cannot be made, or would let sandboxes reach each other.
     """
     if network == "none":
         return "none", None
     if is_podman(connect()):
         name = make_own_network(connect(), sandbox_id)
         return name, {"EndpointsConfig": {name: {}}}
+    # The endpoint by id, because engines refuse a name that exists twice; the mode by name, because they refuse an id.
     return NETWORK_NAME, {"EndpointsConfig": {find_network(): {}}}
 
 
 def gateways_of(network: Mapping[str, Any]) -> list[str]:
-    """The addresses of the engine's machine on a bridge network, as the engine describes it.
-
-    Engines leave out the one that they chose themselves until they are started again; it is the first of the subnet.
-    """
-    settings = (network.get("IPAM") or {}).get("Config") or []
-    found = []
-    for one in settings:
-        if one.get("Gateway"):
-            found.append(str(one["Gateway"]).partition("/")[0])
-        elif one.get("Subnet"):
-            found.append(str(ip_network(one["Subnet"], strict=False)[1]))
-    return found
+    """Return the addresses of the engine's machine on a bridge network, which the engine describes as `network`."""
+    addresses = []
+    for subnet in (network.get("IPAM") or {}).get("Config") or []:
+        if subnet.get("Gateway"):
+            addresses.append(str(subnet["Gateway"]).partition("/")[0])
+        elif subnet.get("Subnet"):
+            # Until a restart, engines leave out a gateway that they chose themselves: the subnet's first address.
+            addresses.append(str(ip_network(subnet["Subnet"], strict=False)[1]))
+    return addresses
 
 
 def find_network() -> str:
-    """The id of the shared network on the current engine, which is made when it is missing.
+    """Return the id of the shared network on the current engine; make a missing network.
 
     Raises:
         IsolationUnavailableError: see `ensure_network`.
@@ -94,7 +88,7 @@ def find_network() -> str:
 
 
 def network_changed(error: Exception) -> NetworkChangedError | None:
-    """The error to raise when the engine refused something because of the network, after which a retry helps."""
+    """Return the error to raise if the engine refused because the network changed, after which a retry helps."""
     text = one_line(error)
     if "network" not in text or ("not found" not in text and "is ambiguous" not in text):
         return None
@@ -105,14 +99,13 @@ def network_changed(error: Exception) -> NetworkChangedError | None:
 
 
 def ensure_network(client: DockerClient, name: str) -> str:
-    """The id of the network `name`, which is made when it is missing.
+    """Return the id of the network `name`; make a missing network.
 
-    Engines let several processes make networks of one name at the same moment, and a name that exists twice
-    cannot be used. So every process uses the id of the oldest, and removes the others unless sandboxes run in
-    them.
+    Engines let several processes make networks of the same name at the same time, and then refuse the name. So each
+    process uses the id of the oldest network, and removes the others unless sandboxes run in them.
 
     Raises:
-        IsolationUnavailableError: the network cannot be made, or the existing one lets sandboxes reach each other.
+        IsolationUnavailableError: if the network cannot be made, or an existing one lets sandboxes reach each other.
     """
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
@@ -133,57 +126,57 @@ def ensure_network(client: DockerClient, name: str) -> str:
         if not usable:
             raise IsolationUnavailableError(
                 f"The Docker network {name} lets sandboxes reach each other: "
-                f"remove it with `docker network rm {name}`, and it is made again as it should be."
+                f"remove it with `docker network rm {name}`, and the next sandbox makes it correctly."
             )
         for duplicate in usable[1:]:
             if _LABEL in (duplicate["Labels"] or {}):
-                with contextlib.suppress(APIError):  # it is in use, or another process has removed it
+                with contextlib.suppress(APIError):  # in use, or removed by another process
                     client.api.remove_network(duplicate["Id"])
     return str(usable[0]["Id"])
 
 
 def _networks(client: DockerClient, name: str) -> list[dict[str, Any]]:
-    """All networks of exactly this name, the oldest first."""
+    """Return all networks with exactly this name, the oldest first."""
     found: list[dict[str, Any]] = client.api.networks(names=[name])
     return sorted(
         (network for network in found if network["Name"] == name),
-        # Without the Z, which sorts behind digits: engines cut the zeros at the end of fractions of seconds.
+        # Without the Z, which sorts behind digits: engines cut trailing zeros of the fraction of a second.
         key=lambda network: (network["Created"].removesuffix("Z"), network["Id"]),
     )
 
 
 def is_podman(client: DockerClient) -> bool:
-    """Whether the engine is Podman, behind Docker's interface."""
+    """Return True if the engine is Podman with Docker's API."""
     engine = find_endpoint().url
     if engine not in _podmans:
         with engine_errors():
             components = client.version().get("Components") or []
-        _podmans[engine] = any("podman" in str(one.get("Name")).lower() for one in components)
+        _podmans[engine] = any("podman" in str(part.get("Name")).lower() for part in components)
     return _podmans[engine]
 
 
 def own_network_name(sandbox_id: str) -> str:
-    """The name of the network that only this sandbox is on."""
+    """Return the name of the Podman network for this sandbox."""
     return f"{NETWORK_NAME}-{sandbox_id}"
 
 
 def make_own_network(client: DockerClient, sandbox_id: str) -> str:
-    """The name of a Podman network for one sandbox, which is made if it is missing.
+    """Make the Podman network for one sandbox, if missing; return the network's name.
 
     Raises:
-        IsolationUnavailableError: it cannot be made, or Podman would not keep it apart from others.
+        IsolationUnavailableError: if Podman cannot make the network, or would not isolate it from others.
     """
     name = own_network_name(sandbox_id)
     order = {
         "name": name,
         "driver": "bridge",
         "options": {"isolate": "true"},
-        "labels": {_OWN_LABEL: sandbox_id, _CREATED_LABEL: f"{time.time():.3f}"},
+        "labels": {_SANDBOX_LABEL: sandbox_id, _CREATED_LABEL: f"{time.time():.3f}"},
     }
-    address = f"{client.api.base_url}{_LIBPOD}/networks/create"
+    address = f"{client.api.base_url}{_LIBPOD_PATH}/networks/create"
     with engine_errors():
         answer = client.api.post(address, json=order, timeout=REQUEST_TIMEOUT)
-    if answer.status_code == 409:  # a first attempt to make the container has made it
+    if answer.status_code == 409:  # made by an earlier attempt to make the container
         return name
     if not answer.ok:
         raise IsolationUnavailableError(
@@ -199,7 +192,7 @@ def make_own_network(client: DockerClient, sandbox_id: str) -> str:
 
 
 def remove_own_network(client: DockerClient, sandbox_id: str) -> None:
-    """Remove the network of one sandbox, unless a container uses it; `remove_left_networks` tries again."""
+    """Remove an unused network of a sandbox. `remove_left_networks` tries again."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     with contextlib.suppress(APIError), engine_errors():
@@ -207,20 +200,20 @@ def remove_own_network(client: DockerClient, sandbox_id: str) -> None:
 
 
 def remove_left_networks(sandbox_ids: Collection[str]) -> None:
-    """Remove the networks of single sandboxes that are not among `sandbox_ids`, those with a container.
+    """Remove the Podman networks of sandboxes without a container, which are those not among `sandbox_ids`.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
+        IsolationUnavailableError: if no engine answers.
     """
     client = connect()
     if not is_podman(client):
         return
     with engine_errors():
-        listed = client.api.networks(filters={"label": _OWN_LABEL})
+        listed = client.api.networks(filters={"label": _SANDBOX_LABEL})
     for network in listed:
         labels = network.get("Labels") or {}
-        sandbox_id = str(labels.get(_OWN_LABEL, ""))
+        sandbox_id = str(labels.get(_SANDBOX_LABEL, ""))
         with contextlib.suppress(ValueError):
-            old = time.time() - float(labels.get(_CREATED_LABEL, "nan")) > LONGEST_START
+            old = time.time() - float(labels.get(_CREATED_LABEL, "nan")) > MAX_START_SECONDS
             if old and sandbox_id not in sandbox_ids and network.get("Name") == own_network_name(sandbox_id):
                 remove_own_network(client, sandbox_id)

@@ -1,4 +1,4 @@
-"""Who owns a container: labels that say which process of which machine. Those whose owner has ended are removed."""
+"""Owners of containers: labels name the process and the machine; containers of dead owners are removed."""
 
 from __future__ import annotations
 
@@ -31,39 +31,42 @@ LABEL_LEASE = f"{PREFIX}.lease"
 LABEL_VERSION = f"{PREFIX}.version"
 RESERVED_LABELS = (LABEL_ID, LABEL_OWNER, LABEL_CREATED, LABEL_LEASE, LABEL_VERSION)
 
-_TOKEN = re.compile(r"([0-9a-f]{12})\.([0-9a-f]{12})\.([0-9a-f]{8})\.([0-9]+)\.([0-9a-f]{8})")
+_OWNER_TOKEN = re.compile(r"([0-9a-f]{12})\.([0-9a-f]{12})\.([0-9a-f]{8})\.([0-9]+)\.([0-9a-f]{8})")
 
 GRACE = 30.0
-"""Seconds beyond its lease after which a running sandbox without owner has clearly failed to end itself."""
+"""Seconds after the end of the lease until a running sandbox of a dead owner is removed from outside."""
 DEFAULT_LEASE = 45.0
+"""Seconds, for containers whose label is missing or invalid."""
 
 _first_seen: dict[str, float] = {}
+"""Times when this process first saw each running container without a living owner."""
 _first_seen_lock = threading.Lock()
 _background: set[asyncio.Task[None]] = set()
+"""References that keep the tasks alive until they end."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ContainerOwner:
-    """Identifies one process, also after its number is used again."""
+    """Identity of a process, which stays unique when the kernel reuses the process id."""
 
     host: str
     """Digest of the machine's identity."""
     boot: str
     """Digest of the machine's current boot."""
     namespace: str
-    """Digest of the process namespace, since a number means nothing outside it."""
+    """Digest of the process namespace, in which the process id counts."""
     pid: int
     started: str
-    """Digest of the time the process started."""
+    """Digest of the process's start time."""
 
     def token(self) -> str:
-        """As text that may be part of a container's name."""
+        """Return the owner as text that may be part of a container's name."""
         return f"{self.host}.{self.boot}.{self.namespace}.{self.pid}.{self.started}"
 
     def is_dead(self) -> bool:
-        """True only when the process is certainly gone; False when it lives or cannot be judged here."""
+        """Return True if the process has certainly ended; False if it runs or cannot be seen from here."""
         here = current_owner()
         if self.host != here.host:
             return False
@@ -75,8 +78,8 @@ class ContainerOwner:
 
     @staticmethod
     def parse(text: str) -> ContainerOwner | None:
-        """The owner at the end of a text, or None when it holds none."""
-        match = _TOKEN.search(text)
+        """Return the owner whose token is in a text, or None."""
+        match = _OWNER_TOKEN.search(text)
         if match is None:
             return None
         host, boot, namespace, pid, started = match.groups()
@@ -84,16 +87,15 @@ class ContainerOwner:
 
 
 def current_owner() -> ContainerOwner:
-    """This process."""
+    """Return the identity of this process."""
     pid = os.getpid()
     return ContainerOwner(_host(), _boot(), _namespace(pid), pid, _started(pid))
 
 
 def owner_labels(sandbox_id: str, lease: float, more: Mapping[str, str]) -> dict[str, str]:
-    """Every label of a new container; it is made with them, so nothing of ours is ever without."""
-    extra = {name if name.startswith(f"{PREFIX}.") else f"{PREFIX}.{name}": more[name] for name in more}
+    """Return all labels of a new container: the owner's, and `more` with the package's prefix."""
     return {
-        **{name: value for name, value in extra.items() if name not in RESERVED_LABELS},
+        **{name: value for name, value in _with_prefix(more).items() if name not in RESERVED_LABELS},
         LABEL_ID: sandbox_id,
         LABEL_OWNER: current_owner().token(),
         LABEL_CREATED: f"{time.time():.3f}",
@@ -102,18 +104,23 @@ def owner_labels(sandbox_id: str, lease: float, more: Mapping[str, str]) -> dict
     }
 
 
+def _with_prefix(labels: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name if name.startswith(f"{PREFIX}.") else f"{PREFIX}.{name}": value for name, value in labels.items()
+    }
+
+
 def container_name(sandbox_id: str) -> str:
-    """The name of a new container."""
     return f"{PREFIX}-{sandbox_id}"
 
 
 def adopted_name(sandbox_id: str) -> str:
-    """The name of a container that this process has adopted: labels cannot be changed, a name can."""
+    """Return the name for a container that this process adopts. Engines can change a name, but not labels."""
     return f"{PREFIX}-{sandbox_id}_adopted_{current_owner().token()}"
 
 
 def owner_of(container: Mapping[str, Any]) -> ContainerOwner | None:
-    """Who owns a container, as the engine lists it: who adopted it last, else who made it; None: not ours."""
+    """Return the process that adopted or made a container; None if the container is not managed by this package."""
     labels = container.get("Labels") or {}
     made_by = ContainerOwner.parse(labels.get(LABEL_OWNER, ""))
     if made_by is None or not labels.get(LABEL_ID):
@@ -130,14 +137,14 @@ def _digest(text: str, length: int) -> str:
 
 @cache
 def _host() -> str:
-    # The name too: cloned machines often share one id, and may share an engine.
+    # With the host name, because cloned machines often have the same id, and may use the same engine.
     machine = _read("/etc/machine-id") or _read("/var/lib/dbus/machine-id")
     return _digest(f"{machine} {socket.gethostname()}", 12)
 
 
 @cache
 def _boot() -> str:
-    return _digest(_read("/proc/sys/kernel/random/boot_id") or _ask("sysctl", "-n", "kern.boottime"), 12)
+    return _digest(_read("/proc/sys/kernel/random/boot_id") or _output("sysctl", "-n", "kern.boottime"), 12)
 
 
 def _namespace(pid: int) -> str:
@@ -148,9 +155,9 @@ def _namespace(pid: int) -> str:
 
 
 def _started(pid: int) -> str:
-    """Digest of when a process started; empty when there is none, or it is a zombie."""
+    """Return a digest of a process's start time; empty for a missing process or a zombie."""
     if sys.platform != "linux":
-        return _digest(started, 8) if (started := _ask("ps", "-o", "lstart=", "-p", str(pid))) else ""
+        return _digest(started, 8) if (started := _output("ps", "-o", "lstart=", "-p", str(pid))) else ""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return "" if len(fields) < 20 or fields[0] in "ZX" else _digest(fields[19], 8)
 
@@ -162,7 +169,7 @@ def _read(path: str) -> str:
         return ""
 
 
-def _ask(*command: str) -> str:
+def _output(*command: str) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
@@ -171,10 +178,9 @@ def _ask(*command: str) -> str:
 
 @dataclass(frozen=True)
 class OwnContainer:
-    """One of our containers on the engine."""
+    """A container of this package on the engine."""
 
     id: str
-    """The container's."""
     sandbox_id: str
     state: str
     """`created`, `running`, `exited`, ..."""
@@ -182,45 +188,41 @@ class OwnContainer:
     created: float
     """Seconds since the epoch."""
     labels: Mapping[str, str]
-    """Without our prefix."""
+    """Labels without the package's prefix."""
 
 
 def list_own(labels: Mapping[str, str] | None = None) -> list[OwnContainer]:
-    """All containers of ours, of any owner, that carry these labels (names without our prefix get it).
+    """Return the containers of this package, of any owner, that have all these labels (without the prefix).
 
     Raises:
-        IsolationUnavailableError: no engine answers.
+        IsolationUnavailableError: if no engine answers.
     """
-    wanted = {
-        name if name.startswith(f"{PREFIX}.") else f"{PREFIX}.{name}": value
-        for name, value in (labels or {}).items()
-    }
-    filters = [LABEL_OWNER, *(f"{name}={value}" for name, value in wanted.items())]
+    filters = [LABEL_OWNER, *(f"{name}={value}" for name, value in _with_prefix(labels or {}).items())]
     with engine_errors():
         listed = connect().api.containers(all=True, filters={"label": filters})
-    return [found for container in listed if (found := _own(container)) is not None]
+    return [own for container in listed if (own := _own(container)) is not None]
 
 
 def reap_orphans(*, grace: float = GRACE, clock: Callable[[], float] = time.monotonic) -> list[str]:
-    """Remove the sandboxes of owners that are certainly dead; returns their container ids.
+    """Remove the sandboxes of owners that have certainly ended; return their container ids.
 
-    What was never started or has ended is removed at once. What runs ends when its lease is over,
-    and may be adopted until then: it is removed only when this process saw it ownerless for longer than its
-    lease and `grace`. Containers without our labels, of living owners, or of other machines are left alone.
+    A container that never started or has ended is removed at once. A running one ends with its lease, and may be
+    adopted until then: it is removed only after this process has seen it without a living owner for longer than its
+    lease and `grace`. Containers of other programs, of living owners, or of other machines are not touched.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
+        IsolationUnavailableError: if no engine answers.
     """
     own = list_own()
     remove_left_networks({container.sandbox_id for container in own})
-    found = [container for container in own if container.owner_dead]
-    overdue = _overdue({c.id: c for c in found if c.state in ("running", "paused")}, grace, clock())
-    ended = {c.id for c in found if c.state in ("created", "exited", "dead")}
+    orphans = [container for container in own if container.owner_dead]
+    overdue = _overdue({c.id: c for c in orphans if c.state in ("running", "paused")}, grace, clock())
+    ended = {c.id for c in orphans if c.state in ("created", "exited", "dead")}
     return [container for container in sorted(ended | overdue) if _remove(container)]
 
 
 def reap_in_background() -> None:
-    """Start `reap_orphans` beside the event loop; what goes wrong is logged."""
+    """Start `reap_orphans` in a thread; errors are logged."""
     task = asyncio.get_running_loop().create_task(_reap_quietly())
     _background.add(task)
     task.add_done_callback(_background.discard)
@@ -230,7 +232,7 @@ async def _reap_quietly() -> None:
     try:
         removed = await asyncio.to_thread(reap_orphans)
     except IsolationUnavailableError as error:
-        logger.info("Orphaned sandboxes were not looked for: %s", error)
+        logger.info("Could not look for orphaned sandboxes: %s", error)
     else:
         for container in removed:
             logger.info("Removed the orphaned sandbox %s", container[:12])
@@ -245,28 +247,24 @@ def _own(container: Mapping[str, Any]) -> OwnContainer | None:
     with contextlib.suppress(ValueError):
         created = float(labels.get(LABEL_CREATED, created))
     state = str(container.get("State", ""))
-    given = {name.removeprefix(f"{PREFIX}."): value for name, value in labels.items()}
-    return OwnContainer(container["Id"], labels[LABEL_ID], state, owner.is_dead(), created, given)
+    bare = {name.removeprefix(f"{PREFIX}."): value for name, value in labels.items()}
+    return OwnContainer(container["Id"], labels[LABEL_ID], state, owner.is_dead(), created, bare)
 
 
 def _overdue(running: Mapping[str, OwnContainer], grace: float, now: float) -> set[str]:
-    """Those that this process has known as running without owner for longer than lease and grace."""
+    """Return the ids of containers that this process has seen running for longer than lease and grace."""
+    overdue = set()
     with _first_seen_lock:
-        for container in [*_first_seen]:
-            if container not in running:
-                del _first_seen[container]
-        return {
-            container
-            for container, found in running.items()
-            if now - _first_seen.setdefault(container, now) > _lease(found.labels) + grace
-        }
-
-
-def _lease(labels: Mapping[str, str]) -> float:
-    try:
-        return float(labels.get(LABEL_LEASE.removeprefix(f"{PREFIX}."), DEFAULT_LEASE))
-    except ValueError:
-        return DEFAULT_LEASE
+        for id in [*_first_seen]:
+            if id not in running:
+                del _first_seen[id]
+        for id, container in running.items():
+            lease = DEFAULT_LEASE
+            with contextlib.suppress(ValueError):
+                lease = float(container.labels.get(LABEL_LEASE.removeprefix(f"{PREFIX}."), DEFAULT_LEASE))
+            if now - _first_seen.setdefault(id, now) > lease + grace:
+                overdue.add(id)
+    return overdue
 
 
 def _remove(container: str) -> bool:

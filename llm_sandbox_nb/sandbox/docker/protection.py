@@ -1,4 +1,4 @@
-"""What protects a container, as the kernel inside and the engine outside report it, not as it was asked for."""
+"""Protection of a container, as the kernel inside and the engine outside report, not as requested."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from llm_sandbox_nb.sandbox.network.door import PROXY_ONLY, WAY_OUT
 from llm_sandbox_nb.sandbox.protocol.answers import closed_and_open, disk_limits
 from llm_sandbox_nb.sandbox.seccomp import describe_calls, describe_mode
 
-_NO_LIMIT = 2**60
-"""Control groups of version 1 write 'no limit' as some huge number."""
+_NO_LIMIT_BYTES = 2**60
+"""Larger than any real limit: control groups of version 1 write 'no limit' as a page-rounded 2**63."""
 
 _LIMIT_FILES = ("memory.max", "memory/memory.limit_in_bytes", "pids.max", "pids/pids.max", "cpu.max",
                 "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")  # fmt: skip
 _STATUS, _CONFINEMENT, _INTERFACES = "/proc/1/status", "/proc/1/attr/current", "/proc/net/dev"
 PROBED_FILES = (_STATUS, _CONFINEMENT, _INTERFACES, *(f"/sys/fs/cgroup/{name}" for name in _LIMIT_FILES))
-"""What the executor is asked to read when it is greeted: what the kernel says inside."""
+"""Files of the kernel that the executor reads inside at the greeting."""
 
 
 def read_probe(files: Mapping[str, str | None]) -> dict[str, str]:
-    """`PROBED_FILES`, as the executor gave them, as names and values."""
+    """Parse the texts of `PROBED_FILES` that the executor sent into names and values."""
     status = (line.partition(":") for line in (files.get(_STATUS) or "").splitlines())
     interfaces = (line.partition(":") for line in (files.get(_INTERFACES) or "").splitlines()[2:])
     limits = {name: files.get(f"/sys/fs/cgroup/{name}") for name in _LIMIT_FILES}
@@ -35,28 +35,41 @@ def read_probe(files: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def describe_protection(
-    probe: Mapping[str, str], inspected: Mapping[str, Any], profile: str, tried: Mapping[str, Any]
+    probe: Mapping[str, str], inspected: Mapping[str, Any], profile: str, executor: Mapping[str, Any]
 ) -> Protection:
-    """Put together what the kernel and the engine say.
+    """Combine the reports of the kernel and the engine.
 
     Args:
-        probe: what the kernel says inside; see `read_probe`.
-        inspected: what the engine says of the container.
-        profile: the sandbox's.
-        tried: the executor's greeting: `calls` and `reach`, which it tried before anything else ran, and `disk`.
+        probe: the kernel's values inside; see `read_probe`.
+        inspected: the engine's description of the container.
+        profile: the sandbox's profile.
+        executor: the executor's greeting: `calls` and `reach`, which it tried before anything else ran, and `disk`.
+
+    Raises:
+        ValueError: if a value of the executor is not a number.
     """
     config = inspected.get("HostConfig") or {}
     memory, pids, cpus = _limits(probe, config)
     joined = set((inspected.get("NetworkSettings") or {}).get("Networks") or {config.get("NetworkMode")})
     uid = (probe.get("Uid") or "?").split()[0]
     mask = int(probe.get("CapEff", "0"), 16) | int(probe.get("CapBnd", "0"), 16)
-    calls, open_calls = describe_calls(tried.get("calls"))
-    disk_bytes, files, disk = disk_limits(tried)
-    closed, reached = closed_and_open(tried.get("reach"))
+    calls, open_calls = describe_calls(executor.get("calls"))
+    disk_bytes, files, disk = disk_limits(executor)
+    closed, reached = closed_and_open(executor.get("reach"))
     network = "open" if reached or "private addresses" not in closed else "public"
     if probe.get("interfaces") == "lo" and joined == {"none"}:
-        network = "allow" if tried.get("door") else "none"
-    read_only = bool(config.get("ReadonlyRootfs"))
+        network = "allow" if executor.get("door") else "none"
+    details = {
+        "container": str(inspected.get("Id", ""))[:12],
+        "image": str((inspected.get("Config") or {}).get("Image", "")),
+        "image id": str(inspected.get("Image", "")),
+        "runtime": str(config.get("Runtime", "")),
+        "confinement": probe.get("confinement", ""),
+        "system calls": calls,
+        "closed": ", ".join(closed),
+        "disk": disk,
+        WAY_OUT: PROXY_ONLY if network == "allow" else "",
+    }
     return Protection(
         isolation="docker",
         profile=profile,
@@ -65,13 +78,11 @@ def describe_protection(
         no_new_privileges=probe.get("NoNewPrivs") == "1",
         seccomp=describe_mode(probe),
         network=network,
-        read_only_system=read_only,
+        read_only_system=bool(config.get("ReadonlyRootfs")),
         memory_bytes=memory,
         pids=pids,
         cpus=cpus,
-        details=_details(probe, inspected)
-        | stated({"system calls": calls, "closed": ", ".join(closed), "disk": disk})
-        | ({WAY_OUT: PROXY_ONLY} if network == "allow" else {}),
+        details={name: value for name, value in details.items() if value},
         protects=_protects(network),
         does_not_protect=_does_not_protect(
             uid, network, closed, reached, memory, pids, cpus, disk_bytes, files, open_calls
@@ -84,7 +95,7 @@ def describe_protection(
 def _limits(
     probe: Mapping[str, str], config: Mapping[str, Any]
 ) -> tuple[int | None, int | None, float | None]:
-    """Memory, processes, processors: from the control group inside, else as the engine states them."""
+    """Return bytes of memory, processes, and processors: from the control group inside, else from the engine."""
     memory = _number(
         probe.get("memory.max") or probe.get("memory/memory.limit_in_bytes"), config.get("Memory")
     )
@@ -99,23 +110,7 @@ def _limits(
 
 def _number(text: str | None, otherwise: int | None) -> int | None:
     value = otherwise if not text else int(text) if text.isdigit() else None
-    return value if value and 0 < value < _NO_LIMIT else None
-
-
-def _details(probe: Mapping[str, str], inspected: Mapping[str, Any]) -> dict[str, str]:
-    found = {
-        "container": str(inspected.get("Id", ""))[:12],
-        "image": str((inspected.get("Config") or {}).get("Image", "")),
-        "image id": str(inspected.get("Image", "")),
-        "runtime": str((inspected.get("HostConfig") or {}).get("Runtime", "")),
-        "confinement": probe.get("confinement", ""),
-    }
-    return stated(found)
-
-
-def stated(details: Mapping[str, str]) -> dict[str, str]:
-    """Without those of which nothing is known."""
-    return {name: value for name, value in details.items() if value}
+    return value if value and 0 < value < _NO_LIMIT_BYTES else None
 
 
 def _protects(network: str) -> str:
@@ -141,16 +136,16 @@ def _does_not_protect(
     files: int | None,
     open_calls: list[str],
 ) -> str:
-    gaps = ["The kernel is shared, so a hole in it is a way out"]
+    gaps = ["The kernel is shared, so a vulnerability of it is a way out"]
     gaps += [f"the kernel's {name} can be used" for name in open_calls]
     if uid == "0":
         gaps.append("root inside is the engine's root there, with few capabilities")
     if network == "public":
-        gaps.append("it can send what it knows to any place on the internet")
+        gaps.append("the model can send data to any server on the internet")
         if "the host's other addresses" not in closed:
             gaps.append("public addresses of the engine's machine are not known here, and not closed")
     if network == "allow":
-        gaps.append("what it sends to an allowed host is not looked at")
+        gaps.append("data that the model sends to an allowed host is not checked")
     if network == "open":
         gaps.append(
             "the network is not safe: the internet and the local network can be reached, and what this machine serves"

@@ -1,7 +1,7 @@
-"""Sandboxes that are containers: starting one, adopting one, ending one.
+"""Sandboxes in containers: start, adopt and end them.
 
-The executor is the container's first process and is spoken to over its stdin and stdout, attached before it
-starts. Nothing of the host is mounted, so an engine on another machine does as well.
+The executor is the container's first process. This process attaches to its stdin and stdout before the container
+starts. No file of the host is mounted, so the engine may be on another machine.
 """
 
 from __future__ import annotations
@@ -51,19 +51,25 @@ from llm_sandbox_nb.sandbox.errors import (
     SandboxLostError,
 )
 from llm_sandbox_nb.sandbox.network.door import DOOR_PORT
-from llm_sandbox_nb.sandbox.options import SandboxOptions, site_environment, stated_addresses
+from llm_sandbox_nb.sandbox.options import (
+    ROOT_ENVIRONMENT,
+    SYSTEM_PATH,
+    SandboxOptions,
+    site_environment,
+    stated_addresses,
+)
 from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, StreamTransport
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
 __all__ = ["adopt", "list_own", "reap_orphans", "resource_usage", "start", "why_unavailable"]
-"""What the registry calls: see `open.AdoptingImplementation`."""
+"""Functions of `open.AdoptingImplementation`."""
 
 START_TIMEOUT = 60.0
-"""Seconds until the program inside must have answered."""
+"""Seconds until the executor must have answered the greeting."""
 START_ATTEMPTS = 3
-"""How often a start is tried while other processes make and remove the shared network."""
-_NOT_YET_KNOWN = Protection("docker", "", "", (), False, "", "", False, None, None, None)
+"""Maximum number of starts while other processes make and remove the shared network."""
+_UNKNOWN_PROTECTION = Protection("docker", "", "", (), False, "", "", False, None, None, None)
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +92,7 @@ def resource_usage(sandbox: Sandbox) -> ResourceUsage:
     (listed,) = client.api.containers(all=True, size=True, filters={"id": inspected["Id"]})
     memory = memory_peak_of_container(inspected["State"]["Pid"], inspected["Id"])
     if memory is None:
-        # Engines whose kernels have the first version of control groups know it themselves.
+        # Engines on kernels with version 1 of the control groups report the peak.
         memory = client.api.stats(container, stream=False, one_shot=True)["memory_stats"].get("max_usage")
     return ResourceUsage(memory, listed.get("SizeRw", 0))
 
@@ -94,17 +100,12 @@ def resource_usage(sandbox: Sandbox) -> ResourceUsage:
 async def start(
     options: SandboxOptions, *, labels: Mapping[str, str] | None = None, lease: float = LEASE
 ) -> ChannelSandbox:
-    """Start a sandbox in a container of its own.
-
-    Args:
-        options: what is asked for.
-        labels: more labels for the container, by which `list_own` finds it again.
-        lease: seconds without a sign of life from this process after which the sandbox ends.
+    """Start a sandbox in a new container, which ends `lease` seconds after the last sign of this process.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
-        ImageError: the image is not there, or has no bash or python3.
-        SandboxError: the engine refuses.
+        IsolationUnavailableError: if no engine answers.
+        ImageError: if the image is missing, or has no bash or python3.
+        SandboxError: if the engine refuses.
     """
     settings = _settings(options, labels or {})
     for attempts_left in reversed(range(START_ATTEMPTS)):
@@ -135,12 +136,12 @@ async def _start_once(settings: ContainerSettings, ca_bundle: Path | None, lease
 
 
 async def adopt(container_id: str, *, lease: float = LEASE) -> ChannelSandbox:
-    """Take over a sandbox that runs and whose owner is gone, with its shell, processes and files.
+    """Take over a running sandbox whose owner has ended, with its shell, processes and files.
 
     Raises:
-        IsolationUnavailableError: no engine answers.
-        SandboxLostError: it has ended meanwhile.
-        SandboxError: it is none of ours, or its owner lives.
+        IsolationUnavailableError: if no engine answers.
+        SandboxLostError: if the sandbox has ended meanwhile.
+        SandboxError: if the container is not managed by this package, or its owner may still be running.
     """
     container = await in_thread(take_over, container_id)
     sandbox = await _attached(container, lease)
@@ -171,7 +172,7 @@ def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSe
 
 
 async def _created(settings: ContainerSettings, ca_bundle: Path | None, lease: float) -> Container:
-    """Make the container. When this task is cancelled, what is made is removed, also without a loop."""
+    """Make the container. If this task is cancelled, the container is removed, even if the event loop has ended."""
     lock = threading.Lock()
     made: list[Container] = []
     cancelled = False
@@ -198,7 +199,7 @@ async def _created(settings: ContainerSettings, ca_bundle: Path | None, lease: f
 async def _attached(
     container: Container, lease: float, *, hello: Mapping[str, Any] | None = None
 ) -> ChannelSandbox:
-    """A sandbox that is connected to the container and not yet greeted; without `hello` it is adopted."""
+    """Return a sandbox that is connected to the container, but not greeted; without `hello`, the sandbox is adopted."""
     client = connect()
     reader, writer = await attach(find_endpoint(), client.api.api_version, container.id)
     transport = StreamTransport(reader, writer)
@@ -208,34 +209,35 @@ async def _attached(
 
     def why_ended() -> str:
         last = reader.stderr.splitlines()[-1:]
-        return f"it said: {last[0][:200]}" if last else "the container was removed, or the engine stopped"
+        return (
+            f"its last message: {last[0][:200]}"
+            if last
+            else "the container was removed, or the engine stopped"
+        )
 
     channel.why_ended = why_ended
     common: dict[str, Any] = {
         "id": container.sandbox_id,
         "directories": container.directories,
-        "protection": _NOT_YET_KNOWN,
+        "protection": _UNKNOWN_PROTECTION,
         "kill": lambda: _end(container.id),
         "hello": {"lease": lease, "files": list(PROBED_FILES), "reach": True, **(hello or {})},
     }
     uid = PROFILES[container.profile].uid
     if uid == 0:
         sandbox = ChannelSandbox(channel, **common)
-        # The engine leaves a trace in the times of the container's top folder, which only root can put back.
+        # The engine changes the times of the container's top folder, which only root can restore.
         sandbox.deliver = partial(put_file, container.id)
         return sandbox
     return AdministeredSandbox(
-        channel,
-        own_names=(str(uid),),
-        administrator=lambda: _start_administrator(container.id),
-        **common,
+        channel, own_names=(str(uid),), administrator=lambda: _start_administrator(container.id), **common
     )
 
 
 async def _start_and_greet(
     sandbox: ChannelSandbox, container: Container, settings: ContainerSettings
 ) -> None:
-    """Start the container; the program in it answers before the engine has reported that it runs."""
+    # Both at once: the executor answers before the engine reports that the container runs.
     greeting = asyncio.ensure_future(_greet(sandbox, settings.image))
     try:
         await in_thread(start_container, container.id, settings.image)
@@ -254,29 +256,32 @@ async def _start_and_greet(
 
 
 async def _greet(sandbox: ChannelSandbox, image: str) -> None:
-    """Wait for the executor; explain why an image is unfit."""
+    """Greet the executor.
+
+    Raises:
+        ImageError: if the image lacks bash or python3.
+        SandboxLostError: if the executor does not answer for another reason.
+    """
     try:
         await sandbox.start(timeout=START_TIMEOUT)
     except SandboxLostError as error:
-        found = await in_thread(check_image, image)
-        if not found.usable:
-            raise ImageError(found.problem) from error
+        check = await in_thread(check_image, image)
+        if not check.usable:
+            raise ImageError(check.problem) from error
         raise
     if not sandbox.executor.get("bash"):
         raise ImageError(unusable(image, ["bash"]))
 
 
 def _protection(sandbox: ChannelSandbox, inspected: Mapping[str, Any], profile: str) -> Protection:
-    """What is in force, as the kernel reported it before anything else ran, and as the engine reports it."""
     try:
         probe = read_probe(sandbox.executor.get("files") or {})
         return describe_protection(probe, inspected, profile, sandbox.executor)
     except ValueError as error:
-        raise sandbox.broke_protocol(ProtocolError("it reports a kernel that there is not")) from error
+        raise sandbox.broke_protocol(ProtocolError("its report of the kernel is invalid")) from error
 
 
 async def _end(container: str) -> None:
-    """Remove the container. Without an engine that fails; the container ends when its lease is over."""
     try:
         await in_thread(remove_container, container)
     except IsolationUnavailableError as error:
@@ -285,17 +290,11 @@ async def _end(container: str) -> None:
         )
 
 
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root"}
-
-
 async def _start_administrator(container: str) -> tuple[Channel, Callable[[], Awaitable[None]]]:
-    """Start a second executor, root inside, for `exec(user=...)` in a container whose model is an ordinary user.
-
-    It keeps, of all rights, those that root has in the profile `standard`.
+    """Start a second executor for `exec(user=...)`, root inside with the rights of the profile `standard`.
 
     Raises:
-        SandboxLostError: the container or the engine is gone.
+        SandboxLostError: if the container or the engine is gone.
     """
     client = await in_thread(connect)
     reader, writer = await attach_exec(
@@ -309,14 +308,15 @@ async def _start_administrator(container: str) -> tuple[Channel, Callable[[], Aw
 
 
 def _create_administrator(container: str) -> str:
-    """As root it gets the container's rights, of which the model's processes have none."""
-    with lost_errors("its container is gone"):
+    """Create the exec of the administrator; return its id. User 0 has the container's capabilities."""
+    with lost_errors():
         client = connect()
         inspected = client.api.inspect_container(container)
-        # The container's own, but folders that only root writes come first where programs are searched.
         pairs = (entry.partition("=") for entry in inspected["Config"].get("Env") or [])
-        environment = {name: value for name, _, value in pairs} | _ROOT_ENVIRONMENT
-        environment["PATH"] = ":".join(filter(None, (_SYSTEM_PATH, environment.get("PATH"))))
+        environment = {name: value for name, _, value in pairs}
+        # First the folders that only root can write: the image's PATH may name others.
+        path = ":".join(filter(None, (SYSTEM_PATH, environment.get("PATH"))))
+        environment |= {**ROOT_ENVIRONMENT, "PATH": path}
         made: dict[str, Any] = client.api.exec_create(
             container,
             bootstrap_argv(steps=[keep_only(ROOT_INSIDE), load_filter()]),
@@ -329,4 +329,4 @@ def _create_administrator(container: str) -> str:
 
 
 async def _nothing_to_kill() -> None:
-    """It ends when its connection does, and at the latest with the container."""
+    """Do nothing: the administrator ends with the connection, and at the latest with the container."""

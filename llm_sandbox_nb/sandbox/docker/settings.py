@@ -1,4 +1,4 @@
-"""What a container of ours is started with: profile, limits, network, labels. Nothing is started here."""
+"""Settings of a container (profile, limits, network, labels) and the arguments that follow from them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 Network = Literal["none", "public", "open"]
 
 STANDARD_CAPABILITIES = tuple(name.removeprefix("CAP_") for name in ROOT_INSIDE)
-"""What apt and pip need as root: to own, read and replace files of others, to become `_apt` and end it."""
+"""Capabilities that apt and pip need as root: to own, read and replace files of others, to become and kill `_apt`."""
 
-_OWN_FOLDERS = """
+_MAKE_FOLDERS = """
 import os
 for path in %r:
     os.makedirs(path, exist_ok=True)
     os.chown(path, %d, %d)
 """
-TO_CLOSE_NETWORK = ("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
-CPU_PERIOD = 100_000
-"""Microseconds."""
-OPEN_FILES = 16_384
-FILE_BYTES = 16 * 1024**3
-"""Largest single file, so that one endless file cannot fill the engine's disk."""
+NETWORK_CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
+"""Capabilities that `executor.firewall.close_network` needs."""
+CPU_PERIOD_US = 100_000
+MAX_OPEN_FILES = 16_384
+MAX_FILE_BYTES = 16 * 1024**3
+"""Maximum size of one file, so that an endless file cannot fill the engine's disk."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Who the model is inside, and what it may do."""
+    """The model's user inside, and the rights of this user."""
 
     uid: int
     home: str
@@ -53,29 +53,29 @@ PROFILES: Mapping[str, Profile] = {
 
 @dataclass(frozen=True)
 class ContainerSettings:
-    """All that decides how a container of ours is made."""
+    """Settings of a container."""
 
     image: str
     profile: str = "standard"
     network: Network | None = None
     door: int = 0
-    """Where its door listens inside, if it has one: see `executor/door.py`."""
+    """Port inside at which the door listens, see `executor/door.py`; 0 for no door."""
     limits: Limits = field(default_factory=Limits)
     directories: Directories = field(default_factory=Directories)
     environment: Mapping[str, str] = field(default_factory=dict)
     stays_open: tuple[tuple[str, int], ...] = ()
-    """Addresses and ports that are reached even where the network around them is closed."""
+    """Addresses and ports that stay reachable where the network around them is closed."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """More labels, each under our prefix; what a manager uses to find its sandboxes again."""
+    """Further labels, to which the package's prefix is added, by which a manager finds sandboxes."""
 
     @property
     def profile_values(self) -> Profile:
-        """The profile itself."""
+        """The profile's user, capabilities and network."""
         return PROFILES[self.profile]
 
     @property
     def chosen_network(self) -> Network:
-        """The network in the end: what was asked for, else the profile's."""
+        """The requested network, else the profile's."""
         return self.network or self.profile_values.network
 
 
@@ -87,12 +87,12 @@ def container_arguments(
     *,
     quota: bool = False,
 ) -> dict[str, Any]:
-    """The arguments of docker-py's `create_container`. `argv` becomes process 1, with nothing in between.
+    """Return the arguments of docker-py's `create_container`.
 
-    `quota`: the engine's storage can bound what the container writes.
+    The container starts as root, with a few more rights than root has in `standard`. Its first steps drop these rights,
+    in `strict` all of them (see `first_steps`). Afterwards only `exec(user=...)` from outside has them.
 
-    It starts as root, with a few more rights than root has in `standard`. Before anything else it gives up these, in
-    `strict` all of them (see `first_steps`); only `exec(user=...)` from outside has them then.
+    `argv` is the command of process 1. `quota` is True if the engine's storage can limit the files of a container.
     """
     network_mode, networking = network_arguments(settings.chosen_network, labels.get(LABEL_ID, ""))
     return {
@@ -100,11 +100,18 @@ def container_arguments(
         "command": argv,
         "entrypoint": [],
         "user": "0:0",
-        "environment": container_environment(settings),
+        "environment": {
+            "HOME": settings.profile_values.home,
+            "EMAIL": GIT_EMAIL,
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "DEBIAN_FRONTEND": "noninteractive",
+            **settings.environment,
+        },
         "working_dir": "/",
         "hostname": "sandbox",
         "stdin_open": True,
-        # Else docker-py also sets StdinOnce, and the sandbox would end with its owner's connection.
+        # Without this, docker-py also sets StdinOnce, and the sandbox would end with its owner's connection.
         "detach": True,
         "tty": False,
         "labels": dict(labels),
@@ -115,10 +122,10 @@ def container_arguments(
 
 
 def first_steps(settings: ContainerSettings, closing: Mapping[str, Any]) -> list[str]:
-    """What the first program does with root's rights, and how it gives them up, before anything else.
+    """Return the Python programs that process 1 runs first, as root, before the executor serves.
 
-    It closes what `closing` orders of the network (see `host_network.closing_order`), owns the profile's folders and
-    becomes its user (images of others have no such user, and no such folders), and loads the system-call filter.
+    They close the network as `closing` orders (see `host_network.closing_order`), drop rights or become the profile's
+    user, and load the system-call filter.
     """
     profile = settings.profile_values
     steps = []
@@ -128,22 +135,10 @@ def first_steps(settings: ContainerSettings, closing: Mapping[str, Any]) -> list
     if profile.uid == 0:
         steps.append(keep_only(ROOT_INSIDE))
     else:
-        folders = _OWN_FOLDERS % ([profile.home, settings.directories.root], profile.uid, profile.uid)
+        # Images of others have neither these folders nor this user.
+        folders = _MAKE_FOLDERS % ([profile.home, settings.directories.root], profile.uid, profile.uid)
         steps += [folders, become_user(profile.uid)]
     return [*steps, load_filter()]
-
-
-def container_environment(settings: ContainerSettings) -> dict[str, str]:
-    """Variables of everything inside: none of this process's own."""
-    profile = settings.profile_values
-    return {
-        "HOME": profile.home,
-        "EMAIL": GIT_EMAIL,
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-        "DEBIAN_FRONTEND": "noninteractive",
-        **settings.environment,
-    }
 
 
 def _host_config(
@@ -152,34 +147,29 @@ def _host_config(
     from llm_sandbox_nb.sandbox.docker.api import LogConfig, Ulimit
 
     limits = settings.limits
-    # What the first steps need beside what root keeps; all of it is given up at their end.
-    preparing = (*TO_BECOME, *(() if settings.chosen_network == "none" else TO_CLOSE_NETWORK))
+    # Rights of the first steps in addition to those that root keeps.
+    preparing = (*TO_BECOME, *(() if settings.chosen_network == "none" else NETWORK_CAPABILITIES))
     config: dict[str, Any] = client.api.create_host_config(
         auto_remove=True,
         cap_drop=["ALL"],
-        cap_add=sorted(
-            {
-                *STANDARD_CAPABILITIES,
-                *(name.removeprefix("CAP_") for name in preparing),
-            }
-        ),
+        cap_add=sorted({*STANDARD_CAPABILITIES, *(name.removeprefix("CAP_") for name in preparing)}),
         security_opt=["no-new-privileges:true"],
         network_mode=network_mode,
         mem_limit=limits.memory_bytes,
         memswap_limit=limits.memory_bytes,
         pids_limit=limits.pids,
-        # Not `nano_cpus`: engines refuse more of those than they have processors.
-        cpu_period=CPU_PERIOD if limits.cpus else None,
-        cpu_quota=int(limits.cpus * CPU_PERIOD) if limits.cpus else None,
+        # Not `nano_cpus`: engines refuse a number above that of their processors.
+        cpu_period=CPU_PERIOD_US if limits.cpus else None,
+        cpu_quota=int(limits.cpus * CPU_PERIOD_US) if limits.cpus else None,
         ulimits=[
-            Ulimit(name="nofile", soft=OPEN_FILES, hard=OPEN_FILES),
-            Ulimit(name="fsize", soft=FILE_BYTES, hard=FILE_BYTES),
+            Ulimit(name="nofile", soft=MAX_OPEN_FILES, hard=MAX_OPEN_FILES),
+            Ulimit(name="fsize", soft=MAX_FILE_BYTES, hard=MAX_FILE_BYTES),
             Ulimit(name="core", soft=0, hard=0),
         ],
         log_config=LogConfig(type=LogConfig.types.NONE),
         ipc_mode="private",
-        # In memory, so the limit of that holds; the engine's own 64 MB are too few for data loaders.
-        shm_size=limits.memory_bytes or FILE_BYTES,
+        # These files count as memory and have its limit. The engine's default of 64 MB is too small for data loaders.
+        shm_size=limits.memory_bytes or MAX_FILE_BYTES,
         storage_opt={"size": str(limits.disk_bytes)} if quota and limits.disk_bytes else None,
         init=False,
     )

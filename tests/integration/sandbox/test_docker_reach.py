@@ -358,7 +358,7 @@ def test_what_cannot_be_closed_is_said(
     listener: tuple[int, list[socket.socket]], bridge: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with an engine or a kernel that has no filter of packets for containers."""
-    monkeypatch.setattr(settings, "TO_CLOSE_NETWORK", ())
+    monkeypatch.setattr(settings, "NETWORK_CAPABILITIES", ())
     port, sockets = listener
     order = {"hosts": [(one, port) for one in gateways(bridge)], "token": secrets.token_hex(8)}
 

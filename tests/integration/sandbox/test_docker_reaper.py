@@ -17,7 +17,7 @@ import pytest
 from docker_help import bystander, docker_box
 from support import run, until
 
-from llm_sandbox_nb.sandbox.bootstrap import PATIENCE
+from llm_sandbox_nb.sandbox.bootstrap import SOURCE_TIMEOUT
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.images import SLIM_IMAGE
 from llm_sandbox_nb.sandbox.docker.ownership import (
@@ -35,7 +35,7 @@ LEASE = 2.0
 
 OWNER = textwrap.dedent("""
     import asyncio, sys
-    from llm_sandbox_nb.sandbox.bootstrap import PATIENCE
+    from llm_sandbox_nb.sandbox.bootstrap import SOURCE_TIMEOUT
     from llm_sandbox_nb.sandbox.docker import container
     from llm_sandbox_nb.sandbox.docker import sandbox as docker
     from llm_sandbox_nb.sandbox.docker.engine import connect
@@ -51,7 +51,7 @@ OWNER = textwrap.dedent("""
         docker.start_container = pause
     if stage == "half":
         whole = container.bootstrap_argv
-        changed = lambda **how: [word.replace(f"alarm({PATIENCE})", "alarm(4)") for word in whole(**how)]
+        changed = lambda **how: [word.replace(f"alarm({SOURCE_TIMEOUT})", "alarm(4)") for word in whole(**how)]
         assert changed() != whole()
         container.bootstrap_argv = changed
         source = docker.executor_source()
@@ -161,7 +161,7 @@ def test_killed_while_the_executor_goes_in(token: str) -> None:
     owner, _ = start_owner(token, "half")
     kill(owner)
     assert [found.state for found in list_own({"test": token})] == ["running"]
-    assert PATIENCE <= 45
+    assert SOURCE_TIMEOUT <= 45
     until_gone(token)
 
 
@@ -225,13 +225,13 @@ def test_what_cannot_be_adopted(token: str) -> None:
         await adopt_docker_sandbox(container)
 
     owner, container = start_owner(token, "running")
-    with pytest.raises(SandboxError, match="belongs to a process that may live"):
+    with pytest.raises(SandboxError, match="belongs to a process that may still be running"):
         run(adopt(container))
     kill(owner)
     until_gone(token, reaping=True)
     with pytest.raises(SandboxLostError, match="gone"):
         run(adopt(container))
-    with bystander(image=SLIM_IMAGE) as other, pytest.raises(SandboxError, match="is no sandbox of"):
+    with bystander(image=SLIM_IMAGE) as other, pytest.raises(SandboxError, match="is not a sandbox of"):
         run(adopt(other.id))
 
 

@@ -16,7 +16,11 @@ from support import KEPT_PIDS, require, until
 
 from llm_sandbox_nb.sandbox import leftover_folders
 from llm_sandbox_nb.sandbox.bubblewrap.limits import find_groups
-from llm_sandbox_nb.sandbox.leftover_folders import TEMPORARY, TemporaryFolder, remove_temporary_folders
+from llm_sandbox_nb.sandbox.leftover_folders import (
+    TEMPORARY_PREFIX,
+    TemporaryFolder,
+    remove_temporary_folders,
+)
 from llm_sandbox_nb.server.managed_sandbox import Opener
 
 pytestmark = pytest.mark.engine
@@ -87,7 +91,7 @@ def test_what_a_killed_owner_leaves_is_removed(
         victim.wait()
         victim.stdout.close()
         KEPT_PIDS.discard(victim.pid)
-    assert any(name.startswith(TEMPORARY) for name in left_by(victim.pid, temporary))  # the canary
+    assert any(name.startswith(TEMPORARY_PREFIX) for name in left_by(victim.pid, temporary))  # the canary
     for folder in temporary.glob("llm-sandbox-history-*"):
         os.utime(folder, (1000, 1000))  # a young one may be about to be locked
 
@@ -104,14 +108,14 @@ def test_empty_folders_of_earlier_versions_go_and_no_others(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     names = ("old-empty", "old-full", "new-empty")
     for name in names:
-        (tmp_path / f"{TEMPORARY}{name}").mkdir()
-    (tmp_path / f"{TEMPORARY}old-full/file").write_text("kept")
+        (tmp_path / f"{TEMPORARY_PREFIX}{name}").mkdir()
+    (tmp_path / f"{TEMPORARY_PREFIX}old-full/file").write_text("kept")
     (tmp_path / "other").mkdir()
-    for name in (f"{TEMPORARY}old-empty", f"{TEMPORARY}old-full", "other"):
-        os.utime(tmp_path / name, (time.time() - leftover_folders._OLD - 10,) * 2)
+    for name in (f"{TEMPORARY_PREFIX}old-empty", f"{TEMPORARY_PREFIX}old-full", "other"):
+        os.utime(tmp_path / name, (time.time() - leftover_folders._MIN_AGE_SECONDS - 10,) * 2)
     with TemporaryFolder() as living:
         os.utime(living, (1000, 1000))
         remove_temporary_folders()
         assert living.is_dir()
-    left = sorted(path.name.removeprefix(TEMPORARY) for path in tmp_path.iterdir())
+    left = sorted(path.name.removeprefix(TEMPORARY_PREFIX) for path in tmp_path.iterdir())
     assert left == ["new-empty", "old-full", "other"]

@@ -108,7 +108,7 @@ def test_limits_are_read_back(strong_isolation: str) -> None:
 @pytest.mark.usefixtures("bubblewrap_engine")
 @pytest.mark.parametrize("root", ["relative", "/", "/usr/work", "/etc", "/testbed/../usr"])
 def test_the_working_directory_cannot_hide_the_system(root: str) -> None:
-    with pytest.raises(ValueError, match="will not do"):
+    with pytest.raises(ValueError, match="cannot be used"):
         support.run(open_and_close("bubblewrap", directories=Directories(root)))
 
 

@@ -19,7 +19,7 @@ from llm_sandbox_nb.sandbox import process
 from llm_sandbox_nb.sandbox.contract import Directories
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
 from llm_sandbox_nb.sandbox.open import open_sandbox
-from llm_sandbox_nb.sandbox.process import PASSED_ON
+from llm_sandbox_nb.sandbox.process import INHERITED_VARIABLES
 
 pytestmark = [pytest.mark.own_sandbox, pytest.mark.isolations("process")]
 
@@ -58,7 +58,16 @@ async def test_only_the_allow_list_goes_in(box: Any) -> None:
     by_exec = (await box.exec(["env"])).stdout.decode()
     assert "canary" not in by_shell + by_exec
     names = {line.partition("=")[0] for line in by_exec.splitlines()}
-    assert names <= {*PASSED_ON, "HOME", "TMPDIR", "USER", "LOGNAME", "EMAIL", "LLM_SANDBOX_ID", "MINE"}
+    assert names <= {
+        *INHERITED_VARIABLES,
+        "HOME",
+        "TMPDIR",
+        "USER",
+        "LOGNAME",
+        "EMAIL",
+        "LLM_SANDBOX_ID",
+        "MINE",
+    }
     assert "MINE=é b" in by_exec
     assert by_shell.splitlines()[-1].startswith(str(Path(box.directories.root).parent))
 
@@ -68,9 +77,9 @@ def test_a_program_without_an_environment_is_not_waited_for() -> None:
     with subprocess.Popen(["sleep", "infinity"], env={}) as bare:
         arguments = Path(f"/proc/{bare.pid}/cmdline")
         until(lambda: arguments.read_bytes())  # it is between two programs for a moment itself
-        begins = process._begins(bare.pid)
+        begins = process._is_starting(bare.pid)
         bare.kill()
-    assert (begins, process._begins(bare.pid)) == (False, False)
+    assert (begins, process._is_starting(bare.pid)) == (False, False)
 
 
 async def test_nothing_is_left() -> None:
@@ -96,7 +105,7 @@ async def test_nothing_is_left() -> None:
 
 def test_a_process_that_just_begins_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """While it changes into its program, its environment reads as empty."""
-    started = subprocess.Popen(["sleep", "infinity"], env={process._MARK: "begins"})
+    started = subprocess.Popen(["sleep", "infinity"], env={process._ID_VARIABLE: "begins"})
     looks, environ = [0], process._environ
 
     def at_first_empty(pid: int) -> list[bytes]:
@@ -104,7 +113,7 @@ def test_a_process_that_just_begins_is_found_too(monkeypatch: pytest.MonkeyPatch
         return [b""] if pid == started.pid and looks[0] <= 3 else environ(pid)
 
     monkeypatch.setattr(process, "_environ", at_first_empty)
-    monkeypatch.setattr(process, "_begins", lambda pid: pid == started.pid and looks[0] <= 3)
+    monkeypatch.setattr(process, "_is_starting", lambda pid: pid == started.pid and looks[0] <= 3)
     process._kill_marked("begins")
     assert started.wait(60) == -signal.SIGKILL
 

@@ -32,7 +32,7 @@ def test_nothing_of_a_task_reaches_the_next(engine: str) -> None:
     found, expected, pool = run(after_each(require(engine), FIRST), 200)
     assert_as_new(found, expected)
     assert (pool.opened, pool.reused) == (2, 2 * len(FIRST) - 1), pool.not_reused
-    assert list(pool.not_reused) == ["A task has changed what no checkpoint covers: shared memory."]
+    assert list(pool.not_reused) == ["A task has changed state that no checkpoint covers: shared memory."]
 
 
 @pytest.mark.campaign

@@ -155,7 +155,7 @@ def test_a_process_is_moved_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     group.add(4242)
     (folder,) = tmp_path.iterdir()
     assert (folder / "cgroup.procs").read_text() == "4242"
-    assert group.entrances == (folder / "cgroup.procs",)
+    assert group.process_files == (folder / "cgroup.procs",)
 
 
 def test_only_groups_of_dead_owners_are_taken_away(tmp_path: Path) -> None:

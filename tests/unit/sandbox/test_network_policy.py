@@ -108,7 +108,7 @@ def test_options_that_contradict_each_other() -> None:
     assert SandboxOptions.from_json(sent.to_json()) == sent
     for given, words in [
         ({"isolation": "process", "network": "allow"}, "cannot hold a list of allowed hosts"),
-        ({"network": "none", "allow": ("pypi",)}, "say network='allow'"),
+        ({"network": "none", "allow": ("pypi",)}, "use network='allow'"),
         ({"network": "allow", "proxy": "http://p"}, "leave the option proxy out"),
         ({"secrets": {"KEY": ("10.0.0.1",)}}, "A secret is NAME=host"),
     ]:

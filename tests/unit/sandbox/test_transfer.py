@@ -103,7 +103,7 @@ def test_a_tree_arrives(tmp_path_factory, tree):
 
 def test_what_may_come_has_a_bound(monkeypatch):
     """So much content, and so much for names and headers."""
-    monkeypatch.setattr(transfer, "OVERHEAD", 100)
+    monkeypatch.setattr(transfer, "MAX_OVERHEAD_BYTES", 100)
     with Spool(2048) as spool:
         spool.take(Kind.STDOUT, bytes(2048 + 2 + 100))
         assert len(spool.content().read()) == 2150
@@ -433,7 +433,7 @@ def test_a_large_file_and_a_linked_folder_are_planned(tmp_path, monkeypatch):
 
 def test_no_link_is_taken_from_a_sandbox(tmp_path):
     stream = record(LINK, b"l") + chunked(b"/etc/passwd") + record(THE_END, b"")
-    with pytest.raises(TransferError, match="holds something that is none"):
+    with pytest.raises(TransferError, match="contains an entry of an unknown kind"):
         receive_tree(io.BytesIO(stream), tmp_path / "target", 10**6)
     assert everything(tmp_path / "target") == {}
 
@@ -465,7 +465,7 @@ def test_a_hard_link_is_never_one_to_a_file_that_was_there(tmp_path, first):
         path.write_text("precious")
     (target / "l").symlink_to("mine")
     told = receive(target, file(b"a"), same(b"b", first), same(b"c", b"a"))
-    assert told == ["b was left out: it is said to be a file that did not come."]
+    assert told == ["b was left out: it is a second name of a file that was not sent."]
     assert not (target / "b").exists()
     assert (target / "c").read_bytes() == b"content"
     assert (target / "mine").stat().st_nlink == (target / "sub/mine").stat().st_nlink == 1
@@ -482,7 +482,7 @@ def test_a_hard_link_replaces_no_link_and_no_folder_and_may_come_twice(tmp_path)
     )  # fmt: skip
     assert told == [
         "l was left out: a link is in its place.",
-        "folder was left out: something that is no file is in its place.",
+        "folder was left out: something other than a file is in its place.",
         "../up was left out: its name leads elsewhere.",
     ]
     assert sorted(path.name for path in target.iterdir()) == ["a", "b", "folder", "l", "old"]
@@ -513,7 +513,7 @@ def test_a_file_that_became_a_pipe_after_it_was_planned_does_not_hold_up(tmp_pat
     plan = plan_upload(tmp_path / "source")
     (tmp_path / "source/f").unlink()
     os.mkfifo(tmp_path / "source/f")
-    with pytest.raises(TransferError, match="became something else than a file"):
+    with pytest.raises(TransferError, match="is not a file any more"):
         run(gathered(plan))
     (tmp_path / "source/f").unlink()
     with pytest.raises(TransferError, match="No such file"):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from llm_sandbox_nb.sandbox.terminal import TYPED_AHEAD
+from llm_sandbox_nb.sandbox.terminal import MAX_TYPED_BYTES
 from llm_sandbox_nb.server.sockets import REPORT
 
 REPORTS = [
@@ -34,5 +34,5 @@ def test_a_key_or_a_paste(text: str) -> None:
 def test_a_long_paste_is_told_at_once(start: str) -> None:
     began = time.process_time()
     for filler in ("1", "1;", "\x1b["):
-        assert not REPORT.fullmatch(start + filler * (TYPED_AHEAD // len(filler)))
+        assert not REPORT.fullmatch(start + filler * (MAX_TYPED_BYTES // len(filler)))
     assert time.process_time() - began < 5
