@@ -1,4 +1,4 @@
-"""Errors of a run: it cannot start, it cannot be controlled, it failed."""
+"""Errors of a run: cannot start, cannot be controlled, failed."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from llm_sandbox_nb.trajectory.events import StopReason
 
 
 class InputError(OneSentence, ValueError):
-    """The run cannot start: an empty task, a missing file, an invalid prompt configuration.
+    """Error for a run that cannot start: an empty task, a missing file, an invalid prompt configuration.
 
-    Nothing was started or written. The message is one sentence that says what to do.
+    Nothing was started or written. The message is one sentence with advice.
     """
 
 
 class ControlError(OneSentence, RuntimeError):
-    """There is nothing to control, or the decision is invalid. The message is one sentence."""
+    """Error for an invalid decision, or a run that cannot be controlled any more. The message is one sentence."""
 
 
-class StopRun(Exception):  # noqa: N818 - it is not an error
-    """The run is over. `error` is one sentence when the reason is a failure."""
+class StopRun(Exception):  # noqa: N818 - not an error
+    """Signal that the run is over. `error` is one sentence if the reason is a failure."""
 
     def __init__(self, reason: StopReason, error: str | None = None) -> None:
         super().__init__(reason)
@@ -30,7 +30,7 @@ class StopRun(Exception):  # noqa: N818 - it is not an error
 
 
 class RunError(OneSentence, Exception):
-    """The model, the sandbox or this program failed. `run` is the `Run` with everything recorded so far."""
+    """Error for a failure of the model, the sandbox or this program during a run."""
 
     def __init__(self, message: str, run: Any) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class RunError(OneSentence, Exception):
         """The `Run`, with everything that was recorded until then."""
 
     def _render_traceback_(self) -> list[str]:
-        """The sentence; below what a function of the user's, or a bug, has raised."""
+        """Return the sentence, after the traceback of an exception from a user's function or from a bug."""
         cause = self.__cause__
-        own = cause is None or isinstance(cause, OneSentence)
-        return [*([] if own else traceback.format_exception(cause)), *super()._render_traceback_()]
+        expected = cause is None or isinstance(cause, OneSentence)
+        return [*([] if expected else traceback.format_exception(cause)), *super()._render_traceback_()]

@@ -146,7 +146,6 @@ class Session:
         return RunError(_not_written(error, self.recorder.folder), self.record)
 
     async def rewind(self, move: Move[T]) -> T:
-        """See `RunControl.rewind`."""
         return await self.control.rewind(move)
 
     async def complete_checkpoint(self) -> None:

@@ -78,9 +78,9 @@ def test_one_line_is_one_decision(lines: list[str], ran: list[str], tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("contineu", "There is no command 'contineu'"), ("continue please", "takes nothing more"),
+        ("contineu", "There is no command 'contineu'"), ("continue please", "has no arguments"),
         ("edit", "NAME=VALUE"), ("edit ls", "NAME=VALUE"), ("edit command='ls", "check its quotes"),
-        ("edit {oops", "not JSON"), ("edit file=1", "takes no 'file'"), ("observe x", "not executed yet"),
+        ("edit {oops", "not JSON"), ("edit file=1", "has no argument 'file'"), ("observe x", "not executed yet"),
         ("say", "nothing to say"), ("change", "NAME=VALUE"), ("change heat=1", "no setting 'heat'"),
         ("change model=nobody", "no model nobody"),
     ],
@@ -304,7 +304,7 @@ def test_words_work_on_any_control(tmp_path: Path) -> None:
     assert [one() for one in tries] == ["", ""]
     assert (
         execute_debug_command(control, "edit command=x", source="t")
-        == "No call waits for a decision: the run is not paused at one."
+        == "No call waits for a decision: the run is not paused at a call."
     )
 
 

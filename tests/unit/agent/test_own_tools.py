@@ -241,7 +241,7 @@ def test_a_held_call_can_be_changed_to_what_the_tool_takes() -> None:
         "lookup",
         {"word": "a", "most": 2},
     )
-    with pytest.raises(ControlError, match="takes no 'color'"):
+    with pytest.raises(ControlError, match="has no argument 'color'"):
         edited_call(tools, "lookup", {"word": "a"}, None, {"color": "red"}, None)
     with pytest.raises(ControlError, match="There is no tool"):
         edited_call(TOOLS, "lookup", {"word": "a"}, None, {}, None)

@@ -60,7 +60,7 @@ class Control:
 
     def say(self, text: str, source: str) -> None:
         if not text.strip():
-            raise ControlError("There is nothing to say: give some text.")
+            raise ControlError("The message is empty. Type a message for the model.")
         self.done.append(("say", text, source))
 
 

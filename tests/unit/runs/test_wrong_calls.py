@@ -40,7 +40,7 @@ WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
     "pause": (lambda run: run.pause(), "loaded from its record"),
     "step": (lambda run: run.step(), "loaded from its record"),
     "say": (lambda run: run.say("x"), "loaded from its record"),
-    "say nothing": (lambda run: RunControl().say(None), "The model reads text, and None is none."),  # type: ignore[arg-type]
+    "say nothing": (lambda run: RunControl().say(None), "The model reads text: give a string, not None."),  # type: ignore[arg-type]
     "stop": (lambda run: run.stop(), "loaded from its record"),
     "change": (lambda run: run.change(model="x"), "loaded from its record"),
     "an event that is none": (lambda run: run.at("zz"), "There is no event 'zz' in this run"),
