@@ -1,4 +1,4 @@
-"""One request to the model: a reply with its retries, each attempt recorded, in the form that the history needs."""
+"""Request of a reply with retries: records each attempt, and returns the reply in the form of the history."""
 
 from __future__ import annotations
 

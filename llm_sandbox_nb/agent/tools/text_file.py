@@ -121,7 +121,7 @@ def to_crlf(text: str) -> str:
 
 
 def occurrences(text: str, part: str, limit: int = 1000) -> list[int]:
-    """Where `part` begins in `text`, overlapping places included, at most `limit` of them."""
+    """Return the places of `part` in `text`, overlapping places included, at most `limit` of them."""
     places: list[int] = []
     place = text.find(part)
     while place >= 0 and len(places) < limit:
