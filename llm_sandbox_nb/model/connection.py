@@ -225,8 +225,8 @@ def _merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 
 _keys: dict[str, str] = {}
-"""Keys that a person typed, by provider, only in memory: child processes inherit `os.environ`, including sandboxes of the
-isolation `process`. Each request looks up its key, so that changes affect runs that have begun."""
+"""Keys that a person typed, by provider, only in memory: child processes inherit `os.environ`, and so do sandboxes of
+the isolation `process`. Each request looks up its key, so that changes affect runs that have begun."""
 
 
 def keep_key(provider: str, key: str) -> None:

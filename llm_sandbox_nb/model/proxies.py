@@ -43,7 +43,7 @@ def proxy_for(address: str, environment: Mapping[str, str] | None = None) -> str
     if is_loopback(url.host) or _left_out(url, environment):
         return None
     names = [f"{url.scheme}_proxy", "all_proxy"]
-    for name in (spelling for name in names for spelling in (name, name.upper())):
+    for name in (spelling for lower in names for spelling in (lower, lower.upper())):
         if value := environment.get(name, "").strip():
             return _checked(name, value)
     return None

@@ -81,7 +81,7 @@ def test_one_line_is_one_decision(lines: list[str], ran: list[str], tmp_path: Pa
         ("contineu", "There is no command 'contineu'"), ("continue please", "has no arguments"),
         ("edit", "NAME=VALUE"), ("edit ls", "NAME=VALUE"), ("edit command='ls", "check its quotes"),
         ("edit {oops", "not JSON"), ("edit file=1", "has no argument 'file'"), ("observe x", "not executed yet"),
-        ("say", "nothing to say"), ("change", "NAME=VALUE"), ("change heat=1", "no setting 'heat'"),
+        ("say", "message is empty"), ("change", "NAME=VALUE"), ("change heat=1", "no setting 'heat'"),
         ("change model=nobody", "no model nobody"),
     ],
 )  # fmt: skip
@@ -204,7 +204,7 @@ def test_a_function_that_fails_or_says_nonsense_ends_the_run(tmp_path: Path) -> 
         ({"approve": "ask"}, NO_DECIDER),
         ({"approve": "maybe"}, "ask, edits, auto"),
         ({"breakpoints": ["comand"]}, "did you mean command"),
-        ({"break_when": ["x"]}, "takes functions"),
+        ({"break_when": ["x"]}, "a function or several"),
         ({"on_pause": "jump"}, "'stop' or 'continue'"),
     ],
 )
