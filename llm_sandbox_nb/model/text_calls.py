@@ -233,7 +233,7 @@ _MARKS = tuple({mark for format in FORMATS for mark in format.begins})
 
 
 def begin_of_mark(text: str, place: int, *, whole: bool = False) -> int:
-    """Return the place of the next mark or, unless `whole`, of the beginning of a mark; otherwise the end of the text."""
+    """Return the place of the next mark or, unless `whole`, the beginning of a mark; otherwise the end of the text."""
     if mark := ANY_MARK.search(text, place):
         return mark.start()
     if whole:
