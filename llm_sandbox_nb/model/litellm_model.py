@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import importlib
 import importlib.metadata
 import logging
 import os
@@ -100,7 +101,7 @@ def backend() -> Any:
     collecting = gc.isenabled()
     gc.disable()  # the import makes millions of permanent objects: without the collector, it is a fifth faster
     try:
-        import litellm
+        litellm: Any = importlib.import_module("litellm")
     finally:
         if collecting:
             gc.enable()

@@ -105,7 +105,7 @@ class _Reader:
         values = dict(self._pair() for _ in range(keys))
         architecture = values.get("general.architecture")
         if not isinstance(architecture, str) or not architecture or not tensors:
-            raise _NotGgufError("has no language model: the architecture or the tensors are missing.")
+            raise _NotGgufError("has no language model: it names no architecture, or has no tensors.")
         last = max(self._tensor() for _ in range(tensors))
         alignment = values.get("general.alignment")
         alignment = alignment if isinstance(alignment, int) and 0 < alignment <= 1 << 20 else 32

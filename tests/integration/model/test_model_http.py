@@ -378,7 +378,10 @@ def test_an_overflow_is_understood_and_cured_where_fewer_tokens_do(
     server.fail_next(overflow(vendor, 32768, 5000, 65536))
     model = make_model("my-model", api_base=server.url, api_key="key")
     run(reply_with_retries(model, USER, TOOLS, ModelSettings(max_tokens=65536)))
-    assert [request.body["max_tokens"] for request in server.requests[1:]] == [65536, 32768 - 5000 - COUNT_TOLERANCE_TOKENS]
+    assert [request.body["max_tokens"] for request in server.requests[1:]] == [
+        65536,
+        32768 - 5000 - COUNT_TOLERANCE_TOKENS,
+    ]
 
 
 @pytest.mark.parametrize("name", ["my-model", "hosted_vllm/my-model", "deepseek/my-model"])

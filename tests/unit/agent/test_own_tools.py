@@ -212,7 +212,7 @@ def submit() -> str:
     [
         ([no_docstring], "no_docstring has no docstring"),
         ([no_type], "The parameter word of no_type has no type"),
-        ([many], "many takes *words, and"),
+        ([many], "many has the parameter *words, and"),
         ([not_waiting], "write `async def`"),
         ([undefined], "A type of undefined cannot be read"),
         ([strange], "A model cannot write the arguments of strange"),

@@ -18,7 +18,7 @@ from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.sandbox.errors import SandboxError
 
 WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
-    "load nothing": (lambda run: Run.load(None), "takes a folder, a file, or a part of a run's id, not None"),  # type: ignore[arg-type]
+    "load nothing": (lambda run: Run.load(None), "needs a folder, a file, or a part of a run's id, not None"),  # type: ignore[arg-type]
     "load a number": (lambda run: Run.load(3), "not 3"),  # type: ignore[arg-type]
     "load what is not there": (lambda run: Run.load("/no/such/run"), "There is no run at /no/such/run"),
     "rewind too far": (lambda run: run.rewind(99), "There is no step 99 in this attempt: it has the steps 0 to 2."),
