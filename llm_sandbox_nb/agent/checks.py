@@ -300,7 +300,9 @@ class ResultCheck:
         self._run.context.answer = answer
         try:
             async with asyncio.timeout(self.check.timeout):
-                value = await _called(function, self._run)
+                value = await in_daemon_thread(function, self._run, name="check")
+                if inspect.isawaitable(value):
+                    value = await value
         except AssertionError as error:
             said = str(error) or "an assertion failed"
             found.output = said
@@ -314,11 +316,6 @@ class ResultCheck:
             found.verdict, found.score, found.output = verdict_of(self.check.name, value)
         finally:
             self._run.context.answer = None
-
-
-async def _called(function: CheckFunction, run: Any) -> Any:
-    value = await in_daemon_thread(function, run, name="check")
-    return await value if inspect.isawaitable(value) else value
 
 
 def verdict_of(name: str, value: Any) -> tuple[ev.Verdict, float | None, str]:

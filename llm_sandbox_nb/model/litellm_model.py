@@ -43,7 +43,7 @@ from llm_sandbox_nb.model.errors import (
     to_model_error,
 )
 from llm_sandbox_nb.model.known_history import KnownHistories, SentHistories
-from llm_sandbox_nb.model.message_form import MessageForm, SendReasoning, clean_messages, short_id
+from llm_sandbox_nb.model.message_form import SendReasoning, clean_messages, short_id
 from llm_sandbox_nb.model.request import (
     SETTINGS,
     Route,
@@ -224,7 +224,8 @@ class LiteLLMModel:
         """
         litellm = await _loaded()
         route = find_route(litellm, self.name, self._access.api_base, self._listed_name)
-        form = self._form(route)
+        field = reasoning_field(route) if self._send_reasoning == "auto" else self._send_reasoning
+        form = self._habits.form(field, openai_compatible=route.openai_compatible)
         if settings.max_tokens is None:
             settings = dataclasses.replace(settings, max_tokens=_reply_tokens(litellm, route))
         sent, left_out = sampling(litellm, route, settings, self._habits.refused)
@@ -293,11 +294,6 @@ class LiteLLMModel:
             raw_text=assembly.raw_text,
             refused_call=assembly.refused_call,
         )
-
-    def _form(self, route: Route) -> MessageForm:
-        """Return the form of the history for the server, adapted to its refusals so far."""
-        way = reasoning_field(route) if self._send_reasoning == "auto" else self._send_reasoning
-        return self._habits.form(way, openai_compatible=route.openai_compatible)
 
     async def _look_at_server(self, failure: ModelError, route: Route, key: str | None) -> ModelError:
         """List the models of a server without the requested path or model, and correct the address and the name.

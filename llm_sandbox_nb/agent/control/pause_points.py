@@ -73,7 +73,10 @@ class PausePoints:
         await self.control.settled()
         refused, self.control.refused = self.control.refused, []
         hosts = tuple(dict.fromkeys(refused)) if moment.at == "observation" else ()
-        reason = await self._reason(moment, readable) or self._refusal(hosts)
+        reason = await self._reason(moment, readable)
+        if reason is None and hosts and self.rules.approve != "auto":
+            # A person who approves calls also decides about refused hosts.
+            reason = "approval", f"The list of allowed hosts has refused {', '.join(hosts[:10])}."
         if reason is None:
             return None
         held = Held(
@@ -96,12 +99,6 @@ class PausePoints:
         if self.control.pausing:
             return "pause", ""
         return ("step", "") if self.control.stepping else None
-
-    def _refusal(self, hosts: tuple[str, ...]) -> tuple[Reason, str] | None:
-        # A person who approves calls also decides about refused hosts.
-        if not hosts or self.rules.approve == "auto":
-            return None
-        return "approval", f"The list of allowed hosts has refused {', '.join(hosts[:10])}."
 
     def _read(self, call: ToolCall) -> tuple[dict[str, Any], bool]:
         """Parse the arguments of a call as far as possible; the second value is True if the tool accepts them."""

@@ -102,7 +102,7 @@ class _Reader:
         tensors, keys = self._number("Q"), self._number("Q")
         if keys > _MAX_KEYS or tensors > _MAX_TENSORS:
             raise _NotGgufError("is not a valid GGUF file: its header has impossible numbers.")
-        values = dict(self._pair() for _ in range(keys))
+        values = {self._text(): self._value(self._number("I")) for _ in range(keys)}
         architecture = values.get("general.architecture")
         if not isinstance(architecture, str) or not architecture or not tensors:
             raise _NotGgufError("has no language model: it names no architecture, or has no tensors.")
@@ -121,10 +121,6 @@ class _Reader:
         return GgufHeader(
             architecture[:100], title[:200] if isinstance(title, str) else "", MappingProxyType(kept)
         )
-
-    def _pair(self) -> tuple[str, Any]:
-        name = self._text()
-        return name, self._value(self._number("I"))
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:

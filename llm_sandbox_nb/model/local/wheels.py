@@ -175,7 +175,8 @@ def _download(requirements: Sequence[str], folder: Path, share: Share, size: int
             stdout=out,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=_environment(),
+            # Otherwise a module in the current folder could replace pip.
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
         )
         try:
             while process.poll() is None:
@@ -194,11 +195,6 @@ def _download(requirements: Sequence[str], folder: Path, share: Share, size: int
             kind="setup",
             retryable=False,
         )
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment with a setting that prevents a module in the current folder from replacing pip."""
-    return {**os.environ, "PYTHONSAFEPATH": "1"}
 
 
 def _bytes_in(folder: Path) -> int:
