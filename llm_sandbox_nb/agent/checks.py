@@ -230,11 +230,11 @@ class ResultCheck:
         if len(output) > _SHOWN_OUTPUT_LENGTH:
             output = f"[...]\n{output[-_SHOWN_OUTPUT_LENGTH:]}"
         count = f"check {found.number} of {self.check.tries}"
-        said = (
+        text = (
             f"Not accepted yet: a check of your result failed ({count}): {found.verdict.summary}.\n"
             "Correct the result, then call submit again. The check works on copies of your files."
         )
-        return f"{said}\n\n{output}" if output else said
+        return f"{text}\n\n{output}" if output else text
 
     # --- a command ---
 
@@ -242,18 +242,18 @@ class ResultCheck:
         if not isinstance(box, CheckpointingSandbox):
             raise SandboxError("This sandbox cannot start a second one for the check.")
         with TemporaryFolder() as staging:
-            own = await box.clone()
+            clone = await box.clone()
             try:
                 async with asyncio.timeout(_COPY_TIMEOUT):
-                    left_out = await self._copy_workspace(box, own, staging)
-                    folder = check_folder(own)
-                    left_out += await self.check.files.upload(own, folder)
+                    left_out = await self._copy_workspace(box, clone, staging)
+                    folder = check_folder(clone)
+                    left_out += await self.check.files.upload(clone, folder)
                 found.left_out = [str(ev.clean_text(sentence)) for sentence in left_out[:_MAX_LEFT_OUT]]
-                workspace = self._prompts.under(own.directories.root).working_dir
+                workspace = self._prompts.under(clone.directories.root).working_dir
                 places = {"CHECK": folder, "WORKSPACE": workspace}
                 if self.check.files.found:
                     places["PYTHONPATH"] = folder
-                result = await own.exec(
+                result = await clone.exec(
                     ["/bin/bash", "--noprofile", "--norc", "-c", command],
                     stdin=answer.encode("utf-8", "replace"),
                     cwd=folder if self.check.files.found else workspace,
@@ -262,25 +262,25 @@ class ResultCheck:
                     output_limit=MAX_OUTPUT_BYTES,
                 )
             finally:
-                await asyncio.shield(own.close())
+                await asyncio.shield(clone.close())
         await self._take_result(found, command, result)
 
-    async def _copy_workspace(self, box: Sandbox, own: Sandbox, staging: Path) -> list[str]:
+    async def _copy_workspace(self, box: Sandbox, clone: Sandbox, staging: Path) -> list[str]:
         """Copy the folders that the model works in, without links, to the sandbox of the check."""
         left_out: list[str] = []
-        root, own_root = box.directories.root, own.directories.root
+        root, clone_root = box.directories.root, clone.directories.root
         for number, folder in enumerate(_folders(self._prompts.under(root), root)):
             copy = staging / str(number)
             inside = folder == root or folder.startswith(f"{root}/")
-            if not inside and root != own_root:
+            if not inside and root != clone_root:
                 continue  # one machine: the folder is the same
-            target = own_root + folder.removeprefix(root) if inside else folder
+            target = clone_root + folder.removeprefix(root) if inside else folder
             copy.mkdir()
             try:
                 left_out += await box.download(folder, copy, limit=MAX_COPY_BYTES, kind="folder")
             except FileNotFoundError:
                 left_out.append(f"{folder} is not there any more.")
-            left_out += await own.upload(copy, target)
+            left_out += await clone.upload(copy, target)
         return left_out
 
     async def _take_result(self, found: ev.Checked, command: str, result: CommandResult) -> None:
@@ -288,11 +288,11 @@ class ResultCheck:
         data = b"\n".join(filter(None, [result.stdout.rstrip(b"\n"), result.stderr]))
         found.output = await self._recorder.store(data)
         if result.timed_out:
-            said = f"it took longer than {format_duration(self.check.timeout)}"
-            found.verdict = ev.Verdict(outcome="failed", summary=said)
+            text = f"it took longer than {format_duration(self.check.timeout)}"
+            found.verdict = ev.Verdict(outcome="failed", summary=text)
             return
-        passed, said = judged(command, data.decode("utf-8", "replace"), result.exit_code)
-        found.verdict = ev.Verdict(outcome="passed" if passed else "failed", summary=said)
+        passed, text = judged(command, data.decode("utf-8", "replace"), result.exit_code)
+        found.verdict = ev.Verdict(outcome="passed" if passed else "failed", summary=text)
 
     # --- a function ---
 
@@ -304,12 +304,12 @@ class ResultCheck:
                 if inspect.isawaitable(value):
                     value = await value
         except AssertionError as error:
-            said = str(error) or "an assertion failed"
-            found.output = said
-            found.verdict = ev.Verdict(outcome="failed", summary=f"{self.check.name}: {said}")
+            text = str(error) or "an assertion failed"
+            found.output = text
+            found.verdict = ev.Verdict(outcome="failed", summary=f"{self.check.name}: {text}")
         except TimeoutError:
-            said = f"{self.check.name} took longer than {format_duration(self.check.timeout)}"
-            found.verdict = ev.Verdict(outcome="failed", summary=said)
+            text = f"{self.check.name} took longer than {format_duration(self.check.timeout)}"
+            found.verdict = ev.Verdict(outcome="failed", summary=text)
         except Exception as error:
             raise ValueError(f"{self.check.name} raised {type(error).__name__}: {error}") from error
         else:

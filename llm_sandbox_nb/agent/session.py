@@ -318,7 +318,7 @@ class Session:
             answer = await self._collect(ending)
         finally:  # also when a second interrupt arrives meanwhile
             if ending.reason == "no_answer" and answer:
-                ending = Ending("answered")  # the model had written its answer before it stopped to reply
+                ending = Ending("answered")  # the model had written its answer before it stopped replying
             silent = ending.reason in ("no_answer", "refused")
             spoken = not silent and (ending.reason in ("submitted", "answered") or loop.only_talked)
             without = ending.reason == "submitted" and loop.without_answer and not answer

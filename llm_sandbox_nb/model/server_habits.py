@@ -104,17 +104,17 @@ class ServerHabits:
         """Learn from a refusal of messages. Return the new knowledge as text, or None if there is nothing new."""
         if failure.status not in _STATUSES:
             return None
-        said = failure.text
-        if self._takes_no_system(said, messages):
+        text = failure.text
+        if self._takes_no_system(text, messages):
             self.no_system = True
-            self.alternate = self.alternate or bool(_ALTERNATE.search(said))
+            self.alternate = self.alternate or bool(_ALTERNATE.search(text))
             return "takes no system message: its text goes into the first message of the user from now on"
-        if _ALTERNATE.search(said) and not self.alternate and not _has_results(messages, said):
+        if _ALTERNATE.search(text) and not self.alternate and not _has_results(messages, text):
             self.alternate = True
             return "wants user and assistant to alternate: messages in a row become one from now on"
         if failure.status == 500:
             return None
-        return self._learn_field(said, messages)
+        return self._learn_field(text, messages)
 
     def refuses_results(self, failure: Failure, messages: list[dict[str, Any]]) -> bool:
         """Return True if the server refuses messages with the results of calls because roles have to alternate."""
@@ -124,46 +124,46 @@ class ServerHabits:
             and _has_results(messages, failure.text)
         )
 
-    def _takes_no_system(self, said: str, messages: list[dict[str, Any]]) -> bool:
+    def _takes_no_system(self, text: str, messages: list[dict[str, Any]]) -> bool:
         if self.no_system or not any(message["role"] == "system" for message in messages):
             return False
-        if _NO_SYSTEM.search(said):
+        if _NO_SYSTEM.search(text):
             return True
         # A template that requires alternating roles counts the system message as the one out of order.
         return (
-            bool(_ALTERNATE.search(said))
-            and not _SYSTEM_MAY_BE.search(said)
+            bool(_ALTERNATE.search(text))
+            and not _SYSTEM_MAY_BE.search(text)
             and not _has_results(messages, "")
         )
 
-    def _learn_field(self, said: str, messages: list[dict[str, Any]]) -> str | None:
-        if _REFUSED.search(said):
+    def _learn_field(self, text: str, messages: list[dict[str, Any]]) -> str | None:
+        if _REFUSED.search(text):
             for name in sorted(_unknown_names(messages) - self.dropped):
-                if _names(name, said):
+                if _names(name, text):
                     self.dropped.add(name)
                     return f"refuses the field {name} of its own replies: it is left out from now on"
-        if _MISSING.search(said):
+        if _MISSING.search(text):
             for name in _CAN_BE_WANTED:
-                if name not in self.wanted and _names(name, said) and _could_miss(name, said):
+                if name not in self.wanted and _names(name, text) and _could_miss(name, text):
                     self.wanted.add(name)
                     return f"wants the field {name} back: it is sent from now on"
         return None
 
 
-def _names(name: str, said: str) -> bool:
-    return re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", said) is not None
+def _names(name: str, text: str) -> bool:
+    return re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", text) is not None
 
 
-def _could_miss(name: str, said: str) -> bool:
+def _could_miss(name: str, text: str) -> bool:
     """Return True if a name that is a common word is used as the name of a message field."""
     if name not in ("name", "content", "reasoning", "thinking"):
         return True
-    return re.search(rf"messages?[\[.\s]*\d*[\].\s]*\S*\.?{name}\b|[`'\"]{name}[`'\"]", said) is not None
+    return re.search(rf"messages?[\[.\s]*\d*[\].\s]*\S*\.?{name}\b|[`'\"]{name}[`'\"]", text) is not None
 
 
-def _has_results(messages: list[dict[str, Any]], said: str) -> bool:
+def _has_results(messages: list[dict[str, Any]], text: str) -> bool:
     """Return True if the messages have results of calls, which cannot be merged, unless the server accepts them."""
-    excepted = re.search(r"except for tool|after role ['\"`]?tool", said, re.IGNORECASE)
+    excepted = re.search(r"except for tool|after role ['\"`]?tool", text, re.IGNORECASE)
     return not excepted and any(message["role"] == "tool" for message in messages)
 
 

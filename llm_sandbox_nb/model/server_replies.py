@@ -294,18 +294,18 @@ class _Reply:
         choice = choices[0]
         self._finish = _finish(choice.get("finish_reason")) or self._finish
         self.ended = self.ended or self._finish is not None or "message" in choice
-        said = choice.get("delta")
-        if not isinstance(said, dict):
+        message = choice.get("delta")
+        if not isinstance(message, dict):
             # A complete message; some servers repeat the message after its pieces.
-            said = None if self._said else choice.get("message") or {"content": choice.get("text")}
-        delta = _delta(said) if isinstance(said, dict) else {}
-        if isinstance(said, dict):
-            self._unknown.take(said)
+            message = None if self._said else choice.get("message") or {"content": choice.get("text")}
+        delta = _delta(message) if isinstance(message, dict) else {}
+        if isinstance(message, dict):
+            self._unknown.take(message)
         if not delta:
             return None
         self._said = True
         self._called = self._called or "tool_calls" in delta
-        self._refused = self._refused or bool(_text(said.get("refusal")) and not said.get("content"))  # type: ignore[union-attr] # a dict here
+        self._refused = self._refused or bool(_text(message.get("refusal")) and not message.get("content"))  # type: ignore[union-attr] # a dict here
         return self._head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
     def last_pieces(self) -> Iterator[dict[str, Any]]:
@@ -328,10 +328,10 @@ class UnknownFields:
         self._ids: dict[str, str] = {}
         self._size = 0
 
-    def take(self, said: Mapping[str, Any]) -> None:
+    def take(self, message: Mapping[str, Any]) -> None:
         """Add the unknown fields of a piece."""
-        self._add(self.message, {name: value for name, value in said.items() if name not in _KNOWN})
-        calls = said.get("tool_calls")
+        self._add(self.message, {name: value for name, value in message.items() if name not in _KNOWN})
+        calls = message.get("tool_calls")
         for place, call in enumerate(calls if isinstance(calls, list) else [calls]):
             if isinstance(call, dict):
                 self._take_call(call, str(call.get("index", place)))
@@ -382,17 +382,19 @@ def _finish(value: object) -> str | None:
     return _FINISHES.get(str(value).lower(), "stop")
 
 
-def _delta(said: Mapping[str, Any]) -> dict[str, Any]:
+def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a message or a piece to the fields of OpenAI, without empty fields."""
-    parts = said.get("content")
+    parts = message.get("content")
     parts = parts if isinstance(parts, list) else [parts]
-    content = "".join(_text(part) for part in parts if not _is_thinking(part)) or _text(said.get("refusal"))
-    reasoning = next((text for name in REASONING if (text := _text(said.get(name)))), "")
+    content = "".join(_text(part) for part in parts if not _is_thinking(part)) or _text(
+        message.get("refusal")
+    )
+    reasoning = next((text for name in REASONING if (text := _text(message.get(name)))), "")
     reasoning += "".join(_text(part) for part in parts if _is_thinking(part))
-    calls = said.get("tool_calls")
+    calls = message.get("tool_calls")
     calls = [calls] if isinstance(calls, dict) else list(calls) if isinstance(calls, list) else []
-    if said.get("function_call"):
-        calls.append({"function": said["function_call"]})
+    if message.get("function_call"):
+        calls.append({"function": message["function_call"]})
     delta: dict[str, Any] = {"content": content} if content else {}
     delta |= {"reasoning_content": reasoning} if reasoning else {}
     delta |= {"tool_calls": [_call(call) for call in calls if isinstance(call, dict)]} if calls else {}

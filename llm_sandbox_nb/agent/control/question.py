@@ -33,14 +33,14 @@ def question(held: Held | None, trajectory: Trajectory | None = None) -> str:
         return f"{title}\n{why}\nWhat the model will read:\n{held.observation}".replace("\n\n", "\n", 1)
     command = call_view(held.tool).command
     text = held.arguments.get(command) if command else None
-    said, outside = (
+    dangers, outside = (
         dangers_of(text, lambda path: _is_known(path, trajectory)) if isinstance(text, str) else ([], False)
     )
     title = "Submit?" if ends_run(held.tool) else f"Run this {'command' if command else 'call'}?"
     if call_view(held.tool).headline:
         title = "Make this edit?"
     lines = [
-        " ".join(filter(None, (title, *said, _place(trajectory, outside)))),
+        " ".join(filter(None, (title, *dangers, _place(trajectory, outside)))),
         f"Step {held.step}. {why}".strip(),
     ]
     if isinstance(text, str) and set(held.arguments) == {command}:

@@ -356,7 +356,7 @@ class RunControl:
             case "change":
                 if self._changer is not None and decision.change is not None:
                     self._emit(self._changer.apply(decision.change, decision.source))
-                    self._texts += filter(None, [decision.change.told])
+                    self._texts += filter(None, [decision.change.text_for_model])
             case action:
                 self._record(action, decision.text, decision.source)
         self._take_effect(decision)

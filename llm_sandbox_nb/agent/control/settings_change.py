@@ -35,7 +35,7 @@ class Change:
     allow_once: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
+    def text_for_model(self) -> str:
         """Text for the model about the change; empty if the model need not know."""
         hosts = [*self.allow, *(f"{host} (one connection)" for host in self.allow_once)]
         return f"From now on the sandbox may also reach {', '.join(hosts)}." if hosts else ""
