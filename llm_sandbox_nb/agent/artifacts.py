@@ -1,4 +1,4 @@
-"""What a run leaves: artifacts, copied from the output folder to the run's `files/` folder, and the answer file."""
+"""Results of a run: artifacts, copied from the output folder to the run's `files/` folder, and the answer file."""
 
 from __future__ import annotations
 
@@ -40,29 +40,28 @@ _MORE_TYPES = {
 
 @dataclass(frozen=True)
 class CollectLimits:
-    """The most that is copied from an output folder."""
+    """Limits of the copy of an output folder."""
 
     files: int = 2_000
     file_bytes: int = 512 * 1024**2
     all_bytes: int = 2 * 1024**3
     folders: int = 32
-    """How many folders below the output folder a file may lie."""
+    """Maximum depth of a file, in folders below the output folder."""
     listed: int = 50_000
-    """Files and folders of the output folder that are looked at."""
+    """Maximum number of files and folders to list in the output folder."""
     reasons: int = 1_000
-    """Sentences about files that were not taken."""
+    """Maximum number of sentences about files that were not copied."""
 
 
-ANSWER_LIMIT = 1024**2
-"""Bytes of the longest answer file."""
+MAX_ANSWER_BYTES = 1024**2
 
 State = tuple[int, float]
-"""Size and modification time: when they differ, the file has changed."""
+"""Size in bytes and modification time of a file."""
 
 
 @dataclass
 class Collector:
-    """Keeps `files/` equal to the output folder. The cost is in proportion to what changed."""
+    """Copier that keeps `files/` equal to the output folder. The cost is in proportion to the changes."""
 
     box: Sandbox
     output_dir: str
@@ -90,18 +89,18 @@ class Collector:
         }
 
     async def start(self, changes: Iterable[FileChange], step: int) -> None:
-        """Begin to collect what a call changed, while the loop continues; `settle` waits for it."""
+        """Start to collect the changes of a call, while the loop continues; `settle` waits for the end."""
         await self.settle()
         self._task = asyncio.create_task(self.collect_changed(changes, step))
 
     async def settle(self) -> None:
-        """Wait until the collection is complete. Raises what it raised."""
+        """Wait until the collection is complete, and raise its exception if there was one."""
         task, self._task = self._task, None
         if task is not None:
             await task
 
     async def abandon(self) -> None:
-        """Stop collecting, and ignore what it raises."""
+        """Stop collecting, and ignore exceptions of the collection."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -143,7 +142,7 @@ class Collector:
         return [entry for entry in entries if self._relative(entry.path) is not None]
 
     def _files(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
-        """All but folders. Says which folders lie too deep to be looked into."""
+        """Return the entries that are not folders, and record which folders are too deep to list."""
         files = []
         for entry in entries:
             name = self._relative(entry.path) or ""
@@ -169,7 +168,7 @@ class Collector:
         return entries
 
     def _relative(self, path: str) -> str | None:
-        """The path below the output folder; None for a file that is not collected."""
+        """Return the path below the output folder; None for a file that is not collected."""
         path = posixpath.normpath(posixpath.join(self.box.directories.root, path))
         if any(path == folder or path.startswith(f"{folder}/") for folder in self.skipped_dirs):
             return None
@@ -239,16 +238,15 @@ class Collector:
 
 
 def _why(error: OSError | TransferError) -> str:
-    """Why a file could not be taken. What is full here is not the sandbox's."""
     if isinstance(error, TransferError):
         return str(error).rstrip(".")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the sandbox's own disk is not the one that is full
         return "this machine's disk is full"
     return (error.strerror or str(error)).lower()
 
 
 def saved_file(name: str, target: Path, step: int | None) -> ev.ArtifactSaved:
-    """The journal's event of a collected file."""
+    """Return the journal event of a collected file."""
     with target.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     suffix = posixpath.splitext(name)[1].lower()
@@ -263,7 +261,7 @@ def saved_file(name: str, target: Path, step: int | None) -> ev.ArtifactSaved:
 
 
 def collected_names(trajectory: Trajectory) -> set[str]:
-    """Names of all files that a run has collected, on any branch."""
+    """Return the names of all files that a run has collected, on any branch."""
     return {event.path for event in trajectory.events if isinstance(event, ev.ArtifactSaved)}
 
 
@@ -271,7 +269,7 @@ def make_way(files: Path, target: Path) -> None:
     """Make the folder of `target`, and remove an older copy, file or folder, that is in the way.
 
     Raises:
-        NotOwnFileError: `files`, the folder of a run, is a link: what it leads to is not the run's.
+        NotOwnFileError: if `files`, a folder of the run, is a link: its target does not belong to the run.
     """
     with suppress(FileExistsError):
         files.mkdir()
@@ -288,7 +286,7 @@ def make_way(files: Path, target: Path) -> None:
 
 @dataclass
 class AnswerFiles:
-    """Where an answer may be: the places that the prompts name, then the sandbox's own answer file."""
+    """Possible answer files: the paths that the prompts name, then the sandbox's own answer file."""
 
     box: Sandbox
     prompts: PromptConfig
@@ -306,13 +304,13 @@ class AnswerFiles:
                 self._before[path] = state
 
     async def read(self) -> str | None:
-        """The content of the first file that this run wrote, without blanks around it."""
+        """Return the stripped content of the first answer file that this run wrote."""
         for path in self.paths:
             state = await self._state(path)
             if state is None or state == self._before.get(path):
                 continue
             try:
-                data = await self.box.read_file(path, limit=ANSWER_LIMIT)
+                data = await self.box.read_file(path, limit=MAX_ANSWER_BYTES)
             except (OSError, OutputLimitExceededError):
                 continue
             return text_of(data).strip()

@@ -1,6 +1,6 @@
-"""Finds saved files that show nothing: a picture of one colour, silence, a page without text.
+"""Detection of saved files that show nothing: a picture of one colour, silence, a page without text.
 
-Work and memory are bounded: what a file decodes to is cut at a limit, and a file that is not understood is not judged.
+Work and memory are bounded: decoded data is cut at a limit. A file of an unknown form is not judged.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-_FILE_MOST = 32 * 1024**2
-_DECODED_MOST = 64 * 1024**2
-_FRAMES_MOST = 8 * 1024**2
-_TEXT_MOST = 4 * 1024**2
+_MAX_FILE_BYTES = 32 * 1024**2
+_MAX_PIXEL_BYTES = 64 * 1024**2
+_MAX_SOUND_BYTES = 8 * 1024**2
+_MAX_TEXT_CHARACTERS = 4 * 1024**2
 ONE_COLOUR, SILENT, NO_TEXT, NOTHING_DRAWN = "is of one colour", "is silent", "has no text", "draws nothing"
 
 
 def blank(path: Path) -> str:
-    """Why the file shows nothing; empty when it shows something, or was not looked at."""
+    """Return the reason why the file shows nothing; an empty text if there is something, or no check for the type."""
     look = _LOOKS.get(path.suffix.lower())
     try:
-        if look is None or not 0 < path.stat().st_size <= _FILE_MOST:
+        if look is None or not 0 < path.stat().st_size <= _MAX_FILE_BYTES:
             return ""
         return look(path)
     except (OSError, ValueError, EOFError, IndexError, struct.error, zlib.error, wave.Error):
@@ -40,7 +40,7 @@ def _png(path: Path) -> str:
         return ""
     unit = channels * depth // 8
     row = width * unit
-    if (row + 1) * height > _DECODED_MOST:
+    if (row + 1) * height > _MAX_PIXEL_BYTES:
         return ""
     packed = b"".join(_chunks(data))
     pixels = zlib.decompressobj().decompress(packed, (row + 1) * height)
@@ -50,7 +50,7 @@ def _png(path: Path) -> str:
 
 
 def _chunks(data: bytes) -> list[bytes]:
-    """The compressed pixels of a PNG file."""
+    """Return the compressed pixels of a PNG file."""
     found, at = [], 8
     while at + 8 <= len(data):
         size = int.from_bytes(data[at : at + 4], "big")
@@ -61,7 +61,7 @@ def _chunks(data: bytes) -> list[bytes]:
 
 
 def _same_pixels(pixels: bytes, row: int, unit: int, height: int) -> bool:
-    """Whether all rows are those of one pixel. A row, its filter in front, is compared as it would be packed."""
+    """Return True if all pixels are equal. Rows are compared in their filtered form, the filter type in front."""
     first = pixels[1 : 1 + unit]
     zeros = bytes(row - unit)
     for y in range(height):
@@ -85,7 +85,7 @@ def _same_pixels(pixels: bytes, row: int, unit: int, height: int) -> bool:
 
 
 def _jpeg(path: Path) -> str:
-    """A picture of one colour needs hardly a byte for a block of pixels."""
+    # A block of pixels of one colour is packed into hardly a byte.
     data = path.read_bytes()
     at = 2
     while at + 9 < len(data) and data[at] == 0xFF:
@@ -105,8 +105,8 @@ def _jpeg(path: Path) -> str:
 
 def _wav(path: Path) -> str:
     with wave.open(str(path), "rb") as file:
-        frames = file.readframes(_FRAMES_MOST // max(1, file.getsampwidth() * file.getnchannels()))
-        if file.getnframes() * file.getsampwidth() * file.getnchannels() > _FRAMES_MOST:
+        frames = file.readframes(_MAX_SOUND_BYTES // max(1, file.getsampwidth() * file.getnchannels()))
+        if file.getnframes() * file.getsampwidth() * file.getnchannels() > _MAX_SOUND_BYTES:
             return ""
         return (
             SILENT
@@ -123,7 +123,7 @@ def _midi(path: Path) -> str:
 
 
 def _html(path: Path) -> str:
-    text = path.read_text("utf-8", "replace")[:_TEXT_MOST]
+    text = path.read_text("utf-8", "replace")[:_MAX_TEXT_CHARACTERS]
     if re.search(
         r"<(?:svg|img|canvas|video|audio|iframe|object|embed|script|table|input)\b", text, re.IGNORECASE
     ):
@@ -134,7 +134,7 @@ def _html(path: Path) -> str:
 
 
 def _svg(path: Path) -> str:
-    text = path.read_text("utf-8", "replace")[:_TEXT_MOST]
+    text = path.read_text("utf-8", "replace")[:_MAX_TEXT_CHARACTERS]
     drawn = r"<(?:\w+:)?(?:path|circle|line|polyline|polygon|text|image|ellipse|use|foreignObject)\b"
     if re.search(drawn, text) or len(re.findall(r"<(?:\w+:)?rect\b", text)) > 1:
         return ""

@@ -1,4 +1,4 @@
-"""The verdict on the output of a check's command: how many tests passed, as their runner says, in a few words."""
+"""Verdict on the output of a check command, from the summary that a test runner prints."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Final
 from llm_sandbox_nb.formatting import shorten
 from llm_sandbox_nb.plain_text import plain
 
-LINES: Final = 40
-"""Lines at the end of an output in which a summary is looked for."""
-_WIDTH = 80
-_PYTEST_ALONE = re.compile(r"\s*(?:\S*python[\d.]*\s+-m\s+)?(?:\S*/)?(?:pytest|py\.test)(?:\s[^;&|<>]*)?")
-"""A command that is pytest and nothing else: it always writes a summary, unless the code under test ends it."""
+SEARCHED_LINES: Final = 40
+"""Number of lines at the end of an output that may hold the summary."""
+_MAX_WORDS_LENGTH = 80
+_PYTEST_COMMAND = re.compile(r"\s*(?:\S*python[\d.]*\s+-m\s+)?(?:\S*/)?(?:pytest|py\.test)(?:\s[^;&|<>]*)?")
+"""Pattern of a command that runs only pytest, which writes a summary unless the code under test exits early."""
 
 
 @dataclass(frozen=True)
 class TestCount:
-    """What a test runner says at its end."""
+    """Summary that a test runner prints at its end."""
 
-    __test__ = False  # no test of pytest
+    __test__ = False  # pytest would collect this class as a test
 
     runner: str
     passed: int
     failed: int = 0
     others: str = ""
-    """What is said of the rest, as in `2 skipped`."""
+    """Counts of other outcomes, for example `2 skipped`."""
 
     @property
     def words(self) -> str:
-        """As in `pytest 1 failed, 11 passed`."""
+        """Short text, for example `pytest 1 failed, 11 passed`."""
         parts = [f"{self.failed:,} failed"] if self.failed else []
         parts += [f"{self.passed:,} passed"] if self.passed or not self.failed else []
         return f"{self.runner} {', '.join([*parts, *filter(None, [self.others])])}"
@@ -69,7 +69,7 @@ def _cargo(text: str) -> TestCount | None:
 
 
 def _javascript(text: str) -> TestCount | None:
-    """The summaries of Jest and Vitest, of `node --test` and of Mocha."""
+    """Parse the summary of Jest, Vitest, `node --test` or Mocha."""
     if found := re.findall(r"^\s*Tests:?\s+(.*\d+ (?:passed|failed|total).*)$", text, re.MULTILINE):
         counts = {name: int(number) for number, name in re.findall(r"(\d+) (passed|failed)", found[-1])}
         return TestCount("tests", counts.get("passed", 0), counts.get("failed", 0))
@@ -84,27 +84,27 @@ _READERS: tuple[Callable[[str], TestCount | None], ...] = (_pytest, _unittest, _
 
 
 def tests_counted(output: str) -> TestCount | None:
-    """What a test runner says in the last lines of an output; None when no known one says something."""
-    end = "\n".join(plain(output).rstrip().split("\n")[-LINES:])
+    """Parse the summary of a known test runner in the last lines of an output; None without a summary."""
+    end = "\n".join(plain(output).rstrip().split("\n")[-SEARCHED_LINES:])
     return next((found for reader in _READERS if (found := reader(end)) is not None), None)
 
 
 def judged(command: str, output: str, exit_code: int | None) -> tuple[bool, str]:
-    """Whether a command that ended has passed, and that in a few words.
+    """Return True if a command that ended has passed, and a short text about the outcome.
 
-    Exit code 0 is not enough where a runner says that no test passed, and where pytest was ended before its summary:
-    code under test that ends the program with exit code 0 would pass otherwise.
+    Exit code 0 is not enough if a runner reports that no test passed, or if pytest wrote no summary: otherwise code
+    under test could pass by ending the program with exit code 0.
     """
     counted = tests_counted(output)
     if counted is not None:
         if exit_code == 0 and not counted.failed and not counted.passed:
             return False, f"{counted.words}: no test passed"
         return exit_code == 0 and not counted.failed, counted.words
-    name = shorten(" ".join(command.split()), _WIDTH, "…")
+    name = shorten(" ".join(command.split()), _MAX_WORDS_LENGTH, "…")
     if exit_code != 0:
         last = next((line.strip() for line in reversed(plain(output).split("\n")) if line.strip()), "")
         ended = "it was ended" if exit_code is None else f"exit {exit_code}"
-        return False, ": ".join(filter(None, [f"{name}, {ended}", shorten(last, _WIDTH, "…")]))
-    if _PYTEST_ALONE.fullmatch(command):
+        return False, ": ".join(filter(None, [f"{name}, {ended}", shorten(last, _MAX_WORDS_LENGTH, "…")]))
+    if _PYTEST_COMMAND.fullmatch(command):
         return False, "pytest wrote no summary: the code under test may have ended it (use -q at most once)"
     return True, name

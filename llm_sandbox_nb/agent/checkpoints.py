@@ -1,4 +1,4 @@
-"""A checkpoint of the files after each call. It is taken while the model writes; only the next call waits for it."""
+"""Checkpoints of the files after each call, made while the model writes; only the next call waits for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Checkpoints:
-    """Takes checkpoints of one sandbox for one run."""
+    """Checkpoints of one sandbox for one run."""
 
     box: Sandbox
     recorder: Recorder
@@ -26,13 +26,13 @@ class Checkpoints:
     """Seconds that each call had to wait for a checkpoint."""
     _task: asyncio.Task[None] | None = None
     off: str = ""
-    """Why no checkpoints are taken, in a sentence."""
+    """Sentence with the reason why checkpoints are off; empty while they are on."""
     _noted: str = ""
     _no_room: bool = False
-    """This machine could not keep the files of the last step, which is said once."""
+    """True while this machine cannot store the files of a step, which is reported once."""
 
     async def begin(self) -> None:
-        """Keep the history in the run's folder from now on, with what the sandbox already has of it."""
+        """Store the history in the run's folder from now on, with the checkpoints that the sandbox already has."""
         try:
             await self.box.keep_history(self.recorder.folder / HISTORY)
         except SandboxLostError:
@@ -42,7 +42,7 @@ class Checkpoints:
             self._note(self.off)
 
     def start(self, step: int) -> None:
-        """Begin a checkpoint of the files after `step`; `settle` waits for it."""
+        """Start a checkpoint of the files after `step`; `settle` waits for the end."""
         if not self.off:
             self._task = asyncio.create_task(self._take(step))
 
@@ -50,7 +50,7 @@ class Checkpoints:
         """Wait until the checkpoint is complete.
 
         Raises:
-            SandboxLostError: the sandbox died meanwhile.
+            SandboxLostError: if the sandbox died meanwhile.
         """
         started = time.monotonic()
         if self._task is not None:
@@ -59,12 +59,12 @@ class Checkpoints:
         self.waited.append(time.monotonic() - started)
 
     async def complete(self) -> None:
-        """Wait until the checkpoint of the last call is complete; what it raises, `settle` raises."""
+        """Wait until the checkpoint of the last call is complete; `settle` raises its exception, if any."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
     async def abandon(self) -> None:
-        """Stop, and ignore what the checkpoint raises."""
+        """Stop, and ignore exceptions of the checkpoint."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -74,7 +74,7 @@ class Checkpoints:
         try:
             checkpoint = await self.box.checkpoint()
             history = self.box.history
-            found = next((one for one in reversed(history.checkpoints) if one.id == checkpoint), None)
+            found = next((entry for entry in reversed(history.checkpoints) if entry.id == checkpoint), None)
         except SandboxLostError:
             raise
         except HistoryNotWrittenError as error:

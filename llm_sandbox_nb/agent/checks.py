@@ -1,8 +1,9 @@
 """Checks of a result: a command in a second, fresh sandbox, or a Python function of the run.
 
-The model can neither see nor change a check. Its command runs in a sandbox that no program of the model ever ran in,
-with the programs of the image, files of its own, and a copy of the model's folders. What it reads there is the
-model's; the verdict, its exit code, is not. In the isolation `process` nothing keeps the model's programs out.
+The model can neither see nor change a check. The command runs in a sandbox that no program of the model ever ran in,
+with the programs of the image, the files of the check, and a copy of the model's folders. The model decides what is
+in the copies, but not the verdict, which is the exit code. The isolation `process` does not keep the model's programs
+out.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ logger = logging.getLogger(__name__)
 
 CheckFunction = Callable[[Any], Any]
 CHECK_TIMEOUT = 600.0
-OUTPUT_KEPT = 256 * 1024
-"""Bytes kept of each stream of the command."""
-FOLDER_INSIDE = "/tmp/check"
-"""Where the files of the check are in its sandbox."""
-COPY_LIMIT = 1024**3
-"""Bytes of the model's files that a check gets."""
-_COPYING = 300.0
-"""Seconds for copying them."""
-_SHOWN = 6000
-"""Characters of the output's end that the model reads after a failed check."""
-_LEFT_OUT = 20
-_SUMMARY = 160
+MAX_OUTPUT_BYTES = 256 * 1024
+"""Maximum number of bytes stored of each stream of the command."""
+CHECK_FOLDER = "/tmp/check"
+"""Folder in the sandbox of the check that holds the files of the check."""
+MAX_COPY_BYTES = 1024**3
+"""Maximum size of the copy of the model's files."""
+_COPY_TIMEOUT = 300.0
+"""Seconds to copy the model's files."""
+_SHOWN_OUTPUT_LENGTH = 6000
+"""Number of characters, from the end of the output, that the model reads after a failed check."""
+_MAX_LEFT_OUT = 20
+_MAX_SUMMARY_LENGTH = 160
 
 ENVIRONMENT: Mapping[str, str] = {
-    # A module of the model in the current folder is no substitute for one of the library.
+    # Without this, a module of the model in the current folder would replace a module of the standard library.
     "PYTHONSAFEPATH": "1",
     "PYTHONNOUSERSITE": "1",
     "GIT_CONFIG_COUNT": "3",
@@ -66,19 +67,19 @@ ENVIRONMENT: Mapping[str, str] = {
     "GIT_CONFIG_KEY_2": "safe.directory",
     "GIT_CONFIG_VALUE_2": "*",
 }
-"""Variables of a check's command besides those of a fresh sandbox."""
+"""Environment variables of a check command, in addition to those of a fresh sandbox."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """How the result of a run is checked."""
+    """Check of the result of a run."""
 
     what: str | CheckFunction
     """A command, or a function of the run that returns true or false, a number or a text."""
     files: Inputs = field(default_factory=Inputs)
-    """Files that only the check has. A command with files runs in their folder, else in the model's."""
+    """Files that only the check has. A command with files runs in their folder, otherwise in the model's folder."""
     tries: int = 1
-    """How often the result is checked: after a failed check but the last, the model reads its output and continues."""
+    """Maximum number of checks. After a failed check before the last, the model reads the output and continues."""
     timeout: float = CHECK_TIMEOUT
     """Seconds."""
 
@@ -90,20 +91,20 @@ class Check:
         return str(getattr(self.what, "__name__", None) or type(self.what).__name__)
 
     def as_json(self) -> dict[str, Any]:
-        """As the record has it. The files themselves are in the run's folder."""
+        """Return the form in the record. The files themselves are in the run's folder."""
         kind = "command" if isinstance(self.what, str) else "function"
         return {kind: self.name, "files": self.files.names(), "tries": self.tries, "timeout": self.timeout}
 
     @property
     def key(self) -> str:
-        """The same for checks that a record cannot tell apart."""
+        """Text that is equal for checks whose records are equal."""
         return check_key(self.as_json())
 
     def kept_in(self, folder: Path) -> Check:
-        """The same check with a copy of its files in the folder of the run, for a run that resumes later.
+        """Copy the files to the folder of the run, for a run that resumes later, and return the check that uses them.
 
         Raises:
-            OSError: they cannot be copied.
+            OSError: if the files cannot be copied.
         """
         target = folder / CHECK_FILES
         if not self.files.found or self.files.paths == (target,):
@@ -131,10 +132,10 @@ def _copy(source: Path, target: Path) -> None:
 def checked_check(
     what: str | CheckFunction | None, files: InputFiles = None, tries: int = 1, timeout: float = CHECK_TIMEOUT
 ) -> Check | None:
-    """The check that a caller asks for; None without one.
+    """Return the check for the options of a caller; None if there is no check.
 
     Raises:
-        InputError: it is neither a command nor a function, its files are missing, or a number is invalid.
+        InputError: if `what` is neither a command nor a function, files are missing, or a number is invalid.
     """
     if what is None or what == "":
         if files is not None and files != [] and files != ():
@@ -157,12 +158,12 @@ def checked_check(
 
 
 def check_key(recorded: object) -> str:
-    """See `Check.key`."""
+    """Return `Check.key` of a recorded check."""
     return json.dumps(recorded, sort_keys=True, default=str)
 
 
 def recorded_check(recorded: object, folder: Path) -> Check | None:
-    """The check that a record names, with its files from the folder of the run; a function is not in a record."""
+    """Return the check in a record, with the files in the folder of the run; None for a function."""
     if not isinstance(recorded, Mapping) or not isinstance(command := recorded.get("command"), str):
         return None
     files = folder / CHECK_FILES
@@ -174,10 +175,10 @@ def recorded_check(recorded: object, folder: Path) -> Check | None:
 
 
 class ResultCheck:
-    """Checks the result of one run and records what it finds."""
+    """Check of the result of one run, with its record."""
 
     def __init__(self, check: Check, recorder: Recorder, run: Any, prompts: PromptConfig) -> None:
-        """`run` is what a function gets; its `context.answer` holds the answer meanwhile."""
+        """`run` is the argument of a check function; `run.context.answer` holds the answer meanwhile."""
         self.check = check
         self._recorder = recorder
         self._run = run
@@ -185,7 +186,7 @@ class ResultCheck:
 
     @property
     def done(self) -> int:
-        """Checks since the run began or was continued, on the branch of HEAD."""
+        """Number of checks since the run began or was continued, on the branch of HEAD."""
         count = 0
         for event in self._recorder.trajectory.path:
             if isinstance(event, ev.Continued):
@@ -195,14 +196,14 @@ class ResultCheck:
         return count
 
     def may_try_again(self, found: ev.Checked) -> bool:
-        """Whether the model may correct what a check has found; one that could not run is not the model's fault."""
+        """Return True if the model may correct its result: not after a check that could not run."""
         return found.verdict.outcome == "failed" and found.number < self.check.tries
 
     async def run(self, box: Sandbox, answer: str | None) -> ev.Checked:
-        """Check the result now. Never fails because of the check: a verdict says that it could not run.
+        """Check the result now. If the check cannot run, the outcome of the verdict is `error`.
 
         Raises:
-            asyncio.CancelledError: the run was stopped meanwhile; the check is ended and there is no verdict.
+            asyncio.CancelledError: if the run was stopped meanwhile; the check is ended without a verdict.
         """
         number, what = self.done + 1, str(ev.clean_text(self.check.name))
         self._recorder.emit(ev.CheckStarted(number=number, what=what))
@@ -216,7 +217,7 @@ class ResultCheck:
         except (SandboxError, OSError, ValueError, TimeoutError) as error:
             logger.warning("the check of %s could not run", self._recorder.folder, exc_info=True)
             found.verdict.summary = str(error) or type(error).__name__
-        summary = first_line(str(ev.clean_text(found.verdict.summary)), _SUMMARY)
+        summary = first_line(str(ev.clean_text(found.verdict.summary)), _MAX_SUMMARY_LENGTH)
         found.verdict.summary, found.duration = summary, time.monotonic() - started
         found.time = time.time()
         found.verdict.protected = isolates(box.protection.isolation)
@@ -224,15 +225,16 @@ class ResultCheck:
         return found
 
     def observation(self, found: ev.Checked) -> str:
-        """What the model reads after a check that failed, when it may try again."""
+        """Return the text for the model after a failed check, when another try is allowed."""
         output = load_text(self._recorder.folder, found.output).strip()
-        output = output if len(output) <= _SHOWN else f"[...]\n{output[-_SHOWN:]}"
+        if len(output) > _SHOWN_OUTPUT_LENGTH:
+            output = f"[...]\n{output[-_SHOWN_OUTPUT_LENGTH:]}"
         count = f"check {found.number} of {self.check.tries}"
-        said = (
+        text = (
             f"Not accepted yet: a check of your result failed ({count}): {found.verdict.summary}.\n"
             "Correct the result, then call submit again. The check works on copies of your files."
         )
-        return f"{said}\n\n{output}" if output else said
+        return f"{text}\n\n{output}" if output else text
 
     # --- a command ---
 
@@ -240,45 +242,45 @@ class ResultCheck:
         if not isinstance(box, CheckpointingSandbox):
             raise SandboxError("This sandbox cannot start a second one for the check.")
         with TemporaryFolder() as staging:
-            own = await box.clone()
+            clone = await box.clone()
             try:
-                async with asyncio.timeout(_COPYING):
-                    left_out = await self._copy_workspace(box, own, staging)
-                    folder = check_folder(own)
-                    left_out += await self.check.files.upload(own, folder)
-                found.left_out = [str(ev.clean_text(one)) for one in left_out[:_LEFT_OUT]]
-                workspace = self._prompts.under(own.directories.root).working_dir
+                async with asyncio.timeout(_COPY_TIMEOUT):
+                    left_out = await self._copy_workspace(box, clone, staging)
+                    folder = check_folder(clone)
+                    left_out += await self.check.files.upload(clone, folder)
+                found.left_out = [str(ev.clean_text(sentence)) for sentence in left_out[:_MAX_LEFT_OUT]]
+                workspace = self._prompts.under(clone.directories.root).working_dir
                 places = {"CHECK": folder, "WORKSPACE": workspace}
                 if self.check.files.found:
                     places["PYTHONPATH"] = folder
-                result = await own.exec(
+                result = await clone.exec(
                     ["/bin/bash", "--noprofile", "--norc", "-c", command],
                     stdin=answer.encode("utf-8", "replace"),
                     cwd=folder if self.check.files.found else workspace,
                     env={**ENVIRONMENT, **places},
                     timeout=self.check.timeout,
-                    output_limit=OUTPUT_KEPT,
+                    output_limit=MAX_OUTPUT_BYTES,
                 )
             finally:
-                await asyncio.shield(own.close())
+                await asyncio.shield(clone.close())
         await self._take_result(found, command, result)
 
-    async def _copy_workspace(self, box: Sandbox, own: Sandbox, staging: Path) -> list[str]:
-        """Give the check a copy of the folders that the model works in, without links."""
+    async def _copy_workspace(self, box: Sandbox, clone: Sandbox, staging: Path) -> list[str]:
+        """Copy the folders that the model works in, without links, to the sandbox of the check."""
         left_out: list[str] = []
-        root, own_root = box.directories.root, own.directories.root
+        root, clone_root = box.directories.root, clone.directories.root
         for number, folder in enumerate(_folders(self._prompts.under(root), root)):
             copy = staging / str(number)
             inside = folder == root or folder.startswith(f"{root}/")
-            if not inside and root != own_root:
+            if not inside and root != clone_root:
                 continue  # one machine: the folder is the same
-            target = own_root + folder.removeprefix(root) if inside else folder
+            target = clone_root + folder.removeprefix(root) if inside else folder
             copy.mkdir()
             try:
-                left_out += await box.download(folder, copy, limit=COPY_LIMIT, kind="folder")
+                left_out += await box.download(folder, copy, limit=MAX_COPY_BYTES, kind="folder")
             except FileNotFoundError:
                 left_out.append(f"{folder} is not there any more.")
-            left_out += await own.upload(copy, target)
+            left_out += await clone.upload(copy, target)
         return left_out
 
     async def _take_result(self, found: ev.Checked, command: str, result: CommandResult) -> None:
@@ -286,11 +288,11 @@ class ResultCheck:
         data = b"\n".join(filter(None, [result.stdout.rstrip(b"\n"), result.stderr]))
         found.output = await self._recorder.store(data)
         if result.timed_out:
-            said = f"it took longer than {format_duration(self.check.timeout)}"
-            found.verdict = ev.Verdict(outcome="failed", summary=said)
+            text = f"it took longer than {format_duration(self.check.timeout)}"
+            found.verdict = ev.Verdict(outcome="failed", summary=text)
             return
-        passed, said = judged(command, data.decode("utf-8", "replace"), result.exit_code)
-        found.verdict = ev.Verdict(outcome="passed" if passed else "failed", summary=said)
+        passed, text = judged(command, data.decode("utf-8", "replace"), result.exit_code)
+        found.verdict = ev.Verdict(outcome="passed" if passed else "failed", summary=text)
 
     # --- a function ---
 
@@ -298,14 +300,16 @@ class ResultCheck:
         self._run.context.answer = answer
         try:
             async with asyncio.timeout(self.check.timeout):
-                value = await _called(function, self._run)
+                value = await in_daemon_thread(function, self._run, name="check")
+                if inspect.isawaitable(value):
+                    value = await value
         except AssertionError as error:
-            said = str(error) or "an assertion failed"
-            found.output = said
-            found.verdict = ev.Verdict(outcome="failed", summary=f"{self.check.name}: {said}")
+            text = str(error) or "an assertion failed"
+            found.output = text
+            found.verdict = ev.Verdict(outcome="failed", summary=f"{self.check.name}: {text}")
         except TimeoutError:
-            said = f"{self.check.name} took longer than {format_duration(self.check.timeout)}"
-            found.verdict = ev.Verdict(outcome="failed", summary=said)
+            text = f"{self.check.name} took longer than {format_duration(self.check.timeout)}"
+            found.verdict = ev.Verdict(outcome="failed", summary=text)
         except Exception as error:
             raise ValueError(f"{self.check.name} raised {type(error).__name__}: {error}") from error
         else:
@@ -314,18 +318,13 @@ class ResultCheck:
             self._run.context.answer = None
 
 
-async def _called(function: CheckFunction, run: Any) -> Any:
-    value = await in_daemon_thread(function, run, name="check")
-    return await value if inspect.isawaitable(value) else value
-
-
 def verdict_of(name: str, value: Any) -> tuple[ev.Verdict, float | None, str]:
-    """The verdict, the number and the text of what a function returned.
+    """Convert the value that a check function returned to a verdict, a score and an output.
 
-    A number is no pass: only the person knows its scale.
+    A number does not pass or fail: only the person knows its scale.
 
     Raises:
-        ValueError: it is none of true, false, a number and a text.
+        ValueError: if the value is not true, false, a number or a text.
     """
     if type(value).__name__ in ("bool", "bool_"):
         return ev.Verdict(outcome="passed" if value else "failed", summary=name), None, ""
@@ -339,17 +338,16 @@ def verdict_of(name: str, value: Any) -> tuple[ev.Verdict, float | None, str]:
 
 
 def check_folder(box: Sandbox) -> str:
-    """Where the files of a check are in its sandbox."""
+    """Return the folder for the files of a check in its sandbox."""
     if isolates(box.protection.isolation):
-        return FOLDER_INSIDE
+        return CHECK_FOLDER
     return posixpath.join(posixpath.dirname(box.directories.root), "check")
 
 
 def _folders(prompts: PromptConfig, root: str) -> Iterator[str]:
-    """The folders that the model works in, without those that lie in another one."""
-    named = dict.fromkeys(
-        posixpath.normpath(one) for one in (root, prompts.working_dir, prompts.input_dir, prompts.output_dir)
-    )
-    for one in named:
-        if not any(one.startswith(f"{other}/") for other in named):
-            yield one
+    """Yield the folders that the model works in, without folders inside another of them."""
+    folders = (root, prompts.working_dir, prompts.input_dir, prompts.output_dir)
+    named = dict.fromkeys(map(posixpath.normpath, folders))
+    for folder in named:
+        if not any(folder.startswith(f"{other}/") for other in named):
+            yield folder

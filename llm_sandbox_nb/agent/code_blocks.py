@@ -1,4 +1,4 @@
-"""Fenced code blocks in a model's text, and how one would be executed."""
+"""Fenced code blocks in a model's text, and the commands that execute them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHELL = frozenset({"bash", "sh", "shell"})
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """A block with its fences: the lines from `first` to `last`, both included."""
+    """Code block with its fences: the lines from `first` to `last`, both included."""
 
     language: str
     content: str
@@ -22,7 +22,7 @@ class CodeBlock:
 
     @property
     def command(self) -> str | None:
-        """The shell command that executes it; None for a block in another language, and for an empty one."""
+        """Shell command that executes the block; None for an empty block or another language."""
         if not self.content.strip():
             return None
         if (program := self.program) is not None:
@@ -31,7 +31,7 @@ class CodeBlock:
 
     @property
     def program(self) -> str | None:
-        """The Python code: of a Python block, and of a shell block that starts Python and then has its code."""
+        """Python code of a Python block, or of a shell block that starts Python and continues with Python code."""
         if self.language in _PYTHON:
             return self.content
         first, _, rest = self.content.lstrip().partition("\n")
@@ -40,7 +40,7 @@ class CodeBlock:
 
 
 def code_blocks(text: str) -> list[CodeBlock]:
-    """The blocks of a text that are closed, in order. Takes time in proportion to the text."""
+    """Return the closed blocks of a text in order, in linear time."""
     found: list[CodeBlock] = []
     lines = text.split("\n")
     opened: re.Match[str] | None = None
@@ -48,27 +48,26 @@ def code_blocks(text: str) -> list[CodeBlock]:
     for number, line in enumerate(lines):
         if opened is None:
             opened, first = _OPENING.fullmatch(line), number
-        elif _closes(line, opened[1]):
+            continue
+        mark, fence = opened[1], line.strip()
+        indent = len(line) - len(line.lstrip(" "))
+        # As in CommonMark: a closing fence is at least as long as the opening one, indented by at most 3 spaces.
+        if len(fence) >= len(mark) and not fence.strip(mark[0]) and indent < 4:
             content = "\n".join(lines[first + 1 : number])
-            found.append(CodeBlock(opened[2].lower(), content, first, number, opened[1]))
+            found.append(CodeBlock(opened[2].lower(), content, first, number, mark))
             opened = None
     return found
 
 
-def _closes(line: str, mark: str) -> bool:
-    text = line.strip()
-    return len(text) >= len(mark) and not text.strip(mark[0]) and len(line) - len(line.lstrip(" ")) < 4
-
-
 def python_command(code: str) -> str:
-    """The shell command that runs Python code which is handed to it as a here-document."""
+    """Return a shell command that runs Python code from a here-document."""
     taken = re.findall("END_OF_PYTHON_*+", code)
     end = f"{max(taken, key=len)}_" if taken else "END_OF_PYTHON"
     return f"python3 - <<'{end}'\n{code}\n{end}"
 
 
 def with_python_as_bash(text: str) -> str:
-    """The text with each Python block as the ```bash block that executes it."""
+    """Replace each Python block of a text by a ```bash block that executes the code."""
     lines, written, done = text.split("\n"), list[str](), 0
     for block in code_blocks(text):
         if block.program is not None and block.command is not None:

@@ -1,4 +1,4 @@
-"""Connections of a sandbox whose network is an allow-list, as events of the run that uses it."""
+"""Connections of a sandbox whose network is an allow-list, as events of the run that uses the sandbox."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.sandbox.contract import Connection, Network
 from llm_sandbox_nb.trajectory import events as ev
 
-MOST = 50
-"""Connections of one step that have an event each; others are counted."""
+MAX_EVENTS_PER_STEP = 50
+"""Maximum number of connections of one step with an event each; further connections are only counted."""
 
 logger = logging.getLogger(__name__)
 
 
 class ConnectionRecord:
-    """Records connections from `begin` to `close`."""
+    """Recorder of the connections of a run, until `close`."""
 
     def __init__(
         self, network: Network, recorder: Recorder, step: Callable[[], int], refused: Callable[[str], None]
     ) -> None:
-        """`step` gives the number of the step that is executed; `refused` hears of hosts that are not in the list."""
+        """`step` returns the number of the current step; `refused` is called with each `host:port` not in the list."""
         self._network = network
         self._recorder = recorder
         self._step = step
@@ -35,19 +35,18 @@ class ConnectionRecord:
         if self._counted[0] == step:
             count = self._counted[1]
         else:
-            self._tell_others()
+            self._record_others()
         self._counted = (step, count + 1)
-        if count < MOST:
+        if count < MAX_EVENTS_PER_STEP:
             self._emit(connection_event(connection, step))
             if connection.decision == "refused" and connection.host and not connection.rule:
                 self._refused(f"{_bracketed(connection.host)}:{connection.port}")
 
-    def _tell_others(self) -> None:
-        """Record how many connections of the step have no event."""
+    def _record_others(self) -> None:
+        """Record the number of connections of the step without an event."""
         step, count = self._counted
-        self._counted = (step, min(count, MOST))
-        if count > MOST:
-            more = count - MOST
+        self._counted = (step, min(count, MAX_EVENTS_PER_STEP))
+        if (more := count - MAX_EVENTS_PER_STEP) > 0:
             self._emit(ev.ConnectionMade(step=step, line=f"and {more} more", more=more))
 
     def _emit(self, event: ev.ConnectionMade) -> None:
@@ -57,17 +56,17 @@ class ConnectionRecord:
             logger.warning("a connection could not be recorded", exc_info=True)
 
     def close(self) -> None:
-        """Record no more of them in this run; say so where the network has ended before."""
+        """Stop recording; add an event if the network had failed before."""
         if self._network.on_connection == self._record:
             self._network.on_connection = None
-        self._tell_others()
+        self._record_others()
         if self._network.closed:
             line = f"nothing was let through any more: {self._network.closed}"
             self._emit(ev.ConnectionMade(step=self._step() or None, line=line, decision="failed"))
 
 
 def connection_event(connection: Connection, step: int) -> ev.ConnectionMade:
-    """The event of one connection."""
+    """Convert a connection to an event."""
     return ev.ConnectionMade(
         step=step or None,
         line=connection_line(connection),
@@ -85,7 +84,7 @@ def connection_event(connection: Connection, step: int) -> ev.ConnectionMade:
 
 
 def connection_line(connection: Connection) -> str:
-    """A connection in a few words: `example.org:443 · 2.1 MB`, or `refused: ten.example:22, private address`."""
+    """Format a connection: `example.org:443 · 2.1 MB`, or `refused: ten.example:22, private address`."""
     where = f"{_bracketed(connection.host)}:{connection.port}" if connection.host else "a request"
     if connection.decision != "allowed":
         return f"{connection.decision}: {where}, {connection.reason}"

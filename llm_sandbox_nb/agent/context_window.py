@@ -1,8 +1,8 @@
-"""The context window of a run: how much its model can take in, and the conversation shortened so that it fits.
+"""The context window of a run: the token limit of the model, and shortening of a conversation that does not fit.
 
-The limit is asked from the server, else learned from a refusal, and recorded, so that resumes and forks know it. When
-the conversation fills three quarters of it, old parts are sent in a shorter form, many at once: between two such
-moments the history is only added to, and the provider's prompt cache keeps working.
+The limit comes from the server or from a refused request, and is recorded for resumes and forks. When the
+conversation fills three quarters of the limit, old parts are sent in a shorter form, many at once: between two such
+moments the history only grows, so the provider's prompt cache keeps working.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-from llm_sandbox_nb.agent.limits import LARGEST_RESERVE, SMALLEST_REPLY, Meter
+from llm_sandbox_nb.agent.limits import MAX_RESERVE_TOKENS, MIN_REPLY_TOKENS, Meter
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.agent.reduction import LAST_STEPS, Reduction, message_tokens, step_groups
+from llm_sandbox_nb.agent.reduction import KEPT_STEPS, Reduction, message_tokens, step_groups
 from llm_sandbox_nb.model.contract import AppendOnly, ContextOverflowError, KnowsContext, Model, Reply
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.messages import reduced_messages
 
 ContextMode = Literal["full", "mask", "summary"]
-"""What is sent of a long conversation: all, old outputs as one line each, or a summary of its old part."""
+"""Form of a long conversation in requests: complete, old outputs as a line each, or a summary of the old part."""
 CONTEXT_MODES: tuple[ContextMode, ...] = ("full", "mask", "summary")
 Messages = list[dict[str, Any]]
 Ask = Callable[[Messages, int], Awaitable[Reply]]
-"""One request: messages and the most tokens of the reply."""
+"""Function for one request: messages and maximum tokens of the reply."""
 
-_FULL = 0.75
-"""Share of the limit from which on the conversation is shortened."""
-_AFTER = 0.5
-"""Share of the limit to which it is shortened, where possible."""
-_RETRIES = 3
-"""How often a request that was refused is shortened once more."""
-_STALL = 0.3
-"""A prompt that grew by less than this share of what was added to it: the server may have left messages out."""
-_QUESTIONS = 4
-"""How often a server is asked for its limit because its counts are strange."""
-_SURELY_CUT = 0.25
-"""Below this share of the largest prompt, the count may be that of the part which was not cached."""
+_TRIGGER_SHARE = 0.75
+"""Share of the limit at which the conversation is shortened."""
+_TARGET_SHARE = 0.5
+"""Share of the limit that a shortened conversation should have."""
+_MAX_RECOVERIES = 3
+"""Maximum number of times that a refused request is shortened again."""
+_STALL_SHARE = 0.3
+"""A prompt that grew by less than this share of the added text: the server may have left messages out."""
+_MAX_LIMIT_REQUESTS = 4
+"""Maximum number of requests for the limit of a server because of suspicious token counts."""
+_UNCACHED_SHARE = 0.25
+"""Share of the largest prompt below which a count may cover only the uncached part."""
 SUMMARY_REQUEST = (
     "This conversation no longer fits into what you can take in, so its older part is removed now. Write a summary "
     "that takes its place, for yourself: what was asked, what you did, what you found out (exact values, names and "
@@ -46,7 +46,7 @@ SUMMARY_REQUEST = (
 
 
 class ContextWindow:
-    """How much the model of a run can take in, and what is sent of the conversation."""
+    """Token limit of a run's model, and the shortened form of the conversation."""
 
     def __init__(self, mode: ContextMode, recorder: Recorder, meter: Meter) -> None:
         self._mode = mode
@@ -54,27 +54,27 @@ class ContextWindow:
         self._meter = meter
         self._model: Model | None = None
         self._known: dict[str, tuple[int, Literal["server", "refusal", "cut"]]] = {}
-        """What was learned in this process, by the names of models."""
+        """Limits learned in this process, with their sources, by model name."""
         self._ask_again = False
-        """Whether the server may know its limit after the first reply: some load a model only then."""
+        """True while the server may report a limit after the first reply: some servers load a model only then."""
         self._counted: tuple[int, int] = (0, 0)
-        """The newest step whose prompt was compared, and the tokens that the server counted for it."""
-        self._most = 0
-        """The largest count of a prompt."""
+        """Newest step whose prompt was compared, and the token count of the server for that prompt."""
+        self._largest_prompt = 0
+        """Largest token count of a prompt so far."""
         self._stalls = 0
-        """Prompts in a row that grew too little."""
+        """Number of prompts in a row that grew too little."""
         self._fell = False
-        """Whether one of them was smaller than the one before."""
-        self._questions = 0
+        """True if one of these prompts was smaller than the prompt before."""
+        self._limit_requests = 0
 
     def restore(self) -> None:
-        """The conversation is another one now."""
-        self._model, self._counted, self._most = None, (0, 0), 0
+        """Start over with the conversation that the recorder has now."""
+        self._model, self._counted, self._largest_prompt = None, (0, 0), 0
         first = self._recorder.trajectory.steps[:1]
         self._meter.beginning = first[0].usage.prompt_tokens if first and first[0].usage else 0
 
     async def prepare(self, model: Model, messages: Messages, ask: Ask) -> None:
-        """Before a request: find the limit of a model that is new, and shorten `messages` when they nearly fill it."""
+        """Prepare a request: find the limit of a new model, and shorten `messages` that nearly fill the limit."""
         if model is not self._model:
             await self._begin(model)
         await self._compare_counts(model, messages)
@@ -87,15 +87,15 @@ class ContextWindow:
             self._mask(messages, limit, self._target(limit))
 
     def learn(self, error: ContextOverflowError) -> None:
-        """Keep what a refusal tells of the limits."""
+        """Store the limits that a refusal reports."""
         if error.completion_limit is not None:
             self._meter.longest_reply = error.completion_limit
         if error.context_limit is not None:
             self._keep(error.context_limit, "refusal")
 
     def recover(self, error: ContextOverflowError, messages: Messages, attempt: int) -> bool:
-        """After a request that did not fit: shorten `messages`. Returns whether another request makes sense."""
-        if attempt > _RETRIES:
+        """Shorten `messages` after a request that did not fit. Return True if another request makes sense."""
+        if attempt > _MAX_RECOVERIES:
             return False
         meter, known = self._meter, self._meter.context
         self.learn(error)
@@ -103,18 +103,18 @@ class ContextWindow:
             meter.conversation = max(meter.conversation, error.prompt_tokens)
         elif meter.context is None:  # the sentence has no number: what was sent is more than fits
             self._keep(math.ceil(meter.conversation * 0.9), "refusal")
-        elif known == meter.context:  # our own count was too low
+        elif known == meter.context:  # the estimate here was too low
             meter.conversation = max(meter.conversation, meter.context)
         if (limit := meter.context) is None:
             return False
         if meter.shortens and self._mask(messages, limit, self._target(limit) / attempt, attempt):
             return True
         # Nothing can be shortened: a smaller reply than the retries ask for may still fit.
-        return known != error.context_limit == limit >= meter.conversation + SMALLEST_REPLY
+        return known != error.context_limit == limit >= meter.conversation + MIN_REPLY_TOKENS
 
     @property
     def ending(self) -> str:
-        """Why the run ends when the context is full."""
+        """Sentence for a person when the run ends because the context is full."""
         model = self._model.name if self._model else "the model"
         return (
             f"The conversation is at the {self._meter.context} tokens that {model} can take in: load it with a longer "
@@ -138,7 +138,7 @@ class ContextWindow:
             self._ask_again = not await self._ask(model)
 
     async def _ask(self, model: Model) -> bool:
-        """Ask the server, or a list; returns whether the server has told it."""
+        """Get the limit from the server or from a list of models. Return True if the server reported a limit."""
         found = await model.context_limit() if isinstance(model, KnowsContext) else None
         if found is None:
             return False
@@ -157,7 +157,7 @@ class ContextWindow:
             self._recorder.emit(ev.ContextKnown(model=self._model.name, tokens=tokens, source=source))
 
     async def _compare_counts(self, model: Model, messages: Messages) -> None:
-        """Look whether the server has left out messages of the newest requests, and did not say so."""
+        """Check from token counts whether the server has silently left out messages of the newest requests."""
         newest = next((step for step in reversed(self._recorder.trajectory.steps) if step.replied), None)
         if newest is None or newest.usage is None or newest.number == self._counted[0]:
             return
@@ -169,24 +169,25 @@ class ContextWindow:
         replies = (at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "assistant")
         last, before_last = next(replies, 0), next(replies, 0)
         grown = sum(map(message_tokens, messages[before_last:last])) if before_last else 0
-        if not before or now - before >= _STALL * grown or now < _SURELY_CUT * self._most:
-            self._stalls, self._fell, self._most = 0, False, max(now, self._most)
+        expected = before + _STALL_SHARE * grown
+        if not before or now >= expected or now < _UNCACHED_SHARE * self._largest_prompt:
+            self._stalls, self._fell, self._largest_prompt = 0, False, max(now, self._largest_prompt)
             return
         self._stalls, self._fell = self._stalls + 1, self._fell or now < before
         if not self._fell:
             return
-        self._questions += 1
-        told = self._questions <= _QUESTIONS and await self._ask(model)
-        if told or self._stalls > 1:
+        self._limit_requests += 1
+        reported = self._limit_requests <= _MAX_LIMIT_REQUESTS and await self._ask(model)
+        if reported or self._stalls > 1:
             self._was_cut(messages)
 
     def _was_cut(self, messages: Messages) -> None:
         meter, self._stalls, self._fell = self._meter, 0, False
-        if meter.context is not None and meter.context > 2 * self._most:
-            return  # the server takes in much more than was sent
-        if meter.context is None or meter.context > self._most:
-            self._keep(self._most, "cut")
-        # What the server counts is what it has left: the conversation itself is longer.
+        if meter.context is not None and meter.context > 2 * self._largest_prompt:
+            return  # the limit of the server is much higher than the size of the request
+        if meter.context is None or meter.context > self._largest_prompt:
+            self._keep(self._largest_prompt, "cut")
+        # The server counts only the messages that are left: the conversation itself is longer.
         sent = meter.beginning + sum(map(message_tokens, messages[step_groups(messages)[0][0] :]))
         meter.conversation = max(meter.conversation, sent)
         text = (
@@ -199,28 +200,27 @@ class ContextWindow:
 
     def _trigger(self, limit: int) -> float:
         beginning = min(self._meter.beginning, limit)
-        return max(_FULL * limit, beginning + 0.6 * (limit - beginning))
+        return max(_TRIGGER_SHARE * limit, beginning + 0.6 * (limit - beginning))
 
     def _target(self, limit: int) -> float:
         beginning = min(self._meter.beginning, limit)
-        return max(_AFTER * limit, beginning + 0.35 * (limit - beginning))
+        return max(_TARGET_SHARE * limit, beginning + 0.35 * (limit - beginning))
 
     def _mask(self, messages: Messages, limit: int, target: float, attempt: int = 1) -> bool:
         reduction = self._reduction(messages)
         reduction.mask_and_remove(target, self._recorder.trajectory, note_tokens=limit // 16)
-        room = limit // 2 ** (
-            attempt - 1
-        )  # digits and other scripts have several times the tokens of our count
-        reduction.cut_newest(room - min(LARGEST_RESERVE, room // 8))
+        # Halved each time: digits and other scripts have several times the tokens of the estimate.
+        room = limit // 2 ** (attempt - 1)
+        reduction.cut_newest(room - min(MAX_RESERVE_TOKENS, room // 8))
         return self._apply(messages, reduction, "mask", limit)
 
     async def _summarize(self, messages: Messages, limit: int, ask: Ask) -> None:
-        """Let the model itself write what stays of the old part; it stays as it is when the model writes nothing."""
+        """Replace the old part by a summary that the model writes; keep the old part if the model writes nothing."""
         groups = step_groups(messages)
-        if len(groups) <= LAST_STEPS:
+        if len(groups) <= KEPT_STEPS:
             return
-        end = groups[-LAST_STEPS][0]
-        room = max(256, min(LARGEST_RESERVE, limit // 8))
+        end = groups[-KEPT_STEPS][0]
+        room = max(256, min(MAX_RESERVE_TOKENS, limit // 8))
         request = messages[:end]
         if request[-1]["role"] == "user":  # some servers refuse two in a row
             last = request.pop()
@@ -236,7 +236,7 @@ class ContextWindow:
         if not (summary := reply.text.strip()):
             return
         reduction = self._reduction(messages)
-        reduction.summarize(summary[: 4 * 2 * room], len(groups) - LAST_STEPS, self._recorder.trajectory)
+        reduction.summarize(summary[: 4 * 2 * room], len(groups) - KEPT_STEPS, self._recorder.trajectory)
         self._apply(messages, reduction, "summary", limit, reply.usage)
 
     def _reduction(self, messages: Messages) -> Reduction:
@@ -269,5 +269,5 @@ class ContextWindow:
         )
         self._recorder.emit(event)
         messages[:] = reduced_messages(messages, event)
-        self._counted, self._most = (self._counted[0], 0), 0  # the server did not cut what we have shortened
+        self._counted, self._largest_prompt = (self._counted[0], 0), 0  # smaller counts are expected now
         return True

@@ -17,25 +17,25 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Trajectory
 
 @dataclass(frozen=True)
 class ConversationState:
-    """Where a conversation stands."""
+    """State of a conversation at the head of a branch."""
 
     messages: list[dict[str, Any]]
     """Every message that the model has seen; calls in `open` have no result yet."""
     open: tuple[ToolCall, ...] = ()
-    """Calls of the newest reply that were not executed: as decided, else as proposed."""
+    """Calls of the newest reply that were not executed: as decided, otherwise as proposed."""
     given: Mapping[str, str] = field(default_factory=dict)
-    """Observations that a person gave for open calls which are not to be executed."""
+    """Observations of a person for open calls that must not be executed."""
     said: tuple[str, ...] = ()
     """Messages of the person to send first."""
     fresh: bool = False
-    """Whether no call was executed yet, so that the sandbox may not have its input files."""
+    """True if no call was executed yet, so that the input files may be missing in the sandbox."""
     step: int = 0
 
 
 def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> ConversationState:
-    """Where the branch of HEAD stands."""
+    """Return the state of the branch of HEAD."""
     step = trajectory.steps[-1] if trajectory.steps else None
-    replied = [one for one in trajectory.steps if one.replied]
+    replied = [step.number for step in trajectory.steps if step.replied]
     waiting = [] if step is None or not step.replied else [call for call in step.calls if not call.finished]
     return ConversationState(
         messages=list(trajectory.messages()),
@@ -43,12 +43,12 @@ def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> Co
         given={call.id: text for call in waiting if (text := given_for(call)) is not None},
         said=said,
         fresh=trajectory.files is None and not worked(trajectory),
-        step=replied[-1].number if replied else 0,
+        step=replied[-1] if replied else 0,
     )
 
 
 def tokens_so_far(trajectory: Trajectory) -> tuple[int, int]:
-    """Tokens of the next request: those that the provider has counted, and an estimate of what came after."""
+    """Return the tokens of the next request: counted by the provider, and estimated for later text."""
     added = 0
     for event in reversed(trajectory.path):
         match event:
@@ -65,7 +65,7 @@ def tokens_so_far(trajectory: Trajectory) -> tuple[int, int]:
 
 
 def worked(trajectory: Trajectory) -> bool:
-    """Whether a call was executed in the sandbox, on the branch of HEAD."""
+    """Return True if a call was executed in the sandbox, on the branch of HEAD."""
     return any(
         call.started is not None and not ends_run(call.tool)
         for step in trajectory.steps
@@ -74,7 +74,7 @@ def worked(trajectory: Trajectory) -> bool:
 
 
 def decided_call(call: Call) -> ToolCall:
-    """A call as a person edited it, else as it was proposed."""
+    """Return a call as a person edited it, otherwise as proposed."""
     for decision in reversed(call.decisions):
         if decision.action == "edit" and decision.arguments is not None:
             arguments = json.dumps(decision.arguments, ensure_ascii=False)
@@ -83,7 +83,7 @@ def decided_call(call: Call) -> ToolCall:
 
 
 def given_for(call: Call) -> str | None:
-    """What a person gave in place of the result of a call that was not to be executed."""
+    """Return the observation that a person gave in place of a result; None if the call was not skipped."""
     for decision in reversed(call.decisions):
         if decision.action == "skip":
             return decision.observation or ""

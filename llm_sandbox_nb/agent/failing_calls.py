@@ -1,29 +1,29 @@
-"""The same call, failing again and again: when the model is told, and when the run ends."""
+"""Repeated failures of the same call: advice to the model, then the end of the run."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 
-TOLD_AFTER = 3
-"""Failures in a row after which the model is told."""
-_NO_ATTEMPT = frozenset(
+ADVICE_AFTER_FAILURES = 3
+"""Number of failures in a row after which the model gets advice."""
+_UNCOUNTED_ERRORS = frozenset(
     {"skipped", "not_executed", "interrupted", "cut_short", "nothing_saved", "check_failed"}
 )
 
 
 @dataclass
 class FailingCalls:
-    """Counts how often in a row the same call has failed."""
+    """Counter of failures in a row of the same call."""
 
     limit: int = 8
-    """Failures in a row that end the run; 0: it never ends so."""
+    """Number of failures in a row that end the run; 0 for no limit."""
     count: int = 0
     _call: tuple[str, str] = ("", "")
 
     def add(self, tool: str, arguments: str, error: str | None, *, failed: bool) -> None:
         """Count a call that has ended, with its arguments as the model wrote them."""
-        if error in _NO_ATTEMPT:
+        if error in _UNCOUNTED_ERRORS:
             return
         call = tool, _without_layout(arguments)
         same = call == self._call
@@ -32,13 +32,13 @@ class FailingCalls:
 
     @property
     def over(self) -> bool:
-        """Whether the run has to end."""
+        """True if the run has to end."""
         return 0 < self.limit <= self.count
 
     @property
     def advice(self) -> str:
-        """What the model is told now; empty as long as that is nothing."""
-        if self.count < TOLD_AFTER:
+        """Advice for the model; empty while there are few failures."""
+        if self.count < ADVICE_AFTER_FAILURES:
             return ""
         ends = f" The run ends after {self.limit} times." if self.limit else ""
         return (
@@ -48,7 +48,7 @@ class FailingCalls:
 
     @property
     def sentence(self) -> str:
-        """Why the run ended, for a person."""
+        """Sentence for a person with the reason of the end."""
         tool = self._call[0][:80]
         return f"The model made the same call of {tool} {self.count} times in a row, and it failed each time."
 

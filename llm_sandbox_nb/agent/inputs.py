@@ -1,4 +1,4 @@
-"""What a sandbox holds when a run begins: input files, checked before anything starts, and files of another run."""
+"""Files in a sandbox when a run begins: input files, checked before anything starts, and files of another run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 InputFiles = Iterable[str | Path] | Mapping[str, Any] | str | Path | None
 """Paths; or, by their names in the input folder, paths, contents (`bytes`) and data frames of pandas or polars."""
-_NAMED = 1000
-PREVIEW = "The input files begin like this:"
-"""The line above `Inputs.preview`, by which that is found again."""
-_PREVIEWED, _LINES, _WIDTH = 5, 3, 80
-"""Files of a preview, lines of each, and characters of a line."""
+_MAX_RECORDED_NAMES = 1000
+PREVIEW_HEADING = "The input files begin like this:"
+"""First line of `Inputs.preview`, by which `previewed` finds the preview in a message."""
+_PREVIEW_FILES = 5
+_PREVIEW_LINES_PER_FILE = 3
+_PREVIEW_LINE_LENGTH = 80
 
 
 @dataclass(frozen=True)
@@ -36,23 +37,23 @@ class Inputs:
     found: tuple[str, ...] = ()
 
     def names(self) -> list[str]:
-        """Names below the input folder, for the record; at most the first thousand."""
-        return [str(clean_text(name)) for name in sorted(self.found)[:_NAMED]]
+        """Return the names below the input folder for the record, at most the first thousand."""
+        return [str(clean_text(name)) for name in sorted(self.found)[:_MAX_RECORDED_NAMES]]
 
     def preview(self, folder: str) -> str:
-        """The first lines of the first few files that are text, with their places in `folder`; empty without any."""
+        """Return the first lines of a few text files with their paths in `folder`; empty if there are no such files."""
         named = [(path.name, path) for path in self.paths] + list(self.contents)
         parts = []
-        for name, content in sorted(named, key=lambda pair: pair[0])[:_PREVIEWED]:
+        for name, content in sorted(named, key=lambda pair: pair[0])[:_PREVIEW_FILES]:
             lines = _first_lines(content)
             parts += [f"{posixpath.join(folder, name)}:", *lines] if lines else []
-        return "\n".join([PREVIEW, *parts]) if parts else ""
+        return "\n".join([PREVIEW_HEADING, *parts]) if parts else ""
 
     async def upload(self, box: Sandbox, folder: str) -> tuple[str, ...]:
-        """Put everything into `folder` of the sandbox. Returns a sentence for each thing that was left out.
+        """Put everything into `folder` of the sandbox. Return a sentence for each file that was left out.
 
         Raises:
-            TransferError: something cannot be read any more, or there is no room.
+            TransferError: if a file cannot be read any more, or the sandbox has no space for the files.
         """
         left_out: list[str] = []
         for path in self.paths:
@@ -69,36 +70,40 @@ class Inputs:
 
 
 def previewed(message: str) -> str:
-    """The preview in a message; empty where there is none."""
-    return message.partition(f"{PREVIEW}\n")[2]
+    """Return the preview in a message; empty if there is no preview."""
+    return message.partition(f"{PREVIEW_HEADING}\n")[2]
 
 
 def _first_lines(content: bytes | Path) -> list[str]:
-    """The first lines of a text, shortened; none of a folder, and of what is no text or cannot be read."""
+    """Return the first lines of a text, shortened; an empty list for folders, binary files and unreadable files."""
+    size = _PREVIEW_LINES_PER_FILE * _PREVIEW_LINE_LENGTH * 4  # UTF-8 has at most 4 bytes per character
     try:
         if isinstance(content, Path):
             with content.open("rb") as file:
-                content = file.read(_LINES * _WIDTH * 4)
-        text = str(clean_text(content[: _LINES * _WIDTH * 4].decode("utf-8", "ignore")))
+                content = file.read(size)
+        text = str(clean_text(content[:size].decode("utf-8", "ignore")))
     except OSError:
         return []
     if "\0" in text or not text.strip():
         return []
     lines = text.splitlines()
-    shown = [line[:_WIDTH] + "..." * (len(line) > _WIDTH) for line in lines[:_LINES]]
-    return [*shown, "..."] if len(lines) > _LINES else shown
+    shown = [
+        line if len(line) <= _PREVIEW_LINE_LENGTH else f"{line[:_PREVIEW_LINE_LENGTH]}..."
+        for line in lines[:_PREVIEW_LINES_PER_FILE]
+    ]
+    return [*shown, "..."] if len(lines) > _PREVIEW_LINES_PER_FILE else shown
 
 
 def check_inputs(inputs: InputFiles) -> Inputs:
     """Check the input: files, folders (their content), or contents, data frames and files by name.
 
     Raises:
-        InputError: something is missing or unreadable, or two things have the same name.
+        InputError: if an input is missing or unreadable, or two inputs have the same name.
     """
     if inputs is None:
         return Inputs()
     if isinstance(inputs, Mapping):
-        contents = tuple((_checked_name(name), _checked(name, content)) for name, content in inputs.items())
+        contents = tuple((name, _checked(name, content)) for name, content in inputs.items())
         found = [
             posixpath.join(name, below) if below else name
             for name, content in contents
@@ -108,13 +113,13 @@ def check_inputs(inputs: InputFiles) -> Inputs:
     given: Any = inputs
     is_one = isinstance(given, str | bytes | bytearray) or is_frame(given) or not isinstance(given, Iterable)
     listed = [given] if is_one else given
-    paths = tuple(_existing(_checked_path(one)) for one in listed)
+    paths = tuple(_existing(_checked_path(path)) for path in listed)
     _check_unique(paths)
     return Inputs(paths, found=tuple(name for path in paths for name in _names_in(path)))
 
 
 def _names_in(path: Path) -> list[str]:
-    """The names of the files that an upload takes. Raises InputError when something cannot be read."""
+    """Return the names of the files to upload. Raise InputError if something cannot be read."""
     try:
         return plan_upload(path).names()
     except TransferError as error:
@@ -132,6 +137,8 @@ def _checked_path(given: Any) -> str | Path:
 
 
 def _checked(name: str, content: Any) -> bytes | Path:
+    if not name or name.startswith("/") or "\x00" in name or ".." in name.split("/"):
+        raise InputError(f"{name!r} cannot be the name of an input: use a plain file name.")
     if isinstance(content, bytes | bytearray):
         return bytes(content)
     if is_frame(content):
@@ -144,17 +151,17 @@ def _checked(name: str, content: Any) -> bytes | Path:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it is a data frame or a column, of pandas or polars."""
+    """Return True for a data frame or a series of pandas or polars."""
     library = type(value).__module__.partition(".")[0]
     return library in ("pandas", "polars") and type(value).__name__ in ("DataFrame", "Series")
 
 
 def frame_content(name: str, value: Any) -> bytes:
-    """The content of a file `name` that holds a data frame: `.csv`, `.tsv` or `.parquet`.
+    """Return a data frame as the bytes of a `.csv`, `.tsv` or `.parquet` file, by the ending of `name`.
 
     Raises:
-        InputError: the name has another ending.
-        ImportError: what writes Parquet is not installed.
+        InputError: if the name has another ending.
+        ImportError: if the library that writes Parquet is not installed.
     """
     frame = value.to_frame() if type(value).__name__ == "Series" else value
     suffix, out = Path(name).suffix.lower(), io.BytesIO()
@@ -181,12 +188,6 @@ def _existing(path: str | Path) -> Path:
     return path.absolute()
 
 
-def _checked_name(name: str) -> str:
-    if not name or name.startswith("/") or "\x00" in name or ".." in name.split("/"):
-        raise InputError(f"{name!r} cannot be the name of an input: use a plain file name.")
-    return name
-
-
 def _check_unique(paths: tuple[Path, ...]) -> None:
     taken: dict[str, Path] = {}
     for path in paths:
@@ -200,22 +201,22 @@ def _check_unique(paths: tuple[Path, ...]) -> None:
 
 @dataclass(frozen=True)
 class StartingFiles:
-    """A checkpoint in a history on disk."""
+    """Checkpoint in a history on disk."""
 
     history: Path
     checkpoint: str
 
     async def put_into(self, box: Sandbox) -> tuple[str, ...]:
-        """Give the sandbox these files. Returns a sentence for each thing that could not be restored.
+        """Restore these files in the sandbox. Return a sentence for each file that could not be restored.
 
         Raises:
-            SandboxError: they cannot be read; nothing was changed.
+            SandboxError: if the files cannot be read; nothing was changed.
         """
-        kept = {one.id for one in box.history.checkpoints}
+        kept = {checkpoint.id for checkpoint in box.history.checkpoints}
         if kept and self.checkpoint not in kept:
             await box.keep_history(self.history)
         return (await box.restore(self.checkpoint)).problems
 
     def continued(self, box: Sandbox) -> Path | None:
-        """The history that the sandbox's own begins with; None for one that has its own."""
+        """Return the history with which the history of the sandbox begins; None if the sandbox has checkpoints."""
         return None if box.history.checkpoints else self.history

@@ -1,4 +1,4 @@
-"""Limits of a run: what it may use, what it has used, and when its next turn is the last one."""
+"""Limits of a run, usage so far, and the decision that the next turn is the last one."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _LAST_TURN: dict[LimitName, str] = {
     "cost": "The budget is nearly spent: this is your last turn.",
     "time": "The time is nearly up: this is your last turn.",
 }
-SMALLEST_REPLY = 256
-"""Tokens that a reply gets in any case."""
-LARGEST_RESERVE = 2048
-_MARGIN = 64
+MIN_REPLY_TOKENS = 256
+"""Number of tokens that every reply may have, even if a limit is reached."""
+MAX_RESERVE_TOKENS = 2048
+_COUNT_TOLERANCE_TOKENS = 64
 """Tokens kept free because servers count a little differently from one request to the next."""
-_LEFT_OF_OBSERVATION = 400
-"""Tokens to which a new observation can be cut when nothing else is left to shorten."""
+_CUT_OBSERVATION_TOKENS = 400
+"""Tokens to which a new observation can be cut if nothing else is left to shorten."""
 _WHAT_TO_DO = "Save your results if they are not saved yet, and call submit in this turn."
 
 
 @dataclass(frozen=True)
 class Thoughts:
-    """Tokens of a reply that are thoughts. The next request holds them only where they are sent back."""
+    """Reasoning tokens of a reply. The next request contains them only if they are sent back."""
 
     tokens: int = 0
     sent_back: bool = False
 
     @classmethod
     def of(cls, message: Mapping[str, Any], reasoning: str | None, usage: Usage | None) -> Thoughts:
-        """Those of a reply. `message` is what goes back into the history."""
+        """Return the thoughts of a reply. `message` is the reply in the history."""
         tokens = (
             usage.reasoning_tokens if usage and usage.reasoning_tokens else estimated_tokens(reasoning or "")
         )
@@ -52,11 +52,11 @@ class Thoughts:
 
 @dataclass(frozen=True)
 class RunLimits:
-    """What one run may use. None means without limit.
+    """Limits of a run. None means without limit.
 
-    `tokens` bounds the conversation: prompt and reply of one request together, as the paper has it. `total_tokens`
-    bounds the sum of all requests and replies, which is what the card counts. `cost` is US dollars over the whole run;
-    it can only be kept when the model's price is known. `time` is seconds from the start.
+    `tokens` bounds the conversation: prompt and reply of one request together, as in the paper. `total_tokens` bounds
+    the sum of all requests and replies, the number on the card. `cost` is US dollars over the whole run, and has an
+    effect only if the price of the model is known. `time` is seconds from the start.
     """
 
     steps: int = 100
@@ -73,7 +73,7 @@ class RunLimits:
 
 
 class Meter:
-    """What a run has used so far, measured against its limits."""
+    """Usage of a run so far, compared with the limits."""
 
     def __init__(self, limits: RunLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
@@ -82,7 +82,7 @@ class Meter:
         self.conversation = 0
         """Tokens of the next request: counted by the provider, the newest part estimated."""
         self.total_tokens = 0
-        """Tokens of all requests and replies so far; estimated where the provider does not count."""
+        """Tokens of all requests and replies so far; estimated if the provider does not count."""
         self.cost: float | None = 0.0
         self.last_turn: LimitName | None = None
         """The limit that makes the current step the last one."""
@@ -90,35 +90,40 @@ class Meter:
         self._last_cost = 0.0
         self._clock = clock
         self._start = clock()
-        self._left_out = 0.0
+        self._paused_seconds = 0.0
         self.limits_changed = False
-        """Whether the limits have changed since the model read them."""
+        """True if the limits have changed since the model read them."""
         self.context: int | None = None
-        """Tokens that the model can take in, prompt and reply together, when they are known."""
+        """Maximum tokens of prompt and reply together for this model, if known."""
         self.longest_reply: int | None = None
-        """Most tokens of one reply of this model, when they are known."""
+        """Maximum tokens of one reply of this model, if known."""
         self.shortens = False
-        """Whether older parts of the conversation are sent in a shorter form when they do not fit."""
+        """True if older parts of a conversation that does not fit are sent in a shorter form."""
         self.beginning = 0
         """Tokens of a request that has only the beginning of the conversation: tools, system message and task."""
         self.counted = 0
         """Tokens of the conversation up to the newest reply, as the provider counted them."""
         self.tools = 0
-        """Tokens of the tools, estimated; from the first reply on, they are in what the provider counts."""
+        """Estimated tokens of the tools; from the first reply on, the count of the provider includes them."""
         self._newest_reply = 0
         self._thoughts_sent = 0
-        """Tokens of the thoughts of the newest reply that go back to the server."""
+        """Tokens of the newest reply's thoughts that the next request sends back to the server."""
         self._thoughts_are_dropped = False
-        """Whether the server, or its chat template, takes them out again."""
+        """True if the server, or the chat template, removes thoughts that are sent back."""
         self._estimated = 0
-        """Tokens that were added to `conversation`, or taken from it, and that no provider has counted."""
+        """Tokens added to `conversation`, or removed from it, that no provider has counted."""
 
     def resume_from(
         self, step: int, conversation: int, cost: float | None, added: int = 0, total_tokens: int = 0
     ) -> None:
-        """Continue with a conversation that has used so many steps and tokens, and has cost so much.
+        """Continue with the usage of a conversation.
 
-        `added` is an estimate of what came after the tokens were counted; `total_tokens` counts all requests so far.
+        Args:
+            step: number of the newest step.
+            conversation: tokens of the conversation at the newest count.
+            cost: US dollars so far; None if unknown.
+            added: estimated tokens of the text after that count.
+            total_tokens: tokens of all requests so far.
         """
         self.total_tokens = total_tokens
         self.step, self.conversation, self.cost = step, conversation + added, cost
@@ -126,7 +131,7 @@ class Meter:
         self.last_turn = self._next_is_last = None
 
     def change(self, limits: RunLimits) -> None:
-        """Use other limits from now on. They can turn the last turn into an ordinary one."""
+        """Use other limits from now on. With higher limits, the last turn can become an ordinary one."""
         self.limits, self.limits_changed = limits, True
         if self.last_turn is not None:
             self.last_turn = self._near_limit(limits.steps - self.step + 1)
@@ -134,7 +139,7 @@ class Meter:
             self._next_is_last = self._near_limit(limits.steps - self.step)
 
     def begin_step(self) -> int:
-        """Begin the next step; returns its number."""
+        """Begin the next step and return its number."""
         self.step += 1
         self.last_turn = self._next_is_last
         return self.step
@@ -146,19 +151,23 @@ class Meter:
         self._estimated += tokens
 
     def shorten(self, tokens: int) -> None:
-        """The conversation is sent without so many tokens from now on."""
+        """Subtract tokens that later requests do not send any more."""
         self._thoughts_sent = 0
         self.conversation = max(self.beginning, self.conversation - tokens)
         self.counted = max(0, self.counted - tokens)
         self._estimated += tokens
 
     def add_reply(self, usage: Usage | None, text: str, thoughts: Thoughts = Thoughts()) -> None:
-        """Add a reply. `text` is all of it, for providers that do not count; `thoughts` are those among it."""
+        """Add a reply. `text` is the complete reply, for providers that do not count, including `thoughts`."""
         before = self.conversation
         if usage is None or not usage.total_tokens:
             self.add_text(text)
         else:
-            self._compare_thoughts(usage.prompt_tokens)
+            missing = self.counted - usage.prompt_tokens
+            if self._thoughts_sent >= _COUNT_TOLERANCE_TOKENS and missing >= self._thoughts_sent * 3 // 4:
+                self._thoughts_are_dropped = (
+                    True  # the prompt is shorter by about the thoughts that were sent back
+                )
             self.conversation = self.counted = usage.total_tokens
             self._estimated, before = 0, usage.prompt_tokens
         self.total_tokens += self.conversation
@@ -171,38 +180,33 @@ class Meter:
         self.add_cost(usage)
         self._last_cost = (usage.cost if usage else None) or 0.0
 
-    def _compare_thoughts(self, prompt: int) -> None:
-        """Find out whether the server takes thoughts out of what it is sent: then a prompt is shorter than expected."""
-        if self._thoughts_sent >= _MARGIN and prompt <= self.counted - self._thoughts_sent * 3 // 4:
-            self._thoughts_are_dropped = True
-
     def add_summary(self, usage: Usage | None) -> None:
-        """Add a request that is not part of the conversation: its summary."""
+        """Add the usage of a request for a summary, which is not part of the conversation."""
         self.total_tokens += usage.total_tokens if usage else 0
         self.add_cost(usage)
 
     def add_cost(self, usage: Usage | None) -> None:
-        """Add what a request has cost; None is not known."""
+        """Add the cost of a request; after an unknown cost, the total is None."""
         cost = usage.cost if usage else None
         self.cost = None if self.cost is None or cost is None else self.cost + cost
 
     @property
     def elapsed(self) -> float:
         """Seconds since the start, without pauses."""
-        return self._clock() - self._start - self._left_out
+        return self._clock() - self._start - self._paused_seconds
 
     def leave_out(self, seconds: float) -> None:
-        """Do not count these seconds: the run was paused."""
-        self._left_out += seconds
+        """Exclude seconds from `elapsed`, for example those of a pause."""
+        self._paused_seconds += seconds
 
     @property
     def time_left(self) -> float | None:
-        """Seconds until the time limit, at least 0; None without one."""
+        """Seconds until the time limit, at least 0; None without a limit."""
         return None if self.limits.time is None else max(0.0, self.limits.time - self.elapsed)
 
     @property
     def used_up(self) -> LimitName | None:
-        """The limit that allows not even one last turn."""
+        """Exceeded limit that allows no further turn; None if there is none."""
         if self.limits.cost is not None and self.cost is not None and self.cost >= self.limits.cost:
             return "cost"
         if self.limits.total_tokens is not None and self.total_tokens >= self.limits.total_tokens:
@@ -216,14 +220,15 @@ class Meter:
         """The limit that ends the run after the current step."""
         return self.last_turn or self.used_up
 
-    def next_turn(self, told_from: int | None = None) -> str:
-        """The end of the newest message: the steps that remain, and whether the next turn is the last.
+    def next_turn(self, footer_from: int | None = None) -> str:
+        """Return the text below the newest message: the remaining steps, and advice if the next turn is the last.
 
-        With `told_from` it is empty while more steps remain, and the next turn is not the last.
+        Args:
+            footer_from: largest number of remaining steps to mention, except in the last turn; None for always.
         """
         remaining, self.limits_changed = max(1, self.limits.steps - self.step), False
         self._next_is_last = self._near_limit(remaining)
-        if told_from is not None and remaining > told_from and not self._next_is_last:
+        if footer_from is not None and remaining > footer_from and not self._next_is_last:
             return ""
         line = f"[Steps remaining: {remaining}]"
         return f"{line}\n{_LAST_TURN[self._next_is_last]} {_WHAT_TO_DO}" if self._next_is_last else line
@@ -251,12 +256,12 @@ class Meter:
         if self.context is None:
             return False
         needed = self.conversation
-        if self.shortens and self.beginning:  # of all that came before, only the newest reply has to stay
-            needed = min(needed, self.beginning + self._newest_reply + _LEFT_OF_OBSERVATION)
-        return needed + min(LARGEST_RESERVE, self.context // 8) >= self.context
+        if self.shortens and self.beginning:  # of the history, only the newest reply cannot be shortened
+            needed = min(needed, self.beginning + self._newest_reply + _CUT_OBSERVATION_TOKENS)
+        return needed + min(MAX_RESERVE_TOKENS, self.context // 8) >= self.context
 
     def reply_tokens(self, asked: int | None) -> int | None:
-        """The tokens to ask for, so that the conversation stays within its limits where possible."""
+        """Return the maximum tokens to request, at most `asked`, so that the conversation stays within the limits."""
         if asked is None:
             return None
         if self.limits.tokens is not None:
@@ -264,11 +269,12 @@ class Meter:
         if self.limits.total_tokens is not None:
             asked = min(asked, max(1024, self.limits.total_tokens - self.total_tokens - self.conversation))
         if self.context is not None:
-            uncertain = self._estimated // 2 + _MARGIN + (0 if self.beginning else self.tools * 3 // 2)
-            asked = min(asked, max(SMALLEST_REPLY, self.context - self.conversation - uncertain))
+            tools = 0 if self.beginning else self.tools * 3 // 2
+            uncertain = self._estimated // 2 + _COUNT_TOLERANCE_TOKENS + tools
+            asked = min(asked, max(MIN_REPLY_TOKENS, self.context - self.conversation - uncertain))
         return asked if self.longest_reply is None else min(asked, self.longest_reply)
 
 
 def estimated_tokens(text: str) -> int:
-    """Tokens of a text that no provider has counted."""
+    """Estimate the number of tokens of a text: a quarter of its UTF-8 bytes."""
     return math.ceil(len(text.encode("utf-8", "replace")) / 4)

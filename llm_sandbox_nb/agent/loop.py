@@ -1,4 +1,4 @@
-"""The loop: ask the model, execute its tool calls, show it the results, until the run is over."""
+"""Loop of a run: request a reply, execute its tool calls, send the results, until the run is over."""
 
 from __future__ import annotations
 
@@ -78,29 +78,29 @@ CHECK_FAILED = "check_failed"
 NOT_EXECUTED = "Not executed: the run ended before this call."
 INTERRUPTED = "Interrupted: the run was stopped during this call."
 CUT_SHORT = "Not finished: the run ended during this call."
-_PLACE = "\0"
-"""Stands for a result where its place in a form is looked for; no result has it."""
-_SETTLE = 5.0
-"""Seconds that a call which is interrupted has for its result so far."""
+_RESULT_MARK = "\0"
+"""Placeholder that no result contains, to find the place of a result in a form."""
+_INTERRUPT_TIMEOUT = 5.0
+"""Seconds to wait for the result so far of an interrupted call."""
 _T = TypeVar("_T")
 
 
 @dataclass
 class Workspace:
-    """What tool calls are executed with, as soon as the sandbox is set up."""
+    """Sandbox that is set up, with everything that the execution of tool calls needs."""
 
     box: Sandbox
     collector: Collector
     checkpoints: Checkpoints
     command_timeout: float = DEFAULT_TIMEOUT
-    """Seconds for a command that names no time-out."""
+    """Default command timeout in seconds."""
     answers: AnswerFiles | None = None
-    """Where an answer may be."""
+    """Possible answer files."""
 
 
 @dataclass
 class Loop:
-    """One conversation. Begin it with `start` or `restore`, then `run` it.
+    """Loop over one conversation: call `start` or `restore`, then `run`.
 
     `workspace` is awaited at the first call, so that the sandbox starts while the model writes its first reply.
     """
@@ -113,72 +113,72 @@ class Loop:
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     control: RunControl = field(default_factory=RunControl)
     pause_rules: PauseRules = field(default_factory=PauseRules)
-    """When it pauses automatically. They may change during the run."""
+    """Rules for automatic pauses, which may change during the run."""
     given: Mapping[str, str] = field(default_factory=dict)
     """Observations of calls that are not executed, by call id."""
     check: ResultCheck | None = None
-    """Checks the result before the run ends."""
+    """Check of the result before the run ends."""
     replies: int | None = None
-    """The largest number of replies, which the model is not shown: a record that is replayed has no more."""
+    """Maximum number of replies, hidden from the model: the length of a record that is replayed."""
     toolbox: Toolbox = TOOLS
-    """What executes its calls."""
+    """Tools that execute the calls."""
     tools: list[dict[str, Any]] = field(default_factory=TOOLS.schemas)
-    """The schemas of the tools, with the command time-out in force."""
+    """Schemas of the tools, with the default command timeout."""
     nudges: Nudges = USUAL_NUDGES
     tool_calls: ToolCalls = "auto"
-    """How calls are made, unless the record says it."""
+    """Form of calls, unless the record has one."""
     text_form: str = "code"
-    """The form of calls in text mode; see `load_text_form`."""
+    """Form of calls in text mode; see `load_text_form`."""
     remind: bool = True
-    """Whether a model that submits with nothing saved and nothing said is told so, once."""
+    """True to remind the model once if it submits with no saved files and no text."""
     failing: FailingCalls = field(default_factory=FailingCalls)
     context: ContextMode = "mask"
-    """What is sent of a conversation that nearly fills the model's context."""
+    """Form of a conversation that nearly fills the model's context."""
     messages: list[dict[str, Any]] = field(default_factory=list)
-    """The conversation as it is sent."""
+    """Conversation in the form of the next request."""
     last_text: str = ""
-    """The text of the newest reply that had any."""
+    """Text of the newest reply with text."""
     only_talked: bool = False
-    """Whether the newest reply had no call."""
+    """True if the newest reply had no call."""
     without_answer: bool = False
-    """Whether the model has submitted with nothing saved and nothing said."""
+    """True if the model has submitted with no saved files and no text."""
     _first: Sequence[dict[str, Any]] = ()
-    """The messages that begin the conversation, until they are sent."""
+    """First messages of the conversation, until they are sent."""
     _restored: ConversationState | None = None
-    """The conversation that continues, until the first new message."""
+    """Conversation to continue, until the first new message."""
     _silent: SilentReplies = field(default_factory=SilentReplies)
     _nudge: str = ""
-    """The answer to a reply without a call."""
-    _asked_for: float = 0.0
-    """Seconds of the requests of a step, with their retries."""
+    """Answer to a reply without a call."""
+    _request_seconds: float = 0.0
+    """Duration of the requests of a step, including retries."""
     _in_text: bool = False
-    """Whether calls are written as text."""
+    """True if calls are written as text."""
     _demand: bool = False
-    """Whether the next request demands a call."""
+    """True if the next request demands a call."""
     _demanded: bool = False
-    """Whether a request has demanded a call: it is tried once."""
+    """True once a request has demanded a call: a run tries this only once."""
     _reminded: bool = False
     _refused_call: str = ""
-    """Why a call that the newest reply shows was not executed."""
+    """Reason why a call in the newest reply was not executed."""
     _written: bool = False
-    """Whether the calls of the newest reply were read out of its text."""
+    """True if the calls of the newest reply were read from its text."""
     _reply: dict[str, Any] = field(default_factory=dict)
-    """The newest reply as it stands in the history."""
+    """Newest reply as a message of the history."""
     _whole_replies: bool = False
-    """Whether replies are not ended after their first block: a server refuses that, or a thought may have a block."""
+    """True if replies continue after their first block: a server refuses a stop sequence, or thoughts have blocks."""
     _said: bool = False
-    """Whether the newest reply says something."""
+    """True if the newest reply has text."""
     _spoke: bool = False
-    """Whether a reply without a call said something."""
+    """True if a reply without a call had text."""
     verdict: ev.Verdict | None = None
-    """What the check of this end found."""
+    """Verdict of the check at the end."""
     _open: list[ToolCall] = field(default_factory=list)
     """Calls of the newest reply without a result."""
     _cut_noted: bool = False
-    """Whether the record says that a reply may be cut off."""
+    """True if the record already notes that replies may be cut off."""
     _executing: bool = False
     _footer: str = ""
-    """What the newest observation ends with: how many steps remain."""
+    """End of the newest observation: the remaining steps and advice."""
 
     def __post_init__(self) -> None:
         self._text = TextMode(load_text_form(self.text_form), self.tools)
@@ -186,7 +186,7 @@ class Loop:
         self.window = ContextWindow(self.context, self.recorder, self.meter)
 
     def start(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Begin a conversation with these messages, of which the last is the task."""
+        """Begin a conversation with these messages; the last one is the task."""
         self._reset()
         self._first = messages
         for message in messages:
@@ -216,15 +216,16 @@ class Loop:
 
     @property
     def _way(self) -> str:
-        """How calls are made now."""
+        """Form of calls now: `auto`, `native` or `text`."""
         return self.recorder.trajectory.tool_calls or self.tool_calls
 
     async def run(self) -> NoReturn:
-        """Execute steps until the run is over, which `StopRun` always reports; other exceptions are failures.
+        """Execute steps until the run is over.
 
         Raises:
-            StopRun: why it ended.
-            SandboxLostError: the sandbox died.
+            StopRun: at the end of the run, with the reason.
+            SandboxLostError: if the sandbox died.
+            Exception: after any other failure.
         """
         if self._open and (restored := self._restored):
             self._restored = None
@@ -251,9 +252,9 @@ class Loop:
             raise StopRun("steps")
 
     def close_open_calls(self, *, interrupted: bool = False) -> None:
-        """Give every call without a result one that says so: the history stays valid whatever happened.
+        """Add a result with an explanation to every call without a result, so that the history stays valid.
 
-        `interrupted` says that the run was stopped or rewound; else a failure or a limit ended it.
+        `interrupted` is True if the run was stopped or rewound, False if a failure or a limit ended the run.
         """
         during = (INTERRUPTED, "interrupted") if interrupted else (CUT_SHORT, "cut_short")
         for call in tuple(self._open):
@@ -272,8 +273,8 @@ class Loop:
         message: dict[str, Any] = {"role": "user"}
         if self._first:
             *before, message = self._first
-            for one in before:
-                self._add_message(one)
+            for earlier in before:
+                self._add_message(earlier)
             texts.insert(0, message["content"])
         if self._nudge:
             texts += [self._nudge, self._next_turn()]
@@ -291,13 +292,13 @@ class Loop:
         self.recorder.emit(ev.MessageAdded(message=message))
 
     async def _nudge_for_call(self, reply: Reply) -> None:
-        """Ask for a call, in another way each time; raises StopRun when that was done often enough."""
+        """Request a call with a different text each time. Raise StopRun after too many replies without a call."""
         if refused := refusal(reply):
             raise refused
         if self.meter.over:
             return
         silent = self._silent
-        sent = [message_text(one) for one in self.messages if one["role"] in ("user", "tool")]
+        sent = [message_text(message) for message in self.messages if message["role"] in ("user", "tool")]
         silent.add(reply, [*sent, self._task, self._footer], self._refused_call)
         patience = USUAL_NUDGES if self.nudges == "all" else self.nudges
         if len(silent) > patience and not self._may_switch() and self.nudges != "all":
@@ -322,7 +323,7 @@ class Loop:
     # --- native calls, or text mode ---
 
     def _may_switch(self) -> bool:
-        """Whether text mode may bring a call, after replies without one."""
+        """Return True if a switch to text mode may help after replies without a call."""
         if self._way != "auto" or not self.nudges:
             return False
         called = any(message.get("tool_calls") for message in self.messages)
@@ -336,7 +337,7 @@ class Loop:
         self._note(f"{why}: from now on it writes its calls as text.")
 
     def _demand_call(self) -> None:
-        """Have the next request demand a call, once."""
+        """Make the next request demand a call, at most once per run."""
         if self._way == "auto" and not self._in_text and not self._demanded and not self.model.scripted:
             self._demand = self._demanded = True
             self._note("The next request demands a call (tool_choice: required); not every server obeys.")
@@ -344,7 +345,7 @@ class Loop:
     # --- the model ---
 
     async def _ask_model(self) -> Reply:
-        step, self._asked_for = self.meter.begin_step(), 0.0
+        step, self._request_seconds = self.meter.begin_step(), 0.0
         await self._in_time(unless_failed(until_prepared(self.model), self.workspace))
         while True:
             try:
@@ -354,11 +355,11 @@ class Loop:
                 if not self._other_way(stop.__cause__):
                     raise
         reply = self._with_written_calls(reply)
-        self._add_reply(reply, self._asked_for)
+        self._add_reply(reply)
         return reply
 
     async def _fitting_reply(self, step: int) -> Reply:
-        """The reply to the conversation, which is shortened where it does not fit into the model's context."""
+        """Request a reply; shorten the conversation if it does not fit into the model's context."""
         await self.window.prepare(self.model, self.messages, partial(self._request, step))
         attempt = 0
         while True:
@@ -369,16 +370,18 @@ class Loop:
                 if not self.window.recover(error, self.messages, attempt):
                     raise StopRun("tokens", str(error)) from error
 
-    async def _request(self, step: int, messages: list[dict[str, Any]], most: int | None = None) -> Reply:
-        """One reply. `most` is given for a summary: the most tokens of it."""
-        tokens = most or self.meter.reply_tokens(self.settings.max_tokens)
+    async def _request(
+        self, step: int, messages: list[dict[str, Any]], summary_tokens: int | None = None
+    ) -> Reply:
+        """Request a reply, or a summary of at most `summary_tokens` tokens."""
+        tokens = summary_tokens or self.meter.reply_tokens(self.settings.max_tokens)
         settings = dataclasses.replace(self.settings, max_tokens=tokens)
         messages, tools = list(messages), self.tools
         if self._in_text:
             messages, tools = self._text.request(messages), []
-            if self._text.form.first_block_ends and not self._whole_replies and most is None:
+            if self._text.form.first_block_ends and not self._whole_replies and summary_tokens is None:
                 settings.extra_body = {"stop": [BLOCK_END], **settings.extra_body}
-        elif self._demand and most is None:
+        elif self._demand and summary_tokens is None:
             settings.extra_body = {"tool_choice": "required", **settings.extra_body}
         started = time.monotonic()
         try:
@@ -386,10 +389,10 @@ class Loop:
                 self.model, messages, tools, settings, self.retries, self.recorder, step, self.window.learn
             )
         finally:
-            self._asked_for += time.monotonic() - started
+            self._request_seconds += time.monotonic() - started
 
     def _other_way(self, failure: BaseException | None) -> bool:
-        """Whether a request that failed is sent again in another way: without a demand, or in text mode."""
+        """Return True if a failed request should be sent again in another way: without a demand, or in text mode."""
         if not isinstance(failure, ModelError):
             return False
         if self._in_text:
@@ -406,22 +409,24 @@ class Loop:
         return False
 
     def _with_written_calls(self, reply: Reply) -> Reply:
-        """The reply with the calls that are written in its text, unless they only repeat what the model has read."""
+        """Read the calls in the text of a reply, except for calls that only repeat an earlier text."""
         self._demand = False
         self._written, self._refused_call = False, reply.refused_call
-        if not self._in_text and not reply.written:  # the work of a step does not grow with the history
+        if not self._in_text and not reply.written:  # skip the work below, which grows with the history
             return reply
         outputs = [
-            message_text(one) for one in self.messages if one["role"] == "tool" or type(one) is ResultsMessage
+            message_text(message)
+            for message in self.messages
+            if message["role"] == "tool" or type(message) is ResultsMessage
         ]
-        outputs += [shown for one in self.messages[:2] if (shown := previewed(message_text(one)))]
+        outputs += filter(None, (previewed(message_text(message)) for message in self.messages[:2]))
         native, read = bool(reply.calls), self._text.read if self._in_text else without_echoes
         reply, self._refused_call = read(reply, outputs, self._task)
         self._written = bool(reply.calls) and not (self._in_text and native)
         return reply
 
-    def _add_reply(self, reply: Reply, model_time: float) -> None:
-        """The reply joins the history and the record at once: no interruption can come between the two."""
+    def _add_reply(self, reply: Reply) -> None:
+        """Add the reply to the history and the record, without an await: no interruption may separate the two."""
         self.messages.append(reply.message)
         self._reply = reply.message
         written = reply.text + (reply.reasoning or "") + "".join(call.arguments for call in reply.calls)
@@ -442,7 +447,7 @@ class Loop:
                 reasoning=reply.reasoning,
                 usage=reply.usage,
                 finish_reason=reply.finish_reason,
-                model_time=model_time,
+                model_time=self._request_seconds,
                 response_id=reply.response_id,
                 response_model=reply.response_model,
                 context_window=self.meter.context or reply.context_window,
@@ -495,7 +500,7 @@ class Loop:
     # --- its calls ---
 
     async def _execute_calls(self, given: Mapping[str, str]) -> None:
-        """Give every open call its result: execute it, or take the observation that a person gave."""
+        """Execute every open call, or use the observation that a person gave."""
         pauses = PausePoints(self.control, self.pause_rules, self.toolbox, self.recorder, self.meter)
         while self._open:
             call = self._open[0]
@@ -519,8 +524,8 @@ class Loop:
             arguments = self.toolbox.check(call.name, parse_arguments(call.arguments))
         except ArgumentsError as error:
             unfinished = error.kind == "malformed_json" or not call.arguments.strip()
-            said, kind = (CUT_OFF, "cut_off") if unfinished and self._at_cut(call) else (error, error.kind)
-            return self._finish(self._result(call, Outcome(f"Error: {said}", error=kind)))
+            text, kind = (CUT_OFF, "cut_off") if unfinished and self._at_cut(call) else (error, error.kind)
+            return self._finish(self._result(call, Outcome(f"Error: {text}", error=kind)))
         if ends_run(call.name):
             if reminder := await self._nothing_saved():
                 return self._finish(self._result(call, Outcome(reminder, error="nothing_saved")))
@@ -548,9 +553,9 @@ class Loop:
         return result
 
     async def _nothing_saved(self) -> str:
-        """What a model is told that submits with nothing saved and nothing said; empty when it is not told."""
+        """Return a reminder for a model that submits with no saved files and no text; empty without a reminder."""
         self.without_answer = False
-        # In text mode the words around a block are no answer.
+        # In text mode, the words around a block are not an answer.
         said = self._said or self._spoke or (self.last_text and not self._in_text)
         if not self.remind or self.model.scripted or said:
             return ""
@@ -567,7 +572,7 @@ class Loop:
         return NOTHING_SAVED.replace("{folder}", workspace.collector.output_dir)
 
     async def _check_result(self) -> str:
-        """Check what the model has submitted; what it reads when it may try again, else empty."""
+        """Check the submitted result. Return the text for the model if it may try again, otherwise an empty text."""
         self.verdict = None
         if self.check is None:
             return ""
@@ -576,8 +581,9 @@ class Loop:
         await workspace.collector.collect_all()
         await workspace.checkpoints.settle()
         started = time.monotonic()
-        found = await self.check.run(workspace.box, await self._answer(workspace))
-        self.meter.leave_out(time.monotonic() - started)  # the model cannot help how long it takes
+        written = await workspace.answers.read() if workspace.answers else None
+        found = await self.check.run(workspace.box, written or self.last_text or None)
+        self.meter.leave_out(time.monotonic() - started)  # the duration of a check is not the model's fault
         again = self.check.may_try_again(found)
         at_end = self.meter.over or (self.replies is not None and self.meter.step >= self.replies)
         if not again or at_end:
@@ -585,12 +591,8 @@ class Loop:
             return ""
         return self.check.observation(found)
 
-    async def _answer(self, workspace: Workspace) -> str | None:
-        written = await workspace.answers.read() if workspace.answers else None
-        return written or self.last_text or None
-
     async def _check_answer(self, ending: StopRun) -> NoReturn:
-        """End with a text, or with an answer that was written before the model fell silent; check it once."""
+        """Raise `ending` after a single check of the answer, if the model gave one in its text or a file."""
         if self.check is not None:
             workspace = await self._in_time(asyncio.shield(self.workspace))
             if ending.reason == "answered" or (workspace.answers and await workspace.answers.read()):
@@ -599,7 +601,7 @@ class Loop:
         raise ending
 
     def _at_cut(self, call: ToolCall) -> bool:
-        """Whether the call was the last that the model wrote before the limit of tokens for one reply."""
+        """Return True if the call was the last one before the reply reached its token limit."""
         step = self.recorder.trajectory.steps[-1]
         last = step.calls[-1]
         return step.finish_reason == "length" and (last.id, last.raw_arguments) == (call.id, call.arguments)
@@ -610,9 +612,9 @@ class Loop:
         return self._finish(result)
 
     async def _finish_interrupted(self, call: ToolCall, running: asyncio.Task[Outcome], box: Sandbox) -> None:
-        """End what a call executes, and give it what it did so far as its result; without an answer it stays open."""
+        """Interrupt an executing call and record its result so far. Without a result in time, the call stays open."""
         try:
-            async with asyncio.timeout(_SETTLE):
+            async with asyncio.timeout(_INTERRUPT_TIMEOUT):
                 await box.interrupt()
                 if not self.toolbox[call.name].in_sandbox:
                     return
@@ -635,7 +637,7 @@ class Loop:
     def _result(self, call: ToolCall, outcome: Outcome) -> ev.CallFinished:
         observation, before = str(ev.clean_text(outcome.observation)), ""
         recorded = self._recorded(call.id)
-        edited = recorded is not None and any(one.action == "edit" for one in recorded.decisions)
+        edited = recorded is not None and any(decision.action == "edit" for decision in recorded.decisions)
         if edited and outcome.error != "skipped":
             before = f"{edited_note(call.name, parse_arguments(call.arguments))}\n\n"
         return ev.CallFinished(
@@ -662,23 +664,23 @@ class Loop:
         event.background = await self.recorder.store(result.background)
 
     def _finish(self, event: ev.CallFinished, *, footer: bool = True) -> ev.CallFinished:
-        """The one result of a call joins the history; the last one of a step says how many steps remain."""
+        """Add the result of a call to the history; the last result of a step ends with the remaining steps."""
         call = self._open.pop(0)
         self._executing = False
         in_text = self._written and not is_native(self._reply, call.id)
         if in_text:
             form = partial(self._text.result, self._reply, kind=result_kind(event), line=last_line(event))
-            start, _, end = form(_PLACE).partition(_PLACE)
+            start, _, end = form(_RESULT_MARK).partition(_RESULT_MARK)
             event.observation = form(event.observation)
-            # A form of the user's may say the result twice: then it has no one place.
-            event.before, event.after = ("", "") if _PLACE in end else (start + event.before, end)
+            # A user's form may contain the result twice: then the text around the result is unknown.
+            event.before, event.after = ("", "") if _RESULT_MARK in end else (start + event.before, end)
         self.failing.add(call.name, call.arguments, event.error, failed=event.failed)
         self.meter.add_text(event.observation)
         self._footer = ""
         if footer and not self._open and not self.meter.over:
             advice = f"\n{self.failing.advice}" if self.failing.advice and not self.failing.over else ""
-            told = f"{self._next_turn()}{advice}".strip()
-            self._footer = f"\n\n{told}" if told else ""
+            text = f"{self._next_turn()}{advice}".strip()
+            self._footer = f"\n\n{text}" if text else ""
             event.observation += self._footer
             event.after += self._footer
         add_result(self.messages, event.call_id, event.observation, in_text=in_text)
@@ -686,7 +688,7 @@ class Loop:
         return event
 
     def _replace_observation(self, result: ev.CallFinished, decision: Decision) -> ev.CallDecided:
-        """The model reads what a person gave; the steps that remain stay below it."""
+        """Replace an observation in the history by a person's text, with the footer below, and return the event."""
         shown = (decision.text or "").removesuffix(self._footer) + self._footer
         self.meter.add_text(shown)
         show_instead(self.messages, result.call_id, shown)

@@ -1,4 +1,4 @@
-"""One request to the model: a reply with its retries, each attempt recorded, in the form that the history needs."""
+"""Request of a reply with retries: records each attempt, and returns the reply in the form of the history."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from llm_sandbox_nb.model.stream import is_json
 from llm_sandbox_nb.trajectory import events as ev
 
 _T = TypeVar("_T")
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-_LONGEST_NAME = 64
+_INVALID_NAME_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME_LENGTH = 64  # limit of OpenAI and Anthropic
 
 
 async def call_model(
@@ -39,13 +39,13 @@ async def call_model(
     step: int,
     on_overflow: Callable[[ContextOverflowError], None] | None = None,
 ) -> Reply:
-    """The model's reply. Attempts, streamed text and failures are recorded; the reply itself is not yet.
+    """Request a reply. Attempts, streamed text and failures are recorded; the caller records the reply.
 
-    `on_overflow` gets every refusal of a request that was too long, also where a smaller one succeeds.
+    `on_overflow` is called with every refusal of a request that was too long, also if a smaller request succeeds.
 
     Raises:
-        StopRun: the model failed.
-        ContextOverflowError: the conversation does not fit into its context.
+        StopRun: if the model failed.
+        ContextOverflowError: if the conversation does not fit into the context of the model.
     """
 
     def on_attempt(attempt: int, sent: ModelSettings) -> None:
@@ -87,23 +87,22 @@ async def call_model(
 
 
 def recorded_settings(sent: ModelSettings) -> dict[str, Any]:
-    """The settings of a request as the record has them: those that were given, without secrets."""
+    """Return the settings of a request for the record: only settings with a value, without secrets."""
     values = {name: value for name, value in dataclasses.asdict(sent).items() if value not in (None, {})}
     made: dict[str, Any] = public_settings(values)
     return made
 
 
 def well_formed(reply: Reply) -> Reply:
-    """The reply with text that UTF-8 can hold, and with a history message that strict servers accept.
+    """Clean a reply: text that UTF-8 can encode, and a history message that strict servers accept.
 
-    Providers and chat templates parse the arguments of earlier calls again: those that are not a JSON object
-    are wrapped in one in the message. They also refuse names of certain characters. The call itself keeps what the
-    model wrote.
+    Providers and chat templates parse the arguments of earlier calls again, and refuse some characters in names. So in
+    the message, arguments that are not a JSON object are wrapped in an object. `Reply.calls` is as the model wrote it.
     """
     message = ev.clean_text(reply.message)
     for call in message.get("tool_calls") or ():
         call["function"]["name"] = (
-            _NOT_IN_NAMES.sub("_", call["function"]["name"])[:_LONGEST_NAME] or "unknown"
+            _INVALID_NAME_CHARACTER.sub("_", call["function"]["name"])[:_MAX_NAME_LENGTH] or "unknown"
         )
         call["function"]["arguments"] = _as_object(call["function"]["arguments"])
     return dataclasses.replace(
@@ -127,7 +126,7 @@ def _as_object(arguments: str) -> str:
 
 
 async def unless_failed(work: Coroutine[Any, Any, _T], other: asyncio.Future[Any]) -> _T:
-    """The result of `work`, unless `other` fails first: then `work` is cancelled and that failure raised."""
+    """Return the result of `work`; if `other` fails first, cancel `work` and raise that failure."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)

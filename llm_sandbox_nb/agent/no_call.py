@@ -1,4 +1,4 @@
-"""Replies without a call: what came, what the model then reads, and what the run comes to when no call follows."""
+"""Replies without a call: their kinds, the nudges to the model, and the end of a run without calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llm_sandbox_nb.model.text_calls import read_text_calls
 
 ReplyKind = Literal["text", "empty", "thought", "cut", "echo"]
 Nudges = int | Literal["all"]
-"""How many replies in a row without a call get a request for one; `all`: every one, until a limit ends the run."""
+"""Number of replies in a row without a call that are answered by a nudge; `all` for every reply until a limit."""
 USUAL_NUDGES = 2
 NUDGE = (
     "There was no tool call in your reply, so nothing was done. If the task is finished and its results are "
@@ -88,7 +88,7 @@ _NO_WORDS = re.compile(
     r"<[|｜][^<>\n]{0,60}[|｜]>|<tool_response>[^<]*+</tool_response>|</?[A-Za-z][\w:.-]{0,40}+(?:\s[^<>\n]{0,200}+)?/?>"
     r"|\[/?(?:TOOL_CALLS|ARGS|CALL_ID|INST|THINK|AVAILABLE_TOOLS|TOOL_RESULTS)\]|&nbsp;|```\w*+(?=\s|\Z)"
 )
-"""Special tokens, tags, and the marks of blocks and of calls."""
+"""Pattern of special tokens, tags, and marks of blocks and calls."""
 _NOTHING = frozenset({"null", "undefined", "assistant", "(no content)", NOTHING_SAID})
 _REFUSALS = frozenset({"content_filter", "refusal"})
 _LONGEST_QUOTE = 2_000
@@ -96,18 +96,18 @@ _LONGEST_WORDS = 500
 
 
 def own_words(text: str) -> str:
-    """A text without the line that we put below observations, and with its white space made even."""
+    """Remove the footer of observations from a text, and normalize white space."""
     return " ".join(_STEPS_LEFT.sub("", text).split())
 
 
 def says_something(text: str) -> bool:
-    """Whether a text has words besides special tokens, tags, and names of roles that a chat template puts there."""
+    """Return True if a text has words other than special tokens, tags, and role names of a chat template."""
     words = own_words(_NO_WORDS.sub(" ", text))
     return any(character.isalnum() for character in words) and words.lower().rstrip(":") not in _NOTHING
 
 
 def reply_kind(reply: Reply, sent: Iterable[str]) -> ReplyKind:
-    """The kind of a reply without a call. `sent` are the texts that it may repeat."""
+    """Classify a reply without a call. `sent` are earlier texts that the reply may repeat."""
     words = own_words(read_text_calls(reply.text, ()).text)
     if not words:
         had_text = bool(reply.text.strip()) and bool(_STEPS_LEFT.search(reply.text))
@@ -121,7 +121,7 @@ def reply_kind(reply: Reply, sent: Iterable[str]) -> ReplyKind:
 
 
 def refusal(reply: Reply) -> StopRun | None:
-    """How the run ends when the model or its provider refuses; None when neither does."""
+    """Return the end of the run if the model or its provider refuses; otherwise None."""
     words = reply.message.get("refusal") or reply.text
     if reply.calls or not (reply.finish_reason in _REFUSALS or reply.message.get("refusal")):
         return None
@@ -132,24 +132,24 @@ def refusal(reply: Reply) -> StopRun | None:
 
 @dataclass
 class SilentReplies:
-    """The replies in a row that had no call."""
+    """Replies in a row without a call."""
 
     kinds: list[ReplyKind] = field(default_factory=list)
     answer: str = ""
-    """The text of the newest one that said something."""
+    """Text of the newest reply of kind `text`."""
     wants_to_act: bool = False
-    """Whether one of them has a code block, or shows a call that was not executed."""
+    """True if a reply has a code block, or a call that was not executed."""
     block: CodeBlock | None = None
-    """The code block of the newest one that could be executed."""
+    """Last executable code block of the newest reply."""
     refused: str = ""
-    """Why a call that the newest one shows was not executed."""
+    """Reason why a call in the newest reply was not executed."""
     _begun: int = 0
-    """Where in `kinds` the present series begins."""
+    """Index in `kinds` of the first reply of the current series."""
     _finish_reason: str | None = None
     _told: str = ""
 
     def add(self, reply: Reply, sent: Iterable[str], refused: str = "") -> None:
-        """Add the newest one."""
+        """Add the newest reply."""
         kind = reply_kind(reply, sent)
         self.kinds.append(kind)
         self._finish_reason, self.refused = reply.finish_reason, refused
@@ -163,16 +163,16 @@ class SilentReplies:
         return len(self.kinds) - self._begun
 
     def begin_anew(self) -> None:
-        """Count from zero: calls are made in another way now."""
+        """Count from zero, after a change of the form of calls."""
         self._begun = len(self.kinds)
 
     @property
     def talks(self) -> bool:
-        """Whether one of them has text, if only a repeated one."""
+        """True if a reply has text, including repeated text."""
         return "text" in self.kinds or "echo" in self.kinds
 
     def wait(self, retries: RetryPolicy) -> float:
-        """Seconds to wait before the model is asked again: a server that sends nothing may need time."""
+        """Return the seconds to wait before the next request: a server that sends empty replies may need time."""
         empty = 0
         while empty < len(self.kinds) and self.kinds[-1 - empty] == "empty":
             empty += 1
@@ -181,7 +181,7 @@ class SilentReplies:
         return min(retries.longest_wait, retries.first_wait * 2.0 ** (empty - 1))
 
     def nudge(self, form: TextForm | None = None) -> str:
-        """What the model is told now, never the same twice in a row. `form` is that of text mode."""
+        """Return the nudge for the model, never the same twice in a row. `form` is the form of text mode, if used."""
         told = self._nudge() if form is None else self._nudge_in_text(form)
         if told == self._told:
             told = f"{told} This is asked for again."
@@ -206,7 +206,7 @@ class SilentReplies:
 
     @property
     def _kind(self) -> ReplyKind:
-        """The kind of the newest one for the model: at the limit of tokens, that it was cut."""
+        """Kind of the newest reply for the nudge: `cut` at the token limit."""
         return "cut" if self._finish_reason == "length" else self.kinds[-1]
 
     @property
@@ -214,7 +214,7 @@ class SilentReplies:
         return len(self.kinds) > 1 and self.kinds[-1] == self.kinds[-2]
 
     def ending(self) -> StopRun:
-        """How the run ends when no call follows."""
+        """Return the end of the run if no call follows."""
         return StopRun("answered") if self.answer else StopRun("no_answer", self._sentence())
 
     def _sentence(self) -> str:

@@ -1,4 +1,4 @@
-"""The prompts of the paper's own package, read where it is installed. None of its texts is part of this package."""
+"""Prompts of the paper's package, read from an installed copy: its texts are not part of this package."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 WhosePrompts = Literal["own", "original"]
 _PACKAGE, _MODULE, _VERSION = "llm-in-sandbox", "llm_in_sandbox", "0.2.0"
 ORIGINAL = f"{_PACKAGE} {_VERSION}"
-"""The package, as a record of its prompts names it."""
+"""Name and version of the package in records."""
 _INSTALL = "run `pip install 'llm-sandbox-nb[original]'`"
 
 
 def original_folder() -> Path:
-    """The folder of the original package. Nothing of it is imported.
+    """Find the folder of the original package, without an import.
 
     Raises:
-        InputError: it is not installed, or another version is.
+        InputError: if the package is not installed, or has another version.
     """
     spec = importlib.util.find_spec(_MODULE)
     try:
@@ -39,24 +39,24 @@ def original_folder() -> Path:
 
 
 def original_prompts() -> PromptConfig:
-    """The prompts with which the original package's `run` asks.
+    """Load the prompts of the original package's `run` command.
 
     Raises:
-        InputError: it is not installed.
+        InputError: if the package is not installed.
     """
     return as_original(load_prompts(original_folder() / "config" / "general.yaml"))
 
 
 def as_original(prompts: PromptConfig) -> PromptConfig:
-    """Prompts of the original package: they are rendered as it does it, and a record says whose they are."""
+    """Mark prompts as those of the original package: same rendering, and its name in the record."""
     return replace(prompts, braces="doubled", source=ORIGINAL)
 
 
 def chosen_prompts(whose: str, source: str | Path | PromptConfig | None = None) -> PromptConfig:
-    """The prompts that were asked for: `own`, which a file may replace, or `original`.
+    """Load the chosen prompts: `own`, which a file may replace, or `original`.
 
     Raises:
-        InputError: they are not there, or both were named.
+        InputError: if the prompts are missing, or a file is given together with `original`.
     """
     if whose == "own":
         return load_prompts(source)

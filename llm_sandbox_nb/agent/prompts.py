@@ -1,6 +1,6 @@
-"""The prompts: read from YAML, filled in by plain replacement.
+"""Prompts: read from YAML, filled in by plain replacement.
 
-A file in the form of the paper's package is one whose braces Python's `str.format` takes: there `{{` stands for `{`.
+In a file of the paper's package, braces have the form of Python's `str.format`: `{{` stands for `{`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.sandbox.contract import Directories
 
 _PLACEHOLDER = re.compile(r"\{(problem_statement|working_dir|input_dir|output_dir)\}")
-_FORMATTED = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>\w+)\}")
-_ANSWER_FILE = re.compile(r"(?<![\w./-])/(?:[\w.-]+/)*answer\.txt(?![\w/-]|\.\w)")
+_FORMAT_FIELD = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>\w+)\}")
+_ANSWER_FILE_PATH = re.compile(r"(?<![\w./-])/(?:[\w.-]+/)*answer\.txt(?![\w/-]|\.\w)")
 _FIELDS = frozenset(("problem_statement", "working_dir", "input_dir", "output_dir", "command_docs", "demo"))
-"""The fields of prompts of the paper's package; it fills in the last two with nothing."""
+"""Fields in prompts of the paper's package, which replaces the last two by an empty text."""
 
 
 @dataclass(frozen=True)
 class PromptConfig:
-    """The prompts, and the folders in the sandbox. The fields are the keys of the YAML."""
+    """Prompts, and the folders in the sandbox. The fields are the keys of the YAML."""
 
     system_prompt: str
     instance_prompt: str = "{problem_statement}"
@@ -36,20 +36,22 @@ class PromptConfig:
     input_dir: str = Directories().input
     output_dir: str = Directories().output
     braces: str = "plain"
-    """`plain`: each brace is text but for those of the placeholders. `doubled`: `{{` stands for `{`."""
+    """`plain`: each brace except those of placeholders is text. `doubled`: `{{` stands for `{`."""
     source: str = ""
-    """Whose prompts they are, for the record; empty: this package's."""
+    """Origin of the prompts, for the record; empty for this package."""
     text_form: str = "code"
-    """How calls are written where a model makes none natively: `code`, `bash`, `json`, or a YAML file of your own."""
+    """Form of calls written as text: `code`, `bash`, `json`, or the path of a YAML file."""
     text_system_prompt: str = ""
-    """Takes the place of `system_prompt` in a run that begins in text mode; empty: none does."""
+    """System prompt of a run that begins in text mode; empty for `system_prompt`."""
     text_instance_prompt: str = ""
 
     def messages(self, task: str, *, in_text: bool = False, preview: str = "") -> list[dict[str, Any]]:
-        """The first two messages of a conversation about `task`.
+        """Return the first two messages of a conversation about `task`.
 
-        `in_text` says that it begins in text mode. Then `preview`, of its input files, stands below the task, unless
-        the prompts have none of their own for text mode.
+        Args:
+            task: text of the task.
+            in_text: True if the conversation begins in text mode.
+            preview: preview of the input files, added below the task if `in_text` and a prompt for text mode exists.
         """
         system, instance = self.system_prompt, self.instance_prompt
         if in_text and self.text_system_prompt:
@@ -69,19 +71,19 @@ class PromptConfig:
     def _filled(self, template: str, values: Mapping[str, str]) -> str:
         if self.braces == "plain":
             return fill(template, values)
-        return _FORMATTED.sub(
+        return _FORMAT_FIELD.sub(
             lambda match: match["brace"][0] if match["brace"] else values.get(match["name"], ""), template
         )
 
     @property
     def answer_files(self) -> list[str]:
-        """Where the answer may be: the `answer.txt` that the prompts name, then those of output and working folder."""
+        """Possible answer files: each `answer.txt` in the prompts, then those of output and working folder."""
         prompts = "\n".join(message["content"] for message in reversed(self.messages("")))
         usual = (posixpath.join(folder, "answer.txt") for folder in (self.output_dir, self.working_dir))
-        return list(dict.fromkeys([*_ANSWER_FILE.findall(prompts), *usual]))
+        return list(dict.fromkeys([*_ANSWER_FILE_PATH.findall(prompts), *usual]))
 
     def under(self, root: str) -> PromptConfig:
-        """The same for a sandbox whose working directory is `root`: folders in the usual one move there."""
+        """Return the prompts for a sandbox whose working directory is `root`: the default folders move there."""
         usual = Directories().root
         if root == usual:
             return self
@@ -98,14 +100,14 @@ class PromptConfig:
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """Replace the placeholders, in one pass: braces in the values and all other braces are text."""
+    """Replace the placeholders in one pass: braces in the values and all other braces are text."""
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
 def braces_of(*templates: str) -> str:
-    """The form of the braces in prompts that do not say it: see `PromptConfig.braces`.
+    """Guess `PromptConfig.braces` of prompts.
 
-    They are `doubled` when some are, and every field that is left is one of the paper's package.
+    The form is `doubled` if some braces are doubled, and all other fields are known to the paper's package.
     """
     try:
         parsed = [part for template in templates for part in string.Formatter().parse(template)]
@@ -118,10 +120,10 @@ def braces_of(*templates: str) -> str:
 
 
 def load_prompts(source: str | Path | PromptConfig | None = None) -> PromptConfig:
-    """The prompts of a YAML file, or our own general ones.
+    """Load the prompts of a YAML file, or the general prompts of this package.
 
     Raises:
-        InputError: the file is missing or is not a prompt configuration.
+        InputError: if the file is missing or is not a prompt configuration.
     """
     if isinstance(source, PromptConfig):
         return source

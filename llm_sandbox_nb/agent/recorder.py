@@ -1,4 +1,4 @@
-"""Records a run: each event goes to the journal, into the trajectory, and to the listeners."""
+"""Recorder of a run: each event is written to the journal, added to the trajectory, and sent to the listeners."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 Listener = Callable[[ev.Event], None]
-"""Called in the loop's thread with each event, also transient ones, after it was recorded; must not block."""
+"""Function called in the loop's thread with each recorded event, also transient events; must not block."""
 
 logger = logging.getLogger(__name__)
-_STORED_AT_ONCE = 256 * 1024
-_SECRET = re.compile(r"key|token$|secret|password|passwd|authorization|credential|cookie", re.IGNORECASE)
-_UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]+")
+_MAX_INLINE_STORE_BYTES = 256 * 1024
+"""Largest output that is stored without a thread: a larger one would block the event loop."""
+_SECRET_NAME = re.compile(r"key|token$|secret|password|passwd|authorization|credential|cookie", re.IGNORECASE)
+_UNSAFE_IN_FILE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]+")
 
 
 class Recorder:
-    """Writes one run into `folder`."""
+    """Writer of one run into `folder`."""
 
     def __init__(
         self, folder: Path, listeners: Iterable[Listener] = (), trajectory: Trajectory | None = None
     ) -> None:
-        """`trajectory` is what the journal in `folder` already holds.
+        """`trajectory` has the events that are already in the journal of `folder`.
 
         Raises:
-            JournalError: another process writes this journal.
+            JournalError: if another process writes this journal.
         """
         self.folder = folder
         self.journal = Journal(folder)
@@ -52,16 +53,16 @@ class Recorder:
         self._facts = FactFinder(self.trajectory)
 
     def use_rules(self, rules: Sequence[Rule]) -> None:
-        """Apply a user's own rules too, when doubts are looked for at the end."""
+        """Add the user's rules to the search for doubts at the end."""
         self._facts = FactFinder(self.trajectory, rules)
 
     def emit(self, event: ev.Event) -> None:
-        """Record an event, then call the listeners. A known key in it is taken out for all of them.
+        """Record an event without known keys, then call the listeners.
 
-        When it ends a step or the run, what is said of that is recorded before it; doubts about a call follow it.
+        Facts about a step or a run are recorded before the event that ends the step or run; doubts about a call after.
 
         Raises:
-            JournalNotWrittenError: the disk is full.
+            JournalNotWrittenError: if the disk is full.
         """
         for facts in self._facts.before(event):
             self._record(facts)
@@ -80,30 +81,29 @@ class Recorder:
             self._notify(listener, event)
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener` with each further event too."""
+        """Call `listener` with each later event."""
         self._listeners.append(listener)
 
     async def store(self, data: bytes) -> ev.Text:
-        """Output in the form that an event holds: text, or a blob when it is long or not text."""
-        if len(data) <= _STORED_AT_ONCE:
+        """Return output in the form of an event field: text, or a blob for long or binary output."""
+        if len(data) <= _MAX_INLINE_STORE_BYTES:
             return self.journal.store_bytes(data)
         return await asyncio.to_thread(self.journal.store_bytes, data)
 
     def close(self) -> None:
-        """Close the journal."""
         self.journal.close()
 
     def _notify(self, listener: Listener, event: ev.Event) -> None:
         try:
             listener(event)
         except Exception:
-            # A view that breaks must not end the run that it shows.
+            # A broken view must not end the run.
             logger.exception("a listener failed at %s and gets no more events", type(event).__name__)
             self._listeners.remove(listener)
 
 
 class LiveOutput:
-    """Turns pieces of output into transient events. A character cut by a piece's end waits for the next piece."""
+    """Converter of pieces of output to transient events. A character cut by a piece's end waits for the next piece."""
 
     def __init__(self, call_id: str, emit: Callable[[ev.Event], None]) -> None:
         self._call_id = call_id
@@ -112,20 +112,20 @@ class LiveOutput:
         self._decoders = {"stdout": decoder("replace"), "stderr": decoder("replace")}
 
     def __call__(self, stream: StreamName, data: bytes) -> None:
-        """Take one piece, as the sandbox's `on_output`."""
+        """Emit one piece of output; the sandbox calls this as `on_output`."""
         if text := self._decoders[stream].decode(data):
             self._emit(ev.CallOutput(call_id=self._call_id, stream=stream, text=text))
 
 
 def new_run_folder(parent: Path, name: str | None) -> Path:
-    """Make `<parent>/<name>/<YYYYmmdd-HHMMSS>-<id>`, without the middle when there is no name.
+    """Make `<parent>/<name>/<YYYYmmdd-HHMMSS>-<id>`, or `<parent>/<YYYYmmdd-HHMMSS>-<id>` without a name.
 
-    The id begins with the fraction of the second, so that folders are in the order of their names.
+    The id begins with the fraction of the second, so that names sort by time.
 
     Raises:
-        InputError: it cannot be made there.
+        InputError: if the folder cannot be made.
     """
-    part = _UNSAFE.sub("-", name).strip(". ")[:120] if name else ""
+    part = _UNSAFE_IN_FILE_NAME.sub("-", name).strip(". ")[:120] if name else ""
     now = time.time()
     second, fraction = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)), int(now % 1 * 0x10000)
     folder = parent.expanduser().absolute() / part / f"{second}-{fraction:04x}{secrets.token_hex(2)}"
@@ -141,11 +141,11 @@ def new_run_folder(parent: Path, name: str | None) -> Path:
 
 
 def public_settings(value: Any) -> Any:
-    """`value` without what looks like a secret."""
+    """Replace values in `value` whose names look like those of secrets."""
     if isinstance(value, Mapping):
         return {
             str(key): "(not recorded)"
-            if _SECRET.search(str(key)) and isinstance(item, str)
+            if _SECRET_NAME.search(str(key)) and isinstance(item, str)
             else public_settings(item)
             for key, item in value.items()
         }
@@ -155,7 +155,7 @@ def public_settings(value: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a run depends on."""
+    """Return the versions of this package, Python and LiteLLM."""
     found = {"llm-sandbox-nb": __version__, "python": platform.python_version()}
     if litellm := _installed("litellm"):
         found["litellm"] = litellm
@@ -164,8 +164,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _installed(package: str) -> str | None:
-    """The version of a package; looking it up takes longer than much of a short run."""
-    try:
+    try:  # cached: a lookup takes longer than much of a short run
         return version(package)
     except PackageNotFoundError:
         return None

@@ -1,6 +1,6 @@
-"""One reduction of a conversation: old outputs become a line each, the oldest steps go, the newest output is cut.
+"""Reduction of a conversation: replace old outputs by a line each, remove the oldest steps, cut the newest output.
 
-A call always stays together with its results. The task stays whole.
+A call always stays together with its results. The task stays complete.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from llm_sandbox_nb.trajectory.events import MessageAdded
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
-LAST_STEPS = 4
-"""The newest steps stay whole where possible."""
-_WORTH_MASKING = 40
-"""Tokens of an output from which on the line in its place is shorter."""
-_LEAST_SHOWN = 300
-"""Tokens that stay of the newest output."""
-_CALL_SHOWN = 100
-"""Characters of a call in the list of calls that are removed."""
+KEPT_STEPS = 4
+"""Number of newest steps that stay complete if possible."""
+_MIN_MASKED_TOKENS = 40
+"""Smallest output to replace: for smaller ones, the replacement line saves nothing."""
+_MIN_NEWEST_TOKENS = 300
+"""Tokens of the newest output that always stay."""
+_LISTED_CALL_LENGTH = 100
+"""Characters of a call in the list of removed calls."""
 REMOVED_OUTPUT = "[output of step {step} removed, {tokens:,} tokens: run the command again if you need it]"
 REMOVED_STEPS = (
     "[To make room, the steps up to step {step} are removed from this conversation. What they did still holds: files "
@@ -36,35 +36,35 @@ CUT = "\n\n[... {characters:,} " + _LEFT_OUT + " into what you can take in: prin
 
 
 def step_groups(messages: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """The places of each reply with all that follows it up to the next one: from, and up to without."""
+    """Return the ranges of message indices of each reply and the messages up to the next reply, ends excluded."""
     starts = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
     return list(zip(starts, [*starts[1:], len(messages)], strict=False))
 
 
 class Reduction:
-    """Planned changes of `messages`, which stay as they are. `saved` estimates the tokens that they save."""
+    """Planned changes of `messages`, which are not modified. `saved` estimates the effect in tokens."""
 
     def __init__(self, messages: Sequence[dict[str, Any]], steps: Sequence[Step], meter: Meter) -> None:
-        """`steps` are those in which the model replied."""
+        """`steps` are the steps with a reply."""
         self._messages = messages
         self._groups = step_groups(messages)
         self._steps = steps[len(steps) - len(self._groups) :] if len(self._groups) <= len(steps) else []
         self.shown: dict[int, str] = {}
-        """New contents by place."""
+        """New contents by message index."""
         self.removed: tuple[int, int] | None = None
-        """Places: from, and up to without."""
+        """Range of removed message indices, end excluded."""
         sizes = [message_tokens(messages[at]) for start, end in self._groups for at in range(start, end)]
         new = sum(sizes[self._groups[-1][0] + 1 - self._groups[0][0] :]) if sizes else 0
         counted = sum(sizes) - new
         scale = (meter.counted - meter.beginning) / counted if counted else 1.0
         self._scale = min(4.0, max(0.8, scale, (meter.conversation - meter.beginning) / max(1, sum(sizes))))
-        """Tokens as the provider counts them for one of our estimate: outputs are often denser than prose."""
+        """Tokens counted by the provider per estimated token: outputs are often denser than prose."""
         self.conversation = max(meter.conversation, int(meter.counted + new * self._scale))
         """Tokens before the changes."""
 
     @property
     def saved(self) -> int:
-        """Tokens that the changes save, as the provider counts them."""
+        """Tokens that the changes save, in the provider's count."""
         start, end = self.removed or (0, 0)
         saved = sum(message_tokens(self._messages[at]) for at in range(start, end))
         for at, text in self.shown.items():
@@ -78,8 +78,8 @@ class Reduction:
         return self.conversation - self.saved
 
     def mask_and_remove(self, target: float, trajectory: Trajectory, note_tokens: int) -> None:
-        """Mask old outputs, the oldest first, until at most `target` tokens are left; then remove old steps."""
-        for kept in (LAST_STEPS, 1):
+        """Mask old outputs, oldest first, until at most `target` tokens are left; if needed, remove old steps."""
+        for kept in (KEPT_STEPS, 1):
             old = max(0, min(len(self._groups), len(self._steps)) - kept)
             self._mask(old, target)
             if self._left() > target:
@@ -121,18 +121,22 @@ class Reduction:
             self._remove_steps(count, text, trajectory)
 
     def cut_newest(self, ceiling: float) -> None:
-        """Cut the middle out of the newest step's outputs, the longest first, until at most `ceiling` tokens are left.
+        """Cut the middle out of the newest step's outputs, longest first, until at most `ceiling` tokens are left.
 
-        So one large output ends no run.
+        Otherwise a single large output could end the run.
         """
         if not self._steps:
             return
-        found = sorted(self._outputs(len(self._groups) - 1), key=lambda one: len(one[2]), reverse=True)
-        for at, call, text in found:
+        outputs = sorted(
+            self._outputs(len(self._groups) - 1), key=lambda output: len(output[2]), reverse=True
+        )
+        for at, call, text in outputs:
             if (excess := self._left() - ceiling) <= 0:
                 return
             tokens = estimated_tokens(text)
-            kept = max(_LEAST_SHOWN, tokens - int(excess / self._scale) - 40) * len(text) // max(1, tokens)
+            kept = (
+                max(_MIN_NEWEST_TOKENS, tokens - int(excess / self._scale) - 40) * len(text) // max(1, tokens)
+            )
             if kept < len(text):
                 cut = CUT.format(characters=len(call.output) - kept)
                 short = text[: kept - kept // 2] + cut + text[len(text) - kept // 2 :]
@@ -148,21 +152,21 @@ class Reduction:
         if task is None or original is None:
             return
         kept = [self._content(at) for at in range(end, len(self._messages))]
-        said = [one.text for one in trajectory.controls if one.action == "say" and one.text]
+        said = [control.text for control in trajectory.controls if control.action == "say" and control.text]
         said = [text for text in said if not any(text in content for content in kept)]
         notes = [note, *([SAID.format(text="\n\n".join(said))] if said else [])]
         self.shown[task] = "\n\n".join([message_text(original), *notes])
 
     def _outputs(self, group: int) -> Iterator[tuple[int, Call, str]]:
-        """The results in a group that are worth a change: place, call, and the text of the message that shows it."""
+        """Yield the long results in a group: message index, call, and the text of the result in the message."""
         for at in range(self._groups[group][0] + 1, self._groups[group][1]):
-            own, content = self._messages[at].get("tool_call_id"), self._content(at)
+            call_id, content = self._messages[at].get("tool_call_id"), self._content(at)
             for call in self._steps[group].calls:
-                if not call.finished or own not in (None, call.id):
+                if not call.finished or call_id not in (None, call.id):
                     continue
-                # In text mode the output stands in a message of the user.
-                text = content if own or _LEFT_OUT in content else call.output
-                if text in content and estimated_tokens(text) >= _WORTH_MASKING:
+                # In text mode, the output is part of a user message.
+                text = content if call_id or _LEFT_OUT in content else call.output
+                if text in content and estimated_tokens(text) >= _MIN_MASKED_TOKENS:
                     yield at, call, text
 
     def _content(self, at: int) -> str:
@@ -170,19 +174,19 @@ class Reduction:
 
 
 def message_tokens(message: dict[str, Any]) -> int:
-    """Tokens of a message, estimated."""
+    """Estimate the tokens of a message."""
     calls = message.get("tool_calls")
     written = json.dumps(calls, ensure_ascii=False) if calls else ""
     return estimated_tokens(message_text(message)) + estimated_tokens(written) + 4
 
 
 def _list_of_calls(steps: Sequence[Step], last: int, tokens: int) -> str:
-    """The newest of the calls up to a step, one on a line, within so many tokens."""
+    """List the newest calls up to step `last`, one per line, in at most `tokens` tokens."""
     lines: list[str] = []
     calls = [(step.number, call) for step in steps if step.number <= last for call in step.calls]
     for number, call in reversed(calls):
         values = " ".join(str(value) for value in (call.arguments or {}).values())
-        line = f"{number} {call.tool}: {' '.join(values[:1000].split())[:_CALL_SHOWN]}"
+        line = f"{number} {call.tool}: {' '.join(values[:1000].split())[:_LISTED_CALL_LENGTH]}"
         tokens -= estimated_tokens(line) + 1
         if tokens < 0:
             break

@@ -1,4 +1,4 @@
-"""A run as sessions know it: its folder and trajectory, its sandbox while that is open, and whose files that has."""
+"""Record of a run: folder, trajectory and open sandbox, and the run whose files each sandbox has."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 _FILES_OF: WeakKeyDictionary[Sandbox, Path] = WeakKeyDictionary()
 _USERS: WeakKeyDictionary[Sandbox, list[Path]] = WeakKeyDictionary()
-"""The runs that had the files of a sandbox, each once, the newest last."""
+"""Runs that had the files of a sandbox, without repetitions, newest last."""
 _IN_USE_BY: WeakKeyDictionary[Sandbox, Path] = WeakKeyDictionary()
 IN_USE = "Another run uses this sandbox: wait until it has ended, or stop it."
 
@@ -46,19 +46,19 @@ T = TypeVar("T")
 
 
 class ActiveSession(Protocol):
-    """A session that executes a run now."""
+    """Session that executes a run now."""
 
     @property
     def recorder(self) -> Recorder:
-        """Records the events of the run."""
+        """Recorder of the run."""
         ...
 
     async def rewind(self, move: Callable[[Recorder, Sandbox], Awaitable[T]]) -> T:
-        """Interrupt the run, call `move`, which goes back, and pause there.
+        """Interrupt the run, call `move`, which rewinds the run, and pause there.
 
         Raises:
-            ControlError: the run has ended.
-            Exception: what `move` raises.
+            ControlError: if the run has ended.
+            Exception: the exception of `move`.
         """
         ...
 
@@ -69,40 +69,40 @@ class ActiveSession(Protocol):
 
 @dataclass
 class RunContext:
-    """The part of a run that is not in its record."""
+    """State of a run that is not in its record."""
 
     box: Sandbox | None = None
-    """The sandbox, while it is open."""
+    """Sandbox, while open."""
     owned: bool = False
-    """Whether it is closed with the run."""
+    """True if the sandbox is closed with the run."""
     loop: asyncio.AbstractEventLoop | None = None
-    """The event loop that the sandbox belongs to."""
+    """Event loop of the sandbox."""
     session: ActiveSession | None = None
-    """What executes the run now; None while nothing does."""
+    """Session that executes the run now, or None."""
     spec: RunSpec | None = None
-    """The latest specification: it holds the model, whose key is in no record."""
+    """Latest specification, with the model, whose key is not in the record."""
     checks: dict[str, Check] = field(default_factory=dict)
-    """Checks of the run in this process, by `Check.key`: a function is in no record."""
+    """Checks of the run in this process, by `Check.key`: the record cannot contain functions."""
     models: dict[str, Model] = field(default_factory=dict)
-    """Models of the run in this process, by their names: some cannot be made from a name."""
+    """Models of the run in this process, by name: some models cannot be made from a name."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of `open_sandbox` for another sandbox like it."""
+    """Options of `open_sandbox` for another sandbox of this kind."""
     isolation_setting: str | None = None
-    """What the settings of this notebook say: the record alone may not choose a sandbox that isolates nothing."""
+    """Isolation in this notebook's settings: the record alone may not choose a sandbox without isolation."""
     network_setting: str | None = None
-    """The same for an open network."""
+    """Network in this notebook's settings: the record alone may not choose an open network."""
     resume_display: ResumeDisplay | None = None
-    """Shows what the run does when it resumes."""
+    """Display of the run when it resumes."""
     on_fork: Callable[[Any], None] | None = None
-    """Called with each fork, also with one that was asked for over REST, so that a variable can keep it."""
+    """Function called with each fork, including forks requested over REST, so that a variable can refer to the fork."""
     answer: str | None = None
-    """The answer of a run that has submitted, while a function checks it."""
+    """Answer of a run that has submitted, while a function checks the result."""
     shown: bool = False
-    """Whether the cell that runs now shows the run's card already."""
+    """True if the current cell already shows the run's card."""
     _dead: Sandbox | None = None
 
     def living(self) -> Sandbox | None:
-        """The sandbox, unless it is closed or lost."""
+        """Return the sandbox, unless it is closed or lost."""
         if self.box is not None and getattr(self.box, "lost", None) is not None:
             self._dead, self.box = self.box, None
         return self.box
@@ -114,7 +114,7 @@ class RunContext:
             await dead.history.close()
 
     async def close(self) -> None:
-        """Close the sandbox if it is the run's own."""
+        """Close the sandbox if the run owns it."""
         box, self.box = self.box, None
         if box is not None and self.owned:
             await box.close()
@@ -125,10 +125,10 @@ ResumeDisplay = Callable[[Any, Callable[..., Any]], Any]
 
 
 def reserve_sandbox(box: Sandbox, folder: Path) -> None:
-    """Only the run in `folder` may use `box` until `release_sandbox`.
+    """Reserve `box` for the run in `folder` until `release_sandbox`.
 
     Raises:
-        SandboxError: another run uses it.
+        SandboxError: if another run uses the sandbox.
     """
     if in_use_by_another(box, folder):
         raise SandboxError(IN_USE)
@@ -136,23 +136,23 @@ def reserve_sandbox(box: Sandbox, folder: Path) -> None:
 
 
 def release_sandbox(box: Sandbox, folder: Path) -> None:
-    """Other runs may use `box` again."""
+    """Release `box` for other runs, if the run in `folder` uses it."""
     if _IN_USE_BY.get(box) == folder:
         del _IN_USE_BY[box]
 
 
 def in_use_by_another(box: Sandbox, folder: Path) -> bool:
-    """Whether a run other than the one in `folder` uses `box`: its files and its history must not change."""
+    """Return True if a run other than that in `folder` uses `box`, whose files and history must then not change."""
     return _IN_USE_BY.get(box, folder) != folder
 
 
 def owns_files(box: Sandbox, folder: Path) -> bool:
-    """Whether the files of `box` are those of the run in `folder`."""
+    """Return True if the files of `box` are those of the run in `folder`."""
     return _FILES_OF.get(box) == folder
 
 
 def claim_files(box: Sandbox, folder: Path) -> bool:
-    """The files of `box` are those of the run in `folder` from now on. Returns whether they already were."""
+    """Register the files of `box` as those of the run in `folder`. Return True if they already were."""
     same = owns_files(box, folder)
     _FILES_OF[box] = folder
     users = _USERS.setdefault(box, [])
@@ -163,18 +163,18 @@ def claim_files(box: Sandbox, folder: Path) -> bool:
 
 
 def users_since(box: Sandbox, folder: Path) -> list[Path]:
-    """The other runs that have had the files of `box` since the run in `folder` had them, the newest last."""
+    """Return the other runs that have had the files of `box` since the run in `folder` had them, newest last."""
     users = _USERS.get(box, [])
     return users[users.index(folder) + 1 :] if folder in users else list(users)
 
 
 def disown_files(box: Sandbox) -> None:
-    """The files of `box` are those of no run."""
+    """Register that the files of `box` do not belong to any run."""
     _FILES_OF.pop(box, None)
 
 
 class RunRecord:
-    """What a session, a rewind, a fork, a replay and a comparison take. `Run` adds what a person does with it."""
+    """Record of a run for sessions, rewinds, forks, replays and comparisons. `Run` adds the actions of a person."""
 
     def __init__(
         self,
@@ -185,29 +185,29 @@ class RunRecord:
         has_journal: bool = True,
     ) -> None:
         self.folder = folder
-        """Everything of the run on disk: journal, files, the trajectory in the paper's form."""
+        """Folder of the run: journal, files, and the trajectory in the paper's form."""
         self.trajectory = trajectory
         self.has_journal = has_journal
-        """Whether the folder is this run's own, so that the run can be changed."""
+        """True if the folder is the run folder, so that the run can be changed."""
         self.context = RunContext()
-        """Its sandbox while that is open, and the like."""
+        """State that is not in the record, such as the open sandbox."""
         self._control = control
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """A run from its folder, its journal, its id or a part of that, or a file in another project's format.
+        """Load a run from its folder, its journal, a part of its id, or a file in another project's format.
 
-        The folder may also be one that the paper's package wrote. An id is looked for in `sandbox-runs` here. Of a
-        file with several runs, `FILE#NAME` names one.
+        Folders of the paper's package are supported. An id is searched in `sandbox-runs` in the current folder.
+        `FILE#NAME` is one of several runs in a file.
 
         Raises:
-            FileNotFoundError: there is none, or several have this part in their names.
-            JournalError: the journal is damaged before its last line.
-            InputError: it is no path.
-            NoRecordError: the file is no trajectory; it is a `ValueError`.
+            FileNotFoundError: if no run is found, or several runs have this part in their names.
+            JournalError: if the journal is damaged before its last line.
+            InputError: if `path` is not a path.
+            NoRecordError: if the file is not a trajectory; a subclass of `ValueError`.
         """
         if not isinstance(path, str | os.PathLike):
-            raise InputError(f"Run.load takes a folder, a file, or a part of a run's id, not {path!r:.80}.")
+            raise InputError(f"Run.load needs a folder, a file, or a part of a run's id, not {path!r:.80}.")
         given, name = split_name(path)
         path = record_of(
             (find_run_folder(str(given), Path(RUNS)) if len(given.parts) == 1 else given).resolve()
@@ -220,52 +220,52 @@ class RunRecord:
 
     @property
     def journal(self) -> Path:
-        """The journal: one event in each line."""
+        """Path of the journal, which has one event per line."""
         return self.folder / JOURNAL
 
     @property
     def id(self) -> str | None:
-        """The run's own id."""
+        """Id of the run."""
         return self.trajectory.start.run_id if self.trajectory.start else None
 
     @property
     def task(self) -> str:
-        """What was asked."""
+        """Text of the task."""
         return self.trajectory.start.task if self.trajectory.start else ""
 
     @property
     def model(self) -> str:
-        """The name of the current model."""
+        """Name of the current model."""
         return self.trajectory.model
 
     @property
     def answer(self) -> str | None:
-        """The final answer: the answer file if the model wrote one, else what it said last."""
+        """Final answer: the answer file if the model wrote one, otherwise its last text."""
         return self.trajectory.answer or self.context.answer
 
     @property
     def checks(self) -> list[ev.Checked]:
-        """The checks of its result, the newest last: `run.checks[-1].verdict.outcome` is `"passed"`, `"failed"`, ..."""
+        """Checks of the result, newest last: `run.checks[-1].verdict.outcome` is `"passed"`, `"failed"`, ..."""
         return self.trajectory.checks
 
     @property
     def stop_reason(self) -> str | None:
-        """Why it ended; None until then, and for a run that was killed."""
+        """Reason of the end; None before the end, and for a run that was killed."""
         return self.trajectory.stop_reason
 
     @property
     def error(self) -> str | None:
-        """What went wrong, in one sentence."""
+        """Sentence about the failure of the run, or None."""
         return self.trajectory.finish.error if self.trajectory.finish else None
 
     @property
     def steps(self) -> list[Step]:
-        """The steps in order: `steps[0]` is the first."""
+        """Steps in order: `steps[0]` is the first."""
         return self.trajectory.steps
 
     @property
     def doubts(self) -> list[ev.Doubt]:
-        """Why the result may be wrong, the worst first; each has `.step`, `.rule` and `.text`."""
+        """Reasons why the result may be wrong, worst first, each with `.step`, `.rule` and `.text`."""
         return doubts_of(self.trajectory)
 
     @property
@@ -275,30 +275,30 @@ class RunRecord:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation exactly as the model saw it."""
+        """Conversation exactly as the model saw it."""
         return list(self.trajectory.messages())
 
     @property
     def files(self) -> RunFiles:
-        """What the model left in the output folder."""
+        """Files in the output folder."""
         return RunFiles(self.folder / FILES)
 
     @property
     def control(self) -> RunControl:
-        """The controls of the run until it ends. Raises ControlError for one that was loaded."""
+        """Controls of the run until its end. A run that was loaded raises ControlError."""
         if self._control is None:
             raise ControlError("This run was loaded from its record, so there is nothing to control.")
         return self._control
 
     @property
     def held(self) -> Held | None:
-        """The call or observation at which the run has paused; None while it executes."""
+        """Call or observation at which the run has paused; None while the run executes."""
         return self._control.held if self._control else None
 
     def fresh_control(self) -> RunControl:
-        """A control for the next session: the present one, unless a session has used it."""
+        """Return the controls for the next session: the current ones, unless a session has used them."""
         return RunControl() if self._control is None or self._control.used else self._control
 
     def take_control(self, control: RunControl) -> None:
-        """The control of the session that begins now."""
+        """Set the controls of the session that begins now."""
         self._control = control

@@ -1,4 +1,4 @@
-"""What a run is to do, checked, and the sandbox that it gets."""
+"""Checked specification of a run, and the opening of its sandbox."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_DECIDER = (
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What is to be done, checked."""
+    """Checked specification of a run."""
 
     task: str
     model: Model
@@ -48,36 +48,36 @@ class RunSpec:
     settings: ModelSettings = field(default_factory=ModelSettings)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     command_timeout: float = DEFAULT_TIMEOUT
-    """Seconds for a command that names no other."""
+    """Default command timeout in seconds."""
     toolbox: Toolbox = TOOLS
-    """What the model can call."""
+    """Tools of the model."""
     pause_rules: PauseRules = field(default_factory=PauseRules)
     make_model: MakeModel = unknown_model
-    """Makes a model that the run changes to."""
+    """Function that makes a model when the run changes to another model."""
     given: Mapping[str, str] = field(default_factory=dict)
-    """For a replay: observations of calls that are not executed, by the ids of the calls."""
+    """Observations of calls that a replay does not execute, by call id."""
     replies: int | None = None
-    """For a replay: the largest number of replies."""
+    """Maximum number of replies of a replay."""
     nudges: Nudges = USUAL_NUDGES
     tool_calls: ToolCalls = "auto"
-    """How calls are made."""
+    """Form of calls: `native`, `text`, or `auto`."""
     same_failures: int = 8
-    """How often in a row the same call may fail before the run ends; 0: without limit."""
+    """Number of failures in a row of the same call that end the run; 0 for no limit."""
     remind: bool = True
-    """Whether a model that submits with nothing saved and nothing said is told so, once."""
+    """True to remind the model once if it submits with no saved files and no text."""
     context: ContextMode = "mask"
-    """What is sent of a conversation that nearly fills the model's context."""
+    """Form of a conversation that nearly fills the model's context."""
     doubts: tuple[Rule, ...] = ()
-    """The user's own rules about doubts."""
+    """User-defined rules for doubts."""
     check: Check | None = None
-    """How the result is checked after the model has submitted."""
+    """Check of the result after the model has submitted."""
     provenance: Mapping[str, str] = field(default_factory=dict)
-    """For the record: which run it replays, or whose files it begins with."""
+    """Origin of the run for the record: the replayed run, or the run whose files this run starts with."""
     isolation: str | None = None
-    """For the record: the isolation of the sandbox, when it is known before that is open."""
+    """Isolation of the sandbox for the record, if known before the sandbox is open."""
 
     def __post_init__(self) -> None:
-        """Raises InputError when a number is invalid."""
+        """Check all values. Raise InputError if a value is invalid."""
         seconds, nudges = self.command_timeout, self.nudges
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
             raise InputError(f"command_timeout is a number of seconds above zero, not {seconds!r:.80}.")
@@ -96,13 +96,13 @@ class RunSpec:
         load_text_form(self.prompts.text_form)
         if self.context not in CONTEXT_MODES:
             raise InputError(f"context is one of {', '.join(CONTEXT_MODES)}, not {self.context!r:.80}.")
-        if wrong := [one for one in self.doubts if not callable(one)]:
+        if wrong := [rule for rule in self.doubts if not callable(rule)]:
             raise InputError(f"doubts are functions of the record, not {wrong[0]!r:.80}.")
         if not isinstance(self.retries, RetryPolicy):
             raise InputError(f"retries is a RetryPolicy(...), not {self.retries!r:.80}.")
 
     def start_event(self, run_id: str) -> ev.RunStarted:
-        """The first event of the journal."""
+        """Return the first event of the journal."""
         settings: dict[str, Any] = {
             "sampling": dataclasses.asdict(self.settings),
             "limits": dataclasses.asdict(self.limits),
@@ -111,11 +111,11 @@ class RunSpec:
             "prompts": dataclasses.asdict(self.prompts),
             **self.provenance,
         }
-        usual = {one.name: one.default for one in dataclasses.fields(self)}
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
         settings |= {
             name: value
             for name in ("tool_calls", "same_failures", "nudges", "isolation")
-            if (value := getattr(self, name)) != usual[name]
+            if (value := getattr(self, name)) != defaults[name]
         }
         if self.check is not None:
             settings["check"] = self.check.as_json()
@@ -137,17 +137,17 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class SandboxOpening:
-    """The sandbox to come. `root` is its working directory when that is known before it is open."""
+    """Sandbox that may not be open yet. `root` is its working directory, if known in advance."""
 
     sandbox: Sandbox | Awaitable[Sandbox]
     owned: bool
     root: str | None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """How it is opened, when it is known."""
+    """Options of `open_sandbox`, if known."""
 
     @classmethod
     def new(cls, options: Mapping[str, Any]) -> SandboxOpening:
-        """A sandbox for one run. `options` are those of `open_sandbox`. Raises InputError when they are invalid."""
+        """Open a sandbox for one run with options of `open_sandbox`. Raise InputError if the options are invalid."""
         try:
             opening = open_sandbox(**options)
         except (ValueError, TypeError, FileNotFoundError) as error:
@@ -157,7 +157,7 @@ class SandboxOpening:
 
 
 def with_given(usual: _T, given: _T | Mapping[str, Any] | None) -> _T:
-    """Limits or settings, changed by what a caller gave. Raises InputError when that is invalid."""
+    """Apply a caller's limits or settings. Raise InputError if they are invalid."""
     try:
         return with_changes(usual, given)
     except (ControlError, ValueError) as error:
@@ -170,7 +170,7 @@ def checked_pause_rules(
     break_when: Predicate | Iterable[Predicate] = (),
     approve: str = "auto",
 ) -> PauseRules:
-    """The rules that a caller gave. Raises InputError when one of them is invalid."""
+    """Make pause rules from a caller's arguments. Raise InputError if an argument is invalid."""
     try:
         return pause_rules(step, breakpoints, break_when, approve)
     except ValueError as error:
@@ -178,6 +178,6 @@ def checked_pause_rules(
 
 
 def require_decider(rules: PauseRules, *, decided: bool) -> None:
-    """Raises InputError when the run is sure to pause and nothing could decide then."""
+    """Raise InputError if the run will certainly pause without anybody to decide."""
     if rules.needs_person and not decided:
         raise InputError(NO_DECIDER)

@@ -1,4 +1,4 @@
-"""Sandboxes for many tasks: opened once, and put back to their first checkpoint between two tasks."""
+"""Sandboxes for many tasks: opened once, and reset to their first checkpoint between two tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OpenSandbox = Callable[[], Awaitable[Sandbox]]
 
 @dataclass(eq=False)
 class _Place:
-    """A sandbox with the state to which it is put back; without one it serves once."""
+    """Sandbox with the state to which it is reset. A sandbox without such a state is used only once."""
 
     box: Sandbox
     kind: Hashable
@@ -39,13 +39,13 @@ class _Place:
 
 @dataclass
 class SandboxPool:
-    """Sandboxes for tasks that follow each other. `async with` closes them.
+    """Pool of sandboxes for consecutive tasks. `async with` closes the sandboxes.
 
-    A used sandbox serves again when `FreshState` proves that it is as new; else it is closed, and another is opened.
+    A used sandbox serves another task if `FreshState` proves that its state is fresh; otherwise it is closed.
 
     Args:
-        size: how many tasks may have one at once; None: as many as ask.
-        folder: where the histories go, which its owner removes; None: a folder of the pool's own.
+        size: maximum number of tasks with a sandbox at the same time; None for no limit.
+        folder: folder for the histories, which the caller removes; None for a folder that the pool removes.
         reuse: False opens a new sandbox for each task.
     """
 
@@ -53,16 +53,16 @@ class SandboxPool:
     folder: Path | None = None
     reuse: bool = True
     opened: int = 0
-    """How many were opened."""
+    """Number of opened sandboxes."""
     reused: int = 0
-    """How often a used one was given to another task."""
+    """Number of times that a used sandbox served another task."""
     not_reused: Counter[str] = field(default_factory=Counter)
-    """How often a used one was closed, by the reason."""
+    """Numbers of used sandboxes that were closed, by reason."""
     _idle: list[_Place] = field(default_factory=list)
     _all: list[_Place] = field(default_factory=list)
     _leased: int = 0
-    _most: int = 0
-    """Tasks that had one at the same time: no more sandboxes than this are kept."""
+    _most_leased: int = 0
+    """Maximum number of tasks at the same time so far, which is also the maximum number of open sandboxes."""
     _lock: int | None = None
 
     def __post_init__(self) -> None:
@@ -84,20 +84,24 @@ class SandboxPool:
 
     @asynccontextmanager
     async def lease(self, open: OpenSandbox, kind: Hashable = None) -> AsyncIterator[Sandbox]:
-        """A sandbox as `open` opens it, for one task. Those that are opened differently have another `kind`.
+        """Lease a sandbox for one task.
+
+        Args:
+            open: opens a new sandbox if no idle one fits.
+            kind: key of sandboxes that are opened in the same way; only those are reused.
 
         Raises:
-            SandboxError: none can be opened.
+            SandboxError: if no sandbox can be opened.
         """
         async with self._room:
             self._leased += 1
-            self._most = max(self._most, self._leased)
+            self._most_leased = max(self._most_leased, self._leased)
             try:
                 place = await self._take(open, kind)
                 try:
                     yield place.box
                 except BaseException:
-                    await self._close(place)  # whatever happened in it, the next task gets another
+                    await self._close(place)  # its state is unknown, so the next task gets another sandbox
                     raise
                 await self._put_back(place)
             finally:
@@ -109,8 +113,8 @@ class SandboxPool:
                 self._idle.remove(place)
                 self.reused += 1
                 return place
-        if self._idle and len(self._all) >= self._most:
-            await self._close(self._idle[0])  # the one that was not needed for the longest time
+        if self._idle and len(self._all) >= self._most_leased:
+            await self._close(self._idle[0])  # the least recently used sandbox
         return await self._new(open, kind)
 
     async def _new(self, open: OpenSandbox, kind: Hashable) -> _Place:
@@ -135,7 +139,7 @@ class SandboxPool:
         return place
 
     async def _put_back(self, place: _Place) -> None:
-        """Make it as new, and let it forget the checkpoints of its task, which are in the task's record."""
+        """Reset a sandbox to its fresh state; drop the checkpoints of its task, which are in the task's record."""
         if place.fresh is None:
             await self._close(place)
             return

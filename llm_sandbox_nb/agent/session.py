@@ -1,4 +1,4 @@
-"""One run, from its first event to its last: open the sandbox, restore or upload, loop, collect, close."""
+"""Session of a run, from the first event to the last: open the sandbox, restore or upload, loop, collect, close."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ from llm_sandbox_nb.trajectory.run_folder import HISTORY
 from llm_sandbox_nb.trajectory.state import CHECKED_ENDS
 
 logger = logging.getLogger(__name__)
-_COLLECTING = 300.0
-"""Seconds for collecting the last files."""
-_COLLECTING_INTERRUPTED = 10.0
+_COLLECT_TIMEOUT = 300.0
+"""Seconds to collect the last files."""
+_INTERRUPTED_COLLECT_TIMEOUT = 10.0
 _FAILURES = frozenset({"model_error", "sandbox_lost", "error"})
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a run ended. `error` is one sentence when something failed."""
+    """Reason of the end of a run. `error` is one sentence after a failure."""
 
     reason: ev.StopReason
     error: str | None = None
 
 
 class Session:
-    """Executes one run."""
+    """Execution of one run."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Session:
         control: RunControl,
         past: ConversationState | None = None,
     ) -> None:
-        """`past` is the conversation to continue; None begins one."""
+        """`past` is the conversation to continue; None for a new conversation."""
         self.spec = spec
         self.past = past
         self.control = control
@@ -88,11 +88,11 @@ class Session:
         context.options = opening.options or context.options
 
     async def run(self) -> None:
-        """Execute the run. Whatever happens, its record is completed and a sandbox of its own is closed.
+        """Execute the run. In any case, complete the record and close the sandbox if the run owns it.
 
         Raises:
-            RunError: the model, the sandbox or this program failed.
-            asyncio.CancelledError: the run was interrupted, but not by its control.
+            RunError: if the model, the sandbox or this program failed.
+            asyncio.CancelledError: if the run was interrupted, but not by its control.
         """
         start = (
             ev.Continued(source="python") if self.past else self.spec.start_event(self.recorder.folder.name)
@@ -136,7 +136,7 @@ class Session:
             raise RunError(ending.error or ending.reason, self.record) from origin
 
     def _introduce_model(self) -> None:
-        """Say which file and engine answer, where the model runs here, and keep the engine's log."""
+        """Record the file and the engine of a model that runs on this machine, and store the engine's log."""
         model = self.spec.model
         if isinstance(model, ServedHere) and (introduction := model.introduction()):
             self.recorder.emit(ev.Noted(text=introduction))
@@ -146,7 +146,6 @@ class Session:
         return RunError(_not_written(error, self.recorder.folder), self.record)
 
     async def rewind(self, move: Move[T]) -> T:
-        """See `RunControl.rewind`."""
         return await self.control.rewind(move)
 
     async def complete_checkpoint(self) -> None:
@@ -203,7 +202,7 @@ class Session:
     async def _upload(
         self, box: Sandbox, prompts: PromptConfig, collector: Collector, answers: AnswerFiles
     ) -> Checkpoints:
-        """Prepare the sandbox of a run that begins, and begin its first checkpoint."""
+        """Prepare the sandbox of a new run, and start the first checkpoint."""
         if not self.opening.owned:
             await collector.remember_present()
             await answers.remember_present()
@@ -216,7 +215,7 @@ class Session:
         return checkpoints
 
     async def _restore(self, box: Sandbox, collector: Collector, step: int, has_files: bool) -> Checkpoints:
-        """Prepare the sandbox of a run that continues; `has_files` says that it still has the run's files."""
+        """Prepare the sandbox of a run that continues; `has_files` is True if it still has the run's files."""
         checkpoints = await self._begin_checkpoints(box)
         if not has_files and (files := self.recorder.trajectory.files):
             if checkpoints.off:
@@ -269,7 +268,7 @@ class Session:
         past = self.past
         self.control.insert_texts(past.said if past else ())
         if past is not None and past.messages:
-            await asyncio.shield(setup)  # its files are restored even when the model makes no call
+            await asyncio.shield(setup)  # restore the files even if the model makes no call
             self._count(past)
             loop.restore(past)
         else:
@@ -281,7 +280,7 @@ class Session:
         await loop.run()
 
     async def _rewind(self, loop: Loop, setup: asyncio.Future[Workspace]) -> None:
-        """Execute the rewinds that interrupted the loop; the run then pauses where they have led."""
+        """Execute the rewinds that interrupted the loop, then pause the run at the new place."""
         box = (await asyncio.shield(setup)).box
         folder = self.recorder.folder
         loop.close_open_calls(interrupted=True)
@@ -290,7 +289,7 @@ class Session:
         await self._take_last_checkpoint()
         await self.control.execute_rewinds(self.recorder, box)
         if not owns_files(box, folder) and (files := self.recorder.trajectory.files):
-            # A rewind that failed half-way did not happen: the files return to their state before it.
+            # A rewind failed half-way: restore the files as they were before.
             self._note_problems((await box.restore(files)).problems)
         claim_files(box, folder)
         self.past = conversation_state(self.recorder.trajectory)
@@ -300,7 +299,7 @@ class Session:
         self.control.pause(source="rewind")
 
     def _count(self, past: ConversationState) -> None:
-        """Let the meter continue with what the conversation has used."""
+        """Continue the meter with the usage of the conversation."""
         trajectory = self.recorder.trajectory
         counted, added = tokens_so_far(trajectory)
         self.meter.resume_from(
@@ -319,7 +318,7 @@ class Session:
             answer = await self._collect(ending)
         finally:  # also when a second interrupt arrives meanwhile
             if ending.reason == "no_answer" and answer:
-                ending = Ending("answered")  # it had written its answer before it fell silent
+                ending = Ending("answered")  # the model had written its answer before it stopped replying
             silent = ending.reason in ("no_answer", "refused")
             spoken = not silent and (ending.reason in ("submitted", "answered") or loop.only_talked)
             without = ending.reason == "submitted" and loop.without_answer and not answer
@@ -332,7 +331,7 @@ class Session:
             logger.warning("%s has no trajectory.json: %s", self.recorder.folder, error)
 
     async def _collect(self, ending: Ending) -> str | None:
-        """Collect the files in the output folder; returns the content of the answer file when there is one."""
+        """Collect the files in the output folder. Return the content of the answer file, if there is one."""
         if self.box is None or self.collector is None or self.answers is None:
             return None
         if ending.reason == "sandbox_lost":
@@ -341,9 +340,9 @@ class Session:
             self._skip_last_files("a rewind was cut short, so they are of no step")
             return None
         answer = None
-        patience = _COLLECTING_INTERRUPTED if ending.reason == "interrupted" else _COLLECTING
+        timeout = _INTERRUPTED_COLLECT_TIMEOUT if ending.reason == "interrupted" else _COLLECT_TIMEOUT
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 answer = await self.answers.read()
                 await self.collector.collect_all()
                 await self._take_last_checkpoint()
@@ -355,7 +354,7 @@ class Session:
         return answer
 
     async def _take_last_checkpoint(self) -> None:
-        """Keep the files as they are now, including those of a call that was interrupted."""
+        """Make a checkpoint of the current files, including those of an interrupted call."""
         if self.checkpoints is None:
             return
         await self.checkpoints.settle()
@@ -435,7 +434,7 @@ def _ending(cause: BaseException, folder: Path) -> Ending:
 
 
 def _protection(box: Sandbox) -> dict[str, object]:
-    """The protection in force, as JSON has it."""
+    """Return the protection of the sandbox as JSON values."""
     protection = box.protection
     found = {field.name: getattr(protection, field.name) for field in dataclasses.fields(protection)}
     return found | {"capabilities": list(protection.capabilities), "details": dict(protection.details)}

@@ -1,8 +1,8 @@
 """Text mode: calls and their results as text, for a server or a model without native calls.
 
-The forms are files in `prompts`. A request in text mode has no tools: the system message says how to write a call,
-earlier native calls and results of the history are written in the same form, and calls are read out of the text of
-the reply.
+The forms are files in `prompts`. A request in text mode has no tools: the system message describes the form of a call,
+earlier native calls and results of the history are written in the same form, and calls are read from the text of the
+reply.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from llm_sandbox_nb.model.text_calls import read_text_calls
 from llm_sandbox_nb.trajectory.events import CallFinished
 
 ToolCalls = Literal["auto", "native", "text"]
-"""How calls are made: `auto` is native, and text mode when that does not work."""
+"""Form of calls: `auto` is native, and text mode if native calls do not work."""
 TOOL_CALLS = ("auto", "native", "text")
 FORMS = ("code", "bash", "json")
-"""The forms that the package has."""
+"""Forms in this package."""
 _SUBMIT = "submit"
 _BASH = "execute_bash"
 _BLOCK: dict[str, Any] = {}
-"""The arguments of a call of `submit` that is a block or a word, in the form that we asked for."""
+"""Arguments of a `submit` call written as a block or a word, in the requested form."""
 _NAMED_END = re.compile(r"""["']name["']\s*:\s*["']submit["']""")
 BLOCK_END = "\n```\n"
-"""Ends a reply after its first block, as a stop sequence; the server leaves it out of the text."""
+"""Stop sequence that ends a reply after its first block; the server omits it from the text."""
 _LONGEST_ANSWER = 500
-"""Characters of a printed line that is offered as the answer: more is a text, which belongs in a file."""
+"""Maximum characters of a printed line that is offered as the answer: longer texts belong in a file."""
 _LONE_SUBMIT = frozenset({"submit", "`submit`", "submit.", "submit()"})
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """What a model is told in text mode. The fields are the keys of the YAML; `text_code.yaml` explains them."""
+    """Texts for a model in text mode. The fields are the keys of the YAML; `text_code.yaml` explains them."""
 
     system: str
     result: str
@@ -57,24 +57,24 @@ class TextForm:
     refused: str
     other_tools: str = ""
     failed: str = ""
-    """In place of `result`, where the call failed or wrote to stderr."""
+    """Replacement of `result` if the call failed or wrote to stderr."""
     silent: str = ""
-    """In place of `result`, where the call wrote nothing."""
+    """Replacement of `result` if the call wrote nothing."""
     one_line: str = ""
     """In place of `result`, where the call printed one line. In both `{line}` stands for the last printed line."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
     first_block_ends: bool = False
-    """Whether the server ends a reply after its first block."""
+    """True if the server should end a reply after its first block."""
     answer: str = ""
-    """The word before an answer, such as `ANSWER:`: a reply that has it ends the task. Empty: no reply does."""
+    """Word before an answer, such as `ANSWER:`, that ends the task; empty for no such word."""
     answer_first: str = ""
-    """Why an answer does not count that comes before anything was executed; it is said once. Empty: it counts."""
+    """Text for a model whose answer comes before any call was executed, sent once; empty to accept such answers."""
     footer_from: int | None = None
-    """The number of remaining steps from which the model is told it; None: always."""
+    """Largest number of remaining steps that the model reads; None for every number."""
 
     def described(self, tools: Sequence[Mapping[str, Any]]) -> str:
-        """What stands below the system message."""
+        """Return the text below the system message."""
         other = [tool for tool in tools if tool["function"]["name"] not in TOOLS]
         parts = [self.system.replace("{tools}", _description(tools))]
         if other and self.other_tools:
@@ -82,7 +82,7 @@ class TextForm:
         return "\n\n".join(parts)
 
     def written(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """A call as a model writes it in this form."""
+        """Write a call in this form, like a model."""
         if self.calls == "block" and name in (_BASH, _SUBMIT):
             command = str(arguments.get("command", "")) if name == _BASH else _SUBMIT
             return f"```bash\n{command}\n```"
@@ -92,10 +92,10 @@ class TextForm:
 
 @functools.lru_cache(maxsize=16)
 def load_text_form(name: str) -> TextForm:
-    """The form `code`, `bash` or `json`, or that of a YAML file.
+    """Load the form `code`, `bash` or `json`, or the form in a YAML file.
 
     Raises:
-        InputError: there is none, or the file is no form.
+        InputError: if the form is unknown, or the file is not a form.
     """
     try:
         if name in FORMS:
@@ -148,31 +148,31 @@ def result_kind(event: CallFinished) -> str:
 
 
 def is_native(message: Mapping[str, Any], call_id: str) -> bool:
-    """Whether a reply, as it stands in the history, has this call natively."""
+    """Return True if a reply in the history has this call natively."""
     return any(call.get("id") == call_id for call in message.get("tool_calls") or ())
 
 
 @dataclass
 class TextMode:
-    """The conversation in text mode: what is sent, and what the replies mean."""
+    """Conversation in text mode: conversion of requests, and reading of replies."""
 
     form: TextForm
     tools: Sequence[Mapping[str, Any]]
     _source: list[dict[str, Any]] = field(default_factory=list)
-    """The messages of the history that are in `_sent`."""
+    """Messages of the history that are in `_sent`."""
     _sent: list[dict[str, Any]] = field(default_factory=list)
     _asked_for_block: bool = False
-    """Whether an answer before all calls was refused."""
+    """True once an answer before all calls was refused."""
     _joins: bool = False
-    """Whether the newest message of `_sent` is the result of a native call, so that what follows joins it."""
+    """True if the newest message of `_sent` is the result of a native call, to which the next text is added."""
 
     @property
     def described(self) -> str:
-        """What stands below the system message."""
+        """Text below the system message."""
         return self.form.described(self.tools)
 
     def request(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The history without a native call or result. The work is in proportion to what is new."""
+        """Return the history without native calls and results. The work is proportional to the new messages."""
         known = len(self._source)
         if len(messages) < known or any(
             a is not b for a, b in zip(self._source, messages[:known], strict=True)
@@ -215,7 +215,7 @@ class TextMode:
         )
 
     def result(self, reply: Mapping[str, Any], observation: str, kind: str = "result", line: str = "") -> str:
-        """Return the result of a call as it goes back, in the form that the model used in `reply`.
+        """Format the result of a call for the model, in the form that the model used in `reply`.
 
         `kind` is a key of the form: `result`, `one_line`, `failed` or `silent`. `line` is the last printed line.
         """
@@ -228,9 +228,9 @@ class TextMode:
         return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], form)
 
     def read(self, reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
-        """The reply with the calls that are written in it; and why a call that it shows does not count.
+        """Read the calls in the text of a reply. The second value is the reason why a call does not count, if any.
 
-        `outputs` are earlier results, and `task` is what was asked: a call that only repeats them is not executed.
+        `outputs` are earlier results: a call that only repeats them or the `task` is not executed.
         """
         if reply.calls or reply.finish_reason == "length":
             return reply, ""
@@ -262,7 +262,7 @@ class TextMode:
 
 
 def _with_closed_block(reply: Reply) -> Reply:
-    """The reply with the end of its block, which the server has left out."""
+    """Add the end of the block, which the server has omitted, to a reply."""
     closed = f"{reply.text.rstrip()}\n```"
     if reply.finish_reason != "stop" or len(code_blocks(closed)) <= len(code_blocks(reply.text)):
         return reply
@@ -270,12 +270,12 @@ def _with_closed_block(reply: Reply) -> Reply:
 
 
 def _without_guess(text: str, word: str) -> str:
-    """The text without an answer as the last line of its last block: it was written before that was executed."""
+    """Remove an answer in the last line of the last block: the model wrote it before the block was executed."""
     return re.sub(rf"\n{re.escape(word)}[^\n]*(?=\n```\s*\Z)", "", text)
 
 
 def answer_in(text: str, word: str) -> str:
-    """The answer that a reply gives behind `word` at the beginning of a line, also where that is all of a block."""
+    """Return the answer after `word` at the beginning of a line, or alone in a block."""
     blocks = code_blocks(text)
     if len(blocks) == 1 and blocks[0].content.strip().upper().startswith(word.upper()):
         text = blocks[0].content
@@ -295,10 +295,9 @@ def _is_submit(name: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task: str) -> str:
-    """Why a call that was written as text is not executed: it repeats what was read. Empty when it does not.
+    """Return the reason why a call written as text is not executed: it repeats an earlier text. Otherwise empty.
 
-    A command counts as repeated where an output has its lines, whole and in order; any call where a text has its name
-    and its values.
+    A command counts as repeated if an output has all its lines in order; any call, if a text has its name and values.
     """
     if ends_run(name):
         ended = any(_NAMED_END.search(output) for output in list(outputs)[-1:])
@@ -318,9 +317,9 @@ def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task
 
 
 def without_echoes(reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
-    """A reply whose calls the model client has read out of its text, without them where one only repeats what was read.
+    """Remove the calls that the model client has read from the text of a reply, if one only repeats an earlier text.
 
-    The second is why they, or another call that it shows, were not executed.
+    The second value is the reason why these or other calls in the text were not executed.
     """
     for call in reply.calls:
         try:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.agent.artifacts import ANSWER_LIMIT
+from llm_sandbox_nb.agent.artifacts import MAX_ANSWER_BYTES
 from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.model_call import recorded_settings
@@ -156,7 +156,7 @@ async def read_answer(box: Sandbox, task: Task) -> str | None:
     named = [replace(prompts, output_dir=task.answer_file).under(box.directories.root).output_dir]
     for path in [*(named if task.answer_file else ()), *prompts.answer_files]:
         try:
-            data = await box.read_file(path, limit=ANSWER_LIMIT)
+            data = await box.read_file(path, limit=MAX_ANSWER_BYTES)
         except (OSError, OutputLimitExceededError):
             continue
         return text_of(data).strip()

@@ -1,6 +1,6 @@
-"""Words that announce an example or a quotation, in the languages in which models write most.
+"""Words that announce an example or a quotation, in the most common languages of models.
 
-A call after such words is shown and not made. They are looked for in the last sentence before it.
+A call after such words is an illustration and is not executed. The search covers the last sentence before the call.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _COLON = r"\b[^.,;:]{0,30}[:：]\s*\Z"
-"""After a verb of quoting: "It reads:", "In the log I found:"."""
+"""Pattern of the text after a verb of quoting: "It reads:", "In the log I found:"."""
 _WORDS = {
     "English": (
         r"\bfor (?:example|instance)\b", r"\bexamples?\b", r"\be\.?g\.", r"\bsuch as\b", r"\bsyntax\b",
@@ -72,19 +72,19 @@ _ANNOUNCES = re.compile("|".join(word for words in _WORDS.values() for word in w
 _SENTENCE_END = re.compile(r"[.!?…。！？)\]*\"'”’»\U0001F300-\U0001FAFF☀-➿]\s*\Z")
 _LIST_MARK = re.compile(r"\s*(?:\d{1,3}[.)]|[-*+•])\s*")
 _SENTENCES = re.compile(r"(?<=[.!?])\s|(?<=[。！？])")
-_MOST_BEFORE = 500
-"""Characters before a call that are looked at."""
+_SEARCHED_LENGTH = 500
+"""Number of characters before a call that are searched."""
 
 
 def why_announced(text: str, place: int) -> str:
-    """Why a call that begins at `place` is shown and not made; else nothing."""
+    """Return the reason why a call at `place` is only an illustration; otherwise an empty text."""
     line = text.rfind("\n", 0, place) + 1
-    before = text[max(line, place - _MOST_BEFORE) : place]
+    before = text[max(line, place - _SEARCHED_LENGTH) : place]
     if before.strip() and (_LIST_MARK.fullmatch(before) or not _SENTENCE_END.search(before)):
         return "it stands in the middle of a line"
     if not before.strip():
-        paragraph = text[max(0, line - _MOST_BEFORE) : line].rstrip()
+        paragraph = text[max(0, line - _SEARCHED_LENGTH) : line].rstrip()
         before = paragraph[paragraph.rfind("\n") + 1 :]
-    # Only the last sentence announces what follows it.
+    # Only the last sentence announces the call.
     sentences = [sentence for sentence in _SENTENCES.split(before.rstrip()) if sentence]
     return "the words before it announce an example" if sentences and _ANNOUNCES.search(sentences[-1]) else ""

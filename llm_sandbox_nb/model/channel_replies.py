@@ -1,6 +1,6 @@
-"""Replies in channels: gpt-oss (harmony, with its marks and without) and Kimi K3 (elements).
+"""Replies in channels: gpt-oss (harmony, with and without its marks) and Kimi K3 (elements).
 
-Such a reply says itself what is a thought, what is an answer and what is a call.
+Such a reply marks its thoughts, answers and calls.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from dataclasses import dataclass
 
 from llm_sandbox_nb.model.text_formats import END_TOKENS, Written, WrittenCalls, after_space, read_value
 
-_MOST_HEADERS = 20_000
-"""Headers that are not whole, until the rest is left."""
+_MAX_BROKEN_HEADERS = 20_000
+"""Number of incomplete headers after which the rest of a reply is ignored."""
 
 
 def read_channels(text: str) -> ChannelReply | None:
-    """The reply; None when it is not written in channels."""
+    """Parse a reply in channels; None for any other text."""
     return _harmony(text) or _kimi3(text)
 
 
 @dataclass(frozen=True)
 class ChannelReply:
-    """What such a reply says, thinks and calls."""
+    """Text, reasoning and calls of a reply in channels."""
 
     text: str
     reasoning: str
     calls: WrittenCalls
     more: bool = False
-    """Whether text follows the last call."""
+    """True if text follows the last call."""
 
 
 _HARMONY_BEGIN = re.compile(r"\s*+(?:<\|start\|>)?(?:assistant)?\s*+(?:to=[\w.]{1,200}\s*+)?<\|channel\|>")
@@ -47,7 +47,7 @@ _STRIPPED = re.compile(
 
 
 def _harmony(text: str) -> ChannelReply | None:
-    """gpt-oss: messages in channels; None when the text is not written so."""
+    """Parse the channel messages of gpt-oss; None for any other text."""
     if not _HARMONY_BEGIN.match(text):
         return _harmony_without_marks(text)
     place, calls, more, failures = 0, WrittenCalls(), False, 0
@@ -55,10 +55,10 @@ def _harmony(text: str) -> ChannelReply | None:
     thoughts: list[str] = []
     while place < len(text):
         header = _HARMONY_MESSAGE.match(text, place)
-        if header is None:  # a header that is not whole: what follows the next one still counts
+        if header is None:  # an incomplete header: continue with the next one
             following = _HARMONY_HEADER.search(text, place + 1)
             failures += 1
-            if following is None or failures > _MOST_HEADERS:
+            if following is None or failures > _MAX_BROKEN_HEADERS:
                 break
             place = following.start()
             continue
@@ -76,7 +76,7 @@ def _harmony(text: str) -> ChannelReply | None:
             )
             if not whole:
                 return ChannelReply("\n".join(texts), "\n\n".join(thoughts), [], more)
-            calls.append((name, value[0]))  # type: ignore[index] # `whole` says so
+            calls.append((name, value[0]))  # type: ignore[index] # checked by `whole`
             more = False
         elif header["channel"] == "analysis":
             thoughts.append(content.strip())
@@ -87,7 +87,7 @@ def _harmony(text: str) -> ChannelReply | None:
 
 
 def _harmony_without_marks(text: str) -> ChannelReply | None:
-    """What is left of such a reply when a server has taken its special tokens out."""
+    """Parse a reply of gpt-oss from which the server has removed the special tokens."""
     if "to=functions." not in text:
         return None
     header = _STRIPPED.match(text.lstrip())
@@ -106,7 +106,7 @@ _ATTRIBUTE = re.compile(r" (\w+)=\"([^\"]*)\"")
 
 
 def _kimi3(text: str) -> ChannelReply | None:
-    """Kimi K3: elements with marks for their begin and end; the first of them may have been begun by the template."""
+    """Parse the elements of Kimi K3. The begin mark of the first element may be in the chat template."""
     begun = text.lstrip().startswith(("<|open|>", "<|close|>"))
     if not begun and not -1 < text.find("<|close|>think<|sep|>") < (text.find("<|open|>") % len(text or " ")):
         return None

@@ -1,8 +1,8 @@
-"""The connection to a model: its address, its key, and an HTTP client for each request.
+"""Connection to a model: its address, its key, and an HTTP client for each request.
 
-LiteLLM keeps connections in a cache that outlives event loops, and its HTTP client silently repeats a request when the
-server hangs up. With one client for each request nothing stays open after a run, no request meets a connection that
-went stale during a long tool call, cancelling closes the connection, and a request is sent once.
+LiteLLM caches connections beyond the life of event loops, and its HTTP client silently repeats a request when the
+server hangs up. With a client for each request, no connection stays open after a run or goes stale during a long tool
+call, cancelling closes the connection, and a request is sent once.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _NO_KEY = "no-key"
 _WELL_KNOWN = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai"})
 """Providers that need a key, in the environment variable of their name."""
 _LITELLM_HTTP = frozenset({"anthropic", "deepseek", "gemini", "hosted_vllm"})
-"""Providers whose requests LiteLLM sends with its own HTTP client; all others keep LiteLLM's client."""
+"""Providers that accept a client of LiteLLM's HTTP class; all others use LiteLLM's client."""
 SENDS_NEW_MESSAGES = frozenset({"openai", "hosted_vllm", "deepseek"})
-"""Providers for which LiteLLM changes each message without a look at others: it gets the new ones only."""
+"""Providers for which LiteLLM converts each message independently, so that it needs only the new messages."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Address and key as the person gave them; a typed key, then the environment, fills in what they left out."""
+    """Address and key from the person. Without a key, `key` returns a typed key, or one from the environment."""
 
     api_base: str | None = None
     api_key: str | None = field(default=None, repr=False)
 
     def check(self) -> None:
-        """Raise ModelError when the address is none, or the key no key."""
+        """Raise ModelError if the address or the key is malformed."""
         if self.api_key is not None:
             _checked_key(self.api_key, "The API key")
         if self.api_base is None:
@@ -59,10 +59,10 @@ class Access:
             )
 
     def key(self, litellm: Any, route: Route) -> str | None:
-        """The key to send; None leaves it to LiteLLM, which knows the variable of each provider.
+        """Return the key to send; None if LiteLLM should read the environment variable of the provider.
 
         Raises:
-            ModelError: it has characters that no key has.
+            ModelError: if the key has invalid characters.
         """
         provider = route.asked or route.provider
         if given := self.api_key or typed_key(provider):
@@ -72,7 +72,7 @@ class Access:
         if found is not None:
             found = _checked_key(found, f"The environment variable {variable}")
         if route.provider != "openai":
-            # LiteLLM takes the variable as it is.
+            # LiteLLM itself reads the variable if cleaning has not changed the key.
             return found if found != os.environ.get(variable) else None
         if provider == "openai":
             found = litellm.api_key or litellm.openai_key or found
@@ -80,13 +80,13 @@ class Access:
         return found or (_NO_KEY if self.api_base else None)
 
     def has_known_key(self, provider: str) -> bool:
-        """Whether there is a key for one of the providers that need no look into LiteLLM."""
+        """Return True if a well-known provider has a key, which needs no import of LiteLLM."""
         return provider in _WELL_KNOWN and bool(
             self.api_key or typed_key(provider) or os.environ.get(f"{provider.upper()}_API_KEY")
         )
 
     def check_key(self, litellm: Any, route: Route, target: Target) -> None:
-        """Raise ModelError when there is no key and LiteLLM would ask the provider without one."""
+        """Raise ModelError if there is no key and LiteLLM would send a request without a key."""
         if target.has_key or self.api_base or litellm.api_key:
             return
         if not route.openai_compatible and route.provider != "anthropic":
@@ -99,7 +99,7 @@ class Access:
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
 
     def target(self, litellm: Any, route: Route, name: str, *, answered: bool = False) -> Target:
-        """What error messages say of the model `name`; `answered` says that its server has answered before."""
+        """Return the target of error messages for the model `name`; `answered` is True after the first reply."""
         environment = litellm.validate_environment(model=route.model)
         missing = () if environment.get("keys_in_environment") else environment.get("missing_keys") or ()
         names = tuple(key for key in missing if key.endswith("_API_KEY"))
@@ -114,7 +114,7 @@ class Access:
         )
 
     def _shown(self) -> str | None:
-        """The address without a password or a token that stands in it."""
+        """Return the address without passwords and tokens."""
         if self.api_base is None:
             return None
         return str(httpx.URL(self.api_base).copy_with(userinfo=b"", query=None, fragment=None))
@@ -136,10 +136,11 @@ async def request_client(
     rewriter: ReplyRewriter,
     extra: dict[str, Any],
 ) -> AsyncIterator[dict[str, Any]]:
-    """The keyword arguments that hand LiteLLM the client, which is closed at the end, and the `extra` fields.
+    """Open a client for one request, and yield the keyword arguments that pass the client to LiteLLM.
 
-    OpenAI's client sends what `request` adds to the messages that LiteLLM gets. Replies of OpenAI-compatible servers
-    pass through `rewriter`. Where LiteLLM keeps its own client, it has to place the `extra` fields itself.
+    The client adds the known messages of `request` to the body, and the `extra` fields, if LiteLLM accepts a client;
+    otherwise the keyword arguments contain the `extra` fields. Replies of OpenAI-compatible servers pass through
+    `rewriter`.
     """
     client = _make_client(route, api_base, api_key, request, rewriter)
     if client is None:
@@ -160,7 +161,7 @@ def _make_client(
     if route.provider == "openai":
         import openai
 
-        # Of httpx also where OpenAI's client has one of httpx2: replies are rewritten with httpx's classes.
+        # An httpx client even if OpenAI's client would use httpx2: replies are rewritten with httpx classes.
         address = api_base or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
         http_client: Any = proxies.http_client(address, event_hooks=hooks, follow_redirects=True)
         build = http_client.build_request
@@ -172,11 +173,13 @@ def _make_client(
         http_client.build_request = build_whole
         return openai.AsyncOpenAI(api_key=api_key, base_url=api_base, max_retries=0, http_client=http_client)
     proxies.check_certificates(api_base)
-    proxies.proxy_for(api_base or "https://api.invalid")  # names a variable that cannot be used
+    proxies.proxy_for(
+        api_base or "https://api.invalid"
+    )  # raises an error with the name of an invalid variable
     if route.provider not in _LITELLM_HTTP:
         return None
     client = _once_only()(event_hooks=hooks)
-    if api_base and proxies.is_loopback(httpx.URL(api_base).host):  # LiteLLM's own would ask a proxy
+    if api_base and proxies.is_loopback(httpx.URL(api_base).host):  # LiteLLM's client would use a proxy
         client.own = client.client = proxies.http_client(api_base, event_hooks=hooks, follow_redirects=True)
     client.request = request if route.provider in SENDS_NEW_MESSAGES else None
     return client
@@ -187,7 +190,7 @@ def _once_only() -> type[Any]:
     from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
     class OnceOnly(AsyncHTTPHandler):
-        """LiteLLM's HTTP client without its second attempt; a body gets further fields and the known messages."""
+        """HTTP client of LiteLLM without a second attempt, which adds extra fields and known messages to a body."""
 
         extra: Mapping[str, Any] = MappingProxyType({})
         request: NextRequest | None = None
@@ -212,7 +215,7 @@ def _once_only() -> type[Any]:
 
 
 def _merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with more fields; an object gets more fields of its own."""
+    """Merge the fields of `extra`, and of nested objects, into a body."""
     nested = {
         name: _merged(body[name], value)
         for name, value in extra.items()
@@ -222,18 +225,17 @@ def _merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 
 _keys: dict[str, str] = {}
-"""Keys that a person typed, by provider. They are in this process's memory only: in `os.environ`, every process that is
-started here would get them, those of isolation `process` too. A key is looked up when a request is sent, so that one
-that is typed or forgotten counts for runs that have begun."""
+"""Keys that a person typed, by provider, only in memory: child processes inherit `os.environ`, and so do sandboxes of
+the isolation `process`. Each request looks up its key, so that changes affect runs that have begun."""
 
 
 def keep_key(provider: str, key: str) -> None:
-    """Use this key for the models of a provider, whatever the environment says."""
+    """Use this key for the models of a provider, even if the environment has another key."""
     _keys[provider] = key
 
 
 def forget_keys(provider: str | None = None) -> list[str]:
-    """Forget the key of a provider, or all keys. Gives the providers that had one."""
+    """Forget the key of a provider, or all keys. Return the providers whose keys were forgotten."""
     forgotten = [name for name in _keys if provider in (None, name)]
     for name in forgotten:
         del _keys[name]
@@ -241,10 +243,10 @@ def forget_keys(provider: str | None = None) -> list[str]:
 
 
 def typed_key(provider: str) -> str | None:
-    """The key that was typed for a provider, such as `openai`."""
+    """Return the key that was typed for a provider, such as `openai`."""
     return _keys.get(provider)
 
 
 def typed_providers() -> list[str]:
-    """The providers that have one."""
+    """Return the providers with a typed key."""
     return list(_keys)

@@ -1,4 +1,4 @@
-"""Context overflow, as the providers put it in words: is it one, and which numbers does the sentence tell?"""
+"""Context overflow in error messages of providers: detection, and the numbers in the message."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 class Wording(NamedTuple):
-    """How one server says it."""
+    """Wording of a server for a context overflow."""
 
     pattern: str
-    """A part that no other error has."""
+    """Pattern that does not match other errors."""
     source: str
-    """Whose words they are, and a report or a file that has them."""
+    """Server, and a report or a file with this wording."""
     example: str
-    """The sentence as that server writes it, with numbers."""
+    """Example of the sentence, with numbers."""
 
 
 WORDINGS = (
@@ -160,12 +160,12 @@ WORDINGS = (
         r"supports at most \d+ completion tokens", "OpenAI", "This model supports at most 8192 completion tokens",
     ),
 )  # fmt: skip
-"""The wordings that are known: 26 of reports, and those of the providers that this package was tried with."""
-_SIGNS = re.compile("|".join(one.pattern for one in WORDINGS), re.IGNORECASE)
-_MAYBE = re.compile(r"(?=.*\bcontext)(?=.*\btokens?\b)(?=.*\d)", re.IGNORECASE | re.DOTALL)
-"""What a 400 in unknown words is about when it has all of these."""
-# Rate limits talk about tokens too: tokens per minute, requested so and so many.
-_RATE = re.compile(r"tokens per (?:min|day|hour)|\bTP[MD]\b|rate[ _-]?limit|per minute", re.IGNORECASE)
+"""Known wordings: 26 from reports, and those of the providers that this package was tested with."""
+_KNOWN_WORDING = re.compile("|".join(wording.pattern for wording in WORDINGS), re.IGNORECASE)
+_LIKELY_OVERFLOW = re.compile(r"(?=.*\bcontext)(?=.*\btokens?\b)(?=.*\d)", re.IGNORECASE | re.DOTALL)
+"""Pattern of a refusal (400) with an unknown wording that is probably an overflow."""
+# Messages about rate limits have numbers of tokens too: tokens per minute.
+_RATE_LIMIT = re.compile(r"tokens per (?:min|day|hour)|\bTP[MD]\b|rate[ _-]?limit|per minute", re.IGNORECASE)
 
 _N = r"(\d[\d,_]*)"
 _LIMITS = (
@@ -220,23 +220,23 @@ _LOWER_BOUND = re.compile(rf"prompt contains at least|passed {_N} input tokens a
 
 @dataclass(frozen=True)
 class Overflow:
-    """The numbers of an overflow message, each None when the sentence does not tell it. In tokens."""
+    """Numbers of tokens in an overflow message, None if the message does not contain the number."""
 
     context_limit: int | None = None
     prompt_tokens: int | None = None
     completion_limit: int | None = None
-    """Most tokens that one reply of this model may have."""
+    """Maximum tokens of one reply of this model."""
 
 
 def find_overflow(text: str, *, refused: bool = False) -> Overflow | None:
-    """What an error message tells about an overflow; None when it is about something else.
+    """Read the numbers in an error message about an overflow; None for other errors.
 
-    `refused` says that the server refused the request (400): words that are not known then count when they are about
-    a context, tokens and a number.
+    `refused` is True if the server refused the request (400): then an unknown wording with a context, tokens and a
+    number counts too.
     """
     completion = _first(_COMPLETION_LIMITS, text)
-    known = _SIGNS.search(text) or completion or (refused and _MAYBE.search(text))
-    if _RATE.search(text) or not known:
+    overflow = _KNOWN_WORDING.search(text) or completion or (refused and _LIKELY_OVERFLOW.search(text))
+    if _RATE_LIMIT.search(text) or not overflow:
         return None
     prompt = _first(_PROMPTS, text)
     if prompt is not None and (extra := _first((_PROMPT_EXTRAS,), text)):

@@ -1,4 +1,4 @@
-"""What the loop knows of a model: messages and tools in, one reply out."""
+"""Contract between the loop and a model: messages and tools in, one reply out."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from llm_sandbox_nb.known_keys import without_keys
 from llm_sandbox_nb.trajectory.events import Usage
 
 DeltaCallback = Callable[[str, str], None]
-"""Called with (text, reasoning) for each streamed piece."""
+"""Function called with (text, reasoning) for each streamed piece."""
 
 
 BROKEN_OFF = "cut_off"
-"""The `finish_reason` of a reply that broke off, as the one before did: no server sends this word."""
+"""The `finish_reason` of a reply that broke off like the attempt before; servers do not send this word."""
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call as the model wrote it; `arguments` is the raw text, perhaps not JSON."""
+    """Call as the model wrote it; `arguments` is the raw text, which may not be JSON."""
 
     id: str
     name: str
@@ -30,7 +30,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply. `message` is what goes back into the history, in the form the provider wants."""
+    """Reply of a model. `message` is the reply in the history, in the form that the provider accepts."""
 
     message: dict[str, Any]
     text: str = ""
@@ -41,15 +41,15 @@ class Reply:
     response_id: str | None = None
     response_model: str | None = None
     context_window: int | None = None
-    """Tokens that the model can take in, when they are known."""
+    """Maximum tokens of prompt and reply together, if known."""
     left_out: tuple[str, ...] = ()
-    """Names of settings that were asked for and not sent, because the model does not take them."""
+    """Names of settings that were not sent because the model does not accept them."""
     written: bool = False
-    """Whether the calls were read out of the text."""
+    """True if the calls were read from the text."""
     raw_text: str | None = None
-    """The text before calls or thoughts were taken out of it; None when none were."""
+    """Text before calls or thoughts were removed; None if the text was not changed."""
     refused_call: str = ""
-    """Why a call that is written in the text does not count; empty when there is none, or all count."""
+    """Reason why a call in the text does not count; empty if there is no such call."""
 
 
 class ModelError(LLMSandboxError):
@@ -70,22 +70,22 @@ class ModelError(LLMSandboxError):
         super().__init__(without_keys(message))
         self.kind = kind
         """`authentication`, `not_found`, `unreachable`, `connection`, `rate_limit`, `quota`, `context`,
-        `bad_request`, `setting` (the model refuses one, it is left out from now on), `content_policy`,
-        `server`, `timeout`, `script`, `setup` (a package is missing, or a variable of the environment is wrong),
-        `tools` (the server takes no tools, or no messages with their results), `loading` (it loads its model, or is
-        started again), `unknown`."""
+        `bad_request`, `setting` (the model refuses a setting, which is not sent any more), `content_policy`,
+        `server`, `timeout`, `script`, `setup` (a package is missing, or an environment variable is wrong),
+        `tools` (the server does not accept tools, or messages with their results), `loading` (the server loads its
+        model, or restarts), `unknown`."""
         self.retryable = retryable
         self.retry_after = retry_after
-        """Seconds the provider asked to wait."""
+        """Seconds to wait at the request of the provider."""
         self.learned = dict(learned or {})
-        """All that the server's refusals have taught so far, where this one taught something; see `Recalls`."""
+        """Everything learned from the server's refusals so far, if this refusal added something; see `Recalls`."""
 
 
 class ContextOverflowError(ModelError):
-    """The conversation and the reply asked for do not fit the model's context.
+    """Error for a conversation that does not fit into the model's context, together with the requested reply.
 
-    `context_limit`, `prompt_tokens` and `completion_limit` (most tokens of one reply, whatever the prompt)
-    are what the provider's message told, else None.
+    `context_limit`, `prompt_tokens` and `completion_limit` (maximum tokens of one reply with any prompt) are the
+    numbers in the provider's message, or None.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ContextOverflowError(ModelError):
 
 @dataclass
 class ModelSettings:
-    """How to sample. None leaves the provider's own default. Names as in the paper's inference table."""
+    """Sampling settings, named as in the paper's inference table. None is the provider's default."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -112,15 +112,15 @@ class ModelSettings:
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
-    """Tokens of one reply. With None a limit is sent all the same, see `litellm_model.REPLY_TOKENS`."""
+    """Maximum tokens of one reply; None for `litellm_model.DEFAULT_REPLY_TOKENS`."""
     timeout: float = 1200.0
-    """Seconds of silence after which a request has failed; a reply that comes slowly may take longer."""
+    """Seconds of silence after which a request fails; a slow reply may take longer."""
     extra_body: dict[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
 class Model(Protocol):
-    """A model. One implementation is LiteLLM, the scripted model another; a token-level policy for training a third."""
+    """Interface of a model. Implementations are LiteLLM, the scripted model, and a token-level policy for training."""
 
     name: str
     scripted: bool
@@ -132,114 +132,115 @@ class Model(Protocol):
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """One request, no retries.
+        """Send one request without retries.
 
         Raises:
-            ContextOverflowError: it does not fit.
-            ModelError: anything else, with `retryable` set when trying again can help.
+            ContextOverflowError: if the conversation does not fit.
+            ModelError: after other failures, with `retryable` set if another attempt can help.
         """
         ...
 
 
 @runtime_checkable
 class Checkable(Protocol):
-    """A model that can tell before its first request that it cannot be asked."""
+    """Model that can detect problems before its first request."""
 
     async def check(self) -> None:
-        """Raise ModelError when it cannot be asked; sends nothing to a provider.
+        """Raise ModelError if requests are not possible. Send nothing to a provider.
 
-        For a local model this fetches its file and starts its server.
+        A local model fetches its file and starts its server.
         """
         ...
 
 
 @runtime_checkable
 class AppendOnly(Protocol):
-    """A model whose conversations may only be added to: it keeps their tokens."""
+    """Model that stores the tokens of its conversations, so that messages can only be appended."""
 
     append_only: bool
 
 
 class ContextLimit(NamedTuple):
-    """Tokens that a model can take in, prompt and reply together."""
+    """Maximum tokens of prompt and reply together."""
 
     tokens: int
     served: bool
-    """Whether its server says so; else it is from a list of models."""
+    """True if the server reported the number, False if the number is from a list of models."""
 
 
 @runtime_checkable
 class KnowsContext(Protocol):
-    """A model that can tell before a request how much it can take in."""
+    """Model whose context limit may be known before a request."""
 
     async def context_limit(self) -> ContextLimit | None:
-        """The limit; None when it is not known. Asks the server, which must not take long, and raises nothing."""
+        """Return the limit, or None if unknown. A request to the server must be fast; exceptions are not raised."""
         ...
 
 
 @runtime_checkable
 class Recalls(Protocol):
-    """A model that can know again what its server has taught, and what it has said, in another process."""
+    """Model that can restore, in another process, knowledge about its server and about earlier replies."""
 
     def recall(
         self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
     ) -> None:
-        """Take what is recorded.
+        """Restore knowledge from a record.
 
-        `learned` is that of a `ModelError`; whoever made the record may be anybody. `replies` are messages with their
-        reasoning, and whether their calls are native.
+        Args:
+            learned: `ModelError.learned`. The record may come from a stranger, so the values are not trusted.
+            replies: messages with their reasoning, and True if their calls are native.
         """
         ...
 
 
 @runtime_checkable
 class ServedHere(Protocol):
-    """A model whose server is a child of this process."""
+    """Model whose server is a child of this process."""
 
     def served_by(self) -> Mapping[str, Any]:
-        """Which file and engine answer, for the record; empty before `check`."""
+        """Return the file and engine of the model, for the record; empty before `check`."""
         ...
 
     def introduction(self) -> str:
-        """The same in one sentence; empty before `check`."""
+        """Return a sentence about the file and engine; empty before `check`."""
         ...
 
     def log_to(self, folder: Path) -> None:
-        """Write the server's log also into the folder of a run, until `end_log`."""
+        """Also write the server's log to the folder of a run, until `end_log`."""
         ...
 
     def end_log(self, folder: Path) -> None:
-        """Write no more into that folder."""
+        """Stop writing the server's log to a folder."""
         ...
 
 
 @runtime_checkable
 class WritesCalls(Protocol):
-    """A model that may be known to make no useful native calls: its runs then begin in text mode."""
+    """Model that may be unable to make native calls: its runs then begin in text mode."""
 
     @property
     def writes_calls(self) -> bool:
-        """Whether that is known of it."""
+        """True if the model is known to make no useful native calls."""
         ...
 
 
 @runtime_checkable
 class SlowToBegin(Protocol):
-    """A model whose first reply needs preparations that take seconds."""
+    """Model whose first reply needs preparations for some seconds."""
 
     def prepare(self) -> None:
-        """Begin the preparations and do not wait for them. `reply` waits, and tells what went wrong.
+        """Start the preparations without waiting. `reply` waits for them, and raises their errors.
 
         Called in the event loop of the run, when its sandbox begins to start.
         """
         ...
 
     async def prepared(self) -> None:
-        """Wait for the end of the preparations, which are no part of a request's time. Raises nothing."""
+        """Wait for the end of the preparations, so that they do not count as request time. Raise no exception."""
         ...
 
 
 async def until_prepared(model: Model) -> None:
-    """Wait until a request to `model` takes only the time of the request."""
+    """Wait for the preparations of `model`, if there are any."""
     if isinstance(model, SlowToBegin):
         await model.prepared()

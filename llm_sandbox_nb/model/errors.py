@@ -1,4 +1,4 @@
-"""Any failure of a request as one `ModelError`, with one sentence that says what to do."""
+"""Conversion of any failure of a request to a `ModelError`, whose message is one sentence with advice."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ _TOOLS = _pattern(
     r"(?:tool|function) (?:role|message)s?[^.]{0,30} not (?:supported|allowed)|'tool' found using 'role'",
     r"role[^.]{0,40}(?:should|must) be (?:one of )?(?:'system', )?'user'(?:,)? (?:and|or) 'assistant'",
 )
-"""The server, or the chat template of its model, takes no tools or no messages with their results."""
+"""Pattern of a server or chat template that does not accept tools, or messages with their results."""
 _TEMPLATE = _pattern(r"jinja|chat[ _]template|template error|raise_exception")
-"""A chat template refused the messages: the same messages never pass, whatever the status."""
+"""Pattern of a chat template that refused the messages: retries do not help, even after a server error."""
 _LOADING = _pattern(
     r"loading (?:the )?model|model (?:is|was) (?:still |currently )?(?:being )?load|(?:still|currently) loading",
     r"is loading|is (?:currently |still )?(?:starting|initiali[sz]ing|warming)|warming up",
@@ -69,11 +69,11 @@ _LOADING = _pattern(
 _NOT_LOADED = _pattern(
     r"(?:error|fail\w*|unable|could not|cannot)[^.]{0,40}\bload", r"out of memory|insufficient memory"
 )
-"""Loading has failed: waiting does not help."""
+"""Pattern of a failure to load a model: waiting does not help."""
 _WRONG_PATH = _pattern(
     r"unexpected endpoint|404 page not found|invalid url \(|cannot post|no route matches|unknown request url",
 )
-"""There is a server, and it has nothing at the path; LM Studio says so with status 200."""
+"""Pattern of a server without an API at the path; LM Studio answers with status 200."""
 _UNEXPECTED = _pattern(r"unexpected keyword argument")
 _PER_MINUTE = re.compile(r"Limit:? *(\d[\d,]*)[, ].*?Requested:? *(\d[\d,]*)", re.DOTALL)
 _TIMEOUTS = frozenset(
@@ -84,31 +84,31 @@ _BROKEN = frozenset({"NetworkError", "RemoteProtocolError", "ClientError", "Conn
 
 @dataclass(frozen=True)
 class Target:
-    """What the request was for; used to say what to do."""
+    """Target of a request, for the advice in error messages."""
 
     model: str
     api_base: str | None = None
     has_key: bool = False
     key_names: tuple[str, ...] = ("OPENAI_API_KEY",)
-    """Environment variables the provider's key is read from."""
+    """Environment variables of the provider's key."""
     answered: bool = False
-    """Whether the server has answered before, so that a silence is taken for a restart."""
+    """True if the server has answered before, so that silence means a restart."""
 
     @property
     def where(self) -> str:
-        """The server, in words, empty when it is the provider's own."""
+        """Text with the address of the server; empty for the provider's default address."""
         return f" at {self.api_base}" if self.api_base else ""
 
     @property
     def key_help(self) -> str:
-        """How a key is given."""
+        """Advice about setting a key."""
         return (
             f"set {' or '.join(self.key_names)} or pass --api_key (in a cell: %sandbox key or --api-key-env)"
         )
 
 
 def to_model_error(error: BaseException, target: Target) -> ModelError:
-    """The `ModelError` for any exception that a request raised."""
+    """Convert any exception of a request to a `ModelError`."""
     for part in chain(error):
         if isinstance(part, ModelError):
             return ModelError(str(part), kind=part.kind, retryable=part.retryable)
@@ -120,20 +120,20 @@ def to_model_error(error: BaseException, target: Target) -> ModelError:
 
 
 def refused_setting(error: BaseException, names: frozenset[str]) -> str | None:
-    """Which of the settings `names` the provider says it does not take, if that is what it says."""
+    """Return the setting in `names` that the provider refuses, or None for other errors."""
     failure = examine(error)
     refused = _REFUSED if failure.status in (400, 422) else _UNEXPECTED if failure.status == 500 else None
     if not refused or not refused.search(failure.text) or find_overflow(failure.text):
         return None
     if (parameter := (failure.parameter or "").partition(".")[0]) in names:
         return parameter
-    # The first one: some servers list what they take after it.
+    # The first name: some servers list the supported settings after the refused one.
     found = re.search(rf"(?<![\w-])({'|'.join(sorted(names))})(?![\w-])", failure.text)
     return found[1] if found else None
 
 
 def no_provider(model: str) -> ModelError:
-    """The name says neither a provider nor is it known, and no address was given."""
+    """Return the error for a model name without a known provider or an address."""
     return ModelError(
         f"No provider is known for the model {model}: write provider/model, for example openai/{model}, "
         "or give the address of your server with --api-base.",
@@ -142,7 +142,7 @@ def no_provider(model: str) -> ModelError:
 
 
 def broken_off(target: Target, detail: str = "the reply has no end") -> ModelError:
-    """The connection ended before the reply did."""
+    """Return the error for a connection that ended before the reply."""
     return ModelError(
         f"The connection to {target.model}{target.where} broke off ({detail}): try again.",
         kind="connection",
@@ -172,7 +172,7 @@ def _connection(failure: Failure, target: Target) -> ModelError | None:
 
 
 def _loading(failure: Failure, target: Target) -> ModelError | None:
-    """The server loads its model, or is started again: it will answer later."""
+    """Return the error for a server that loads its model or restarts, and will answer later."""
     loads = _LOADING.search(failure.text) and not _NOT_LOADED.search(failure.text)
     if failure.status in (None, 425, 500, 503) and loads:
         return _loading_error(f"is not ready ({failure.detail})", target, retry_after(failure.headers))
@@ -182,7 +182,7 @@ def _loading(failure: Failure, target: Target) -> ModelError | None:
 
 
 WAITED_FOR = "it is waited for"
-"""How the sentence about a server ends that is not ready."""
+"""End of the sentence about a server that is not ready."""
 
 
 def _loading_error(state: str, target: Target, after: float | None = None) -> ModelError:
@@ -201,7 +201,7 @@ def _tools(failure: Failure, target: Target) -> ModelError | None:
 
 
 def no_tools(target: Target, detail: str) -> ModelError:
-    """The server takes no tools, or no messages with the results of calls."""
+    """Return the error for a server that does not accept tools, or messages with the results of calls."""
     return ModelError(
         f"{target.model}{target.where} takes no tools ({detail}): start its server with a tool parser, or let the "
         "model write its calls as text.",
@@ -359,32 +359,32 @@ _RULES: tuple[Callable[[Failure, Target], ModelError | None], ...] = (
 )  # fmt: skip
 
 
-# --- what the exceptions of LiteLLM, OpenAI's client, httpx and aiohttp say ---
-# LiteLLM maps errors by their text, and gets some wrong. The status, headers and body of the provider's own answer are
-# further down the chain of exceptions, and count first.
+# --- the content of exceptions of LiteLLM, OpenAI's client, httpx and aiohttp ---
+# LiteLLM maps errors by their text, and maps some incorrectly. The status, headers and body of the provider's answer
+# are further down the chain of exceptions, and count first.
 
-_LONGEST_DETAIL = 600
-_SAID = ("message", "code", "type")
+_MAX_DETAIL_LENGTH = 600
+_TEXT_FIELDS = ("message", "code", "type")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, in the provider's terms."""
+    """Failure of a request, as the provider describes it."""
 
     status: int | None
     headers: Mapping[str, str]
     text: str
-    """What the provider said, with its codes; without an answer all that the exceptions say."""
+    """Text of the provider's error with its codes; without an answer, the texts of all exceptions."""
     detail: str
-    """The provider's own sentence, for the person."""
+    """Sentence of the provider, for the person."""
     types: frozenset[str]
     """Names of all exception classes in the chain, bases included."""
     parameter: str | None = None
-    """The parameter the provider complains about."""
+    """Parameter that the provider refuses."""
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception and all it came from, outermost first."""
+    """Yield the exception and all its causes, outermost first."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -397,20 +397,20 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def examine(error: BaseException) -> Failure:
-    """What the whole chain of `error` says."""
+    """Collect the facts in the whole chain of `error`."""
     parts = list(chain(error))
     response = next((found for part in reversed(parts) if (found := _answer(part)) is not None), None)
     sources = [source for part in reversed(parts) for source in _sources(part)]
     body = next((found for source in sources if (found := error_object(source))), {})
     bodies: list[Any] = [getattr(part, "body", None) for part in parts]
-    plain = next((said for said in bodies if isinstance(said, str)), "")
+    plain = next((body for body in bodies if isinstance(body, str)), "")
     texts = [*_texts(parts), *filter(None, [plain])]
     network = [str(part) for part in parts if isinstance(part, OSError | httpx.TransportError) and str(part)]
     detail = body.get("message") or plain or (network or texts)[-1]
     return Failure(
         status=_status(parts, body) if response is None else int(response.status_code),
         headers={} if response is None else response.headers,
-        text=" | ".join([str(body[key]) for key in _SAID if body.get(key)] or texts) + _numbers(body),
+        text=" | ".join([str(body[key]) for key in _TEXT_FIELDS if body.get(key)] or texts) + _numbers(body),
         detail=tidy(str(detail)),
         types=frozenset(cls.__name__ for part in parts for cls in type(part).__mro__),
         parameter=param if isinstance(param := body.get("param"), str) else None,
@@ -418,14 +418,14 @@ def examine(error: BaseException) -> Failure:
 
 
 def _texts(parts: list[BaseException]) -> list[str]:
-    """What was said, without LiteLLM's retelling of it, which brings tracebacks and links along."""
-    told = [part for part in parts if not type(part).__module__.startswith("litellm.exceptions")]
-    texts = [str(part) for part in told if str(part)] or [str(part) for part in parts if str(part)]
+    """Return the texts of the exceptions, without LiteLLM's copies, which contain tracebacks and links."""
+    originals = [part for part in parts if not type(part).__module__.startswith("litellm.exceptions")]
+    texts = [str(part) for part in originals if str(part)] or [str(part) for part in parts if str(part)]
     return texts or [type(parts[-1]).__name__]
 
 
 def _answer(error: BaseException) -> Any:
-    """The provider's own answer, when the exception carries it; LiteLLM makes one up where it has none."""
+    """Return the provider's answer in an exception, or None. Answers that LiteLLM has invented are ignored."""
     response = getattr(error, "response", None)
     if type(error).__module__.startswith("litellm.") or not hasattr(response, "status_code"):
         return None
@@ -433,13 +433,13 @@ def _answer(error: BaseException) -> Any:
 
 
 def _sources(error: BaseException) -> Iterator[object]:
-    """Where an exception may keep the provider's answer."""
+    """Yield the attributes of an exception that may hold the provider's answer."""
     yield getattr(error, "body", None)
     yield getattr(error, "message", None)
     if (response := _answer(error)) is not None:
         try:
             yield response.text
-        except (AttributeError, httpx.StreamError, UnicodeError):  # it was not read
+        except (AttributeError, httpx.StreamError, UnicodeError):  # the body was not read
             return
 
 
@@ -456,13 +456,13 @@ _SENTENCE = (
     "faultstring",
     "title",
 )
-_DEEPEST = 6
+_MAX_DEPTH = 6
 
 
 def error_object(source: object, depth: int = 0) -> dict[str, Any]:
-    """What an answer says of an error, whatever its JSON looks like: `message`, with `code`, `type`, `param`.
+    """Find the error in an answer, for any form of JSON: `message`, with `code`, `type`, `param`.
 
-    Empty where it says nothing: a text alone is no error object.
+    Empty if there is no error: a text alone is not an error object.
     """
     if isinstance(source, bytes):
         source = source.decode(errors="replace")
@@ -471,7 +471,7 @@ def error_object(source: object, depth: int = 0) -> dict[str, Any]:
             source = json.loads(source.lstrip("\ufeff \r\n\t"))
         except (ValueError, RecursionError):
             return {}
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return {}
     if isinstance(source, list):
         return _error_of_list(source, depth)
@@ -488,10 +488,10 @@ def error_object(source: object, depth: int = 0) -> dict[str, Any]:
     return {**source, "message": sentence} if sentence else {}
 
 
-def _error_of_list(found: list[Any], depth: int) -> dict[str, Any]:
-    """The first error of a list, with the sentences of all: pydantic lists a place, a sentence and a type for each."""
-    errors = [error for one in found[:20] if (error := error_object(one, depth + 1))]
-    texts = [one for one in found[:20] if isinstance(one, str) and one.strip()]
+def _error_of_list(items: list[Any], depth: int) -> dict[str, Any]:
+    """Return the first error of a list with the sentences of all errors, for example those of pydantic."""
+    errors = [error for item in items[:20] if (error := error_object(item, depth + 1))]
+    texts = [item for item in items[:20] if isinstance(item, str) and item.strip()]
     if not errors:
         return {"message": "; ".join(texts)} if texts and depth else {}
     sentences = []
@@ -507,7 +507,7 @@ def _is_json(value: object) -> bool:
 
 
 def _numbers(body: Mapping[str, Any]) -> str:
-    """Counts of tokens that stand in fields of their own, as llama.cpp's `n_ctx`."""
+    """Return the token counts in separate fields, such as llama.cpp's `n_ctx`."""
     found = [
         f" | {name} = {body[name]}"
         for name in ("n_prompt_tokens", "n_ctx")
@@ -517,23 +517,25 @@ def _numbers(body: Mapping[str, Any]) -> str:
 
 
 def _status(parts: list[BaseException], body: Mapping[str, Any]) -> int | None:
-    """The status when there is no answer; LiteLLM makes up a 500 for a connection that failed."""
-    own = [part for part in reversed(parts) if not type(part).__module__.startswith("litellm.exceptions")]
-    if any(isinstance(part, OSError | httpx.TransportError) for part in own):
+    """Return the status of a failure without an answer. LiteLLM invents a 500 for a connection that failed."""
+    originals = [
+        part for part in reversed(parts) if not type(part).__module__.startswith("litellm.exceptions")
+    ]
+    if any(isinstance(part, OSError | httpx.TransportError) for part in originals):
         return None
-    codes = [getattr(part, "status_code", None) for part in own] + [body.get("code")]
+    codes = [getattr(part, "status_code", None) for part in originals] + [body.get("code")]
     return next((code for code in codes if isinstance(code, int) and 400 <= code < 600), None)
 
 
 def tidy(text: str) -> str:
-    """The sentence on one line, without the names of exception classes in front, and not too long."""
+    """Put a sentence on one line, without names of exception classes at the beginning, and shorten long ones."""
     text = " ".join(text.split())
     text = re.sub(r"^(?:(?:litellm\.)?\w*(?:Error|Exception|Timeout)(?: -|:) *)+", "", text).rstrip(". ")
-    return text if len(text) <= _LONGEST_DETAIL else text[:_LONGEST_DETAIL] + "…"
+    return text if len(text) <= _MAX_DETAIL_LENGTH else text[:_MAX_DETAIL_LENGTH] + "…"
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Seconds the answer asks to wait: `retry-after-ms`, or `retry-after` as seconds or an HTTP date."""
+    """Return the requested wait in seconds: `retry-after-ms`, or `retry-after` as seconds or an HTTP date."""
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
     value = headers.get("retry-after")

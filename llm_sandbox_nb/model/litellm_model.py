@@ -1,6 +1,6 @@
-"""The model behind LiteLLM: one streamed request for each reply, and no retries.
+"""Model behind LiteLLM: one streamed request for each reply, without retries.
 
-LiteLLM is imported late, and with everything turned off that talks to anybody but the model's server.
+LiteLLM is imported late, with all features off that connect to servers other than the model's server.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import importlib
 import importlib.metadata
 import logging
 import os
@@ -43,7 +44,7 @@ from llm_sandbox_nb.model.errors import (
     to_model_error,
 )
 from llm_sandbox_nb.model.known_history import KnownHistories, SentHistories
-from llm_sandbox_nb.model.message_form import MessageForm, SendReasoning, clean_messages, short_id
+from llm_sandbox_nb.model.message_form import SendReasoning, clean_messages, short_id
 from llm_sandbox_nb.model.request import (
     SETTINGS,
     Route,
@@ -65,15 +66,15 @@ _ENVIRONMENT = {
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
     "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
     "LITELLM_LOCAL_BLOG_POSTS": "True",
-    # 0: the whole history is not searched for pictures to shorten in a log that nobody keeps.
+    # 0: otherwise LiteLLM searches the whole history for pictures to shorten in an unused log.
     "MAX_BASE64_LENGTH_FOR_LOGGING": "0",
 }
 COMPROMISED = ("1.82.7", "1.82.8", "1.107.0")
-"""Releases of LiteLLM that were published with malicious code; pyproject.toml excludes the same."""
+"""Releases of LiteLLM that were published with malicious code; pyproject.toml excludes the same releases."""
 
 
 def compromised_version() -> str:
-    """One sentence that says what to do when such a release is installed here; else empty."""
+    """Return a sentence with advice if a compromised release is installed; otherwise an empty text."""
     version = importlib.metadata.version("litellm")
     if version not in COMPROMISED:
         return ""
@@ -88,21 +89,27 @@ _KEY_FILTER = KeyFilter()
 
 @functools.cache
 def backend() -> Any:
-    """The `litellm` module, set up. The first call takes seconds: call it in a thread from async code.
+    """Import and configure LiteLLM. The first call needs seconds: async code should call it in a thread.
 
     Raises:
-        ImportError: the release that is installed is known to be malicious.
+        ImportError: if the installed release is known to be malicious.
     """
     if problem := compromised_version():
         raise ImportError(problem)
     os.environ.update(_ENVIRONMENT)
-    # Outside of production mode a `.env` file of some parent folder would be read.
+    # In other modes, LiteLLM reads a `.env` file of a parent folder.
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
-    litellm = _imported()
+    collecting = gc.isenabled()
+    gc.disable()  # the import makes millions of permanent objects: without the collector, it is a fifth faster
+    try:
+        litellm: Any = importlib.import_module("litellm")
+    finally:
+        if collecting:
+            gc.enable()
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True
-    # A line of a table is many equal pieces, which LiteLLM takes for a model in a circle. Tokens are limited anyway.
+    # A line of a table has many equal pieces, in which LiteLLM sees an endless loop. Tokens are limited anyway.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "openai._base_client", "httpx"):
         logging.getLogger(name).addFilter(_KEY_FILTER)
@@ -110,41 +117,28 @@ def backend() -> Any:
 
 
 async def _loaded() -> Any:
-    """`backend()`, imported in a thread that nobody waits for: a run ends at its limit of time all the same."""
+    """Return `backend()`, imported in a daemon thread, so that the import cannot delay the end of a run."""
     return (
         backend() if backend.cache_info().currsize else await in_daemon_thread(backend, name="import-litellm")
     )
 
 
-def _imported() -> Any:
-    """LiteLLM makes millions of objects that stay: not looking through them over and over saves a fifth of the time."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        import litellm
-    finally:
-        if collecting:
-            gc.enable()
-    return litellm
-
-
-_CACHED = [{"location": "message", "role": "system"}, {"location": "message", "index": -1}]
-"""Anthropic caches what is marked: here all that was sent before, which is most of what an agent sends."""
-_MOST_REASONINGS = 4096
+_CACHE_POINTS = [{"location": "message", "role": "system"}, {"location": "message", "index": -1}]
+"""Marks for Anthropic's prompt cache: everything sent before, which is most of an agent's request."""
+_MAX_STORED_REASONINGS = 4096
 _log = logging.getLogger(__name__)
 
 
 class _ListenerError(LLMSandboxError):
-    """The callback for pieces failed; that is not the model's failure."""
+    """Error of the callback for pieces, which is not the model's failure."""
 
 
-REPLY_TOKENS = 16_384
-"""Tokens of one reply that are asked for where nobody says how many: without a limit, a local model may write until its
-context is full."""
+DEFAULT_REPLY_TOKENS = 16_384
+"""Default maximum tokens of one reply: without a limit, a local model may write until its context is full."""
 
 
 class LiteLLMModel:
-    """A model that LiteLLM reaches; `model_names.make_model` makes it."""
+    """Model that LiteLLM connects to, made by `model_names.make_model`."""
 
     scripted = False
 
@@ -157,35 +151,34 @@ class LiteLLMModel:
         self._known = KnownHistories()
         self._reasonings = ReasoningOfMessages()
         self._found: Found | None = None
-        """What the server said of itself when it had nothing at the path, or no such model."""
+        """Result of a search for the server's models, after a path or model was not found."""
         self._importing: asyncio.Future[Any] | None = None
         self._listed_name: str | None = None
-        """The server's own name for the model, where it is not that of `name`."""
+        """Name of the model in the server's list, if it differs from `name`."""
 
     @property
     def api_base(self) -> str | None:
-        """The address of its server, where it is given."""
+        """Address of the server, if given."""
         return self._access.api_base
 
     def prepare(self) -> None:
-        """Begin to import LiteLLM, in a thread."""
+        """Start to import LiteLLM in a thread."""
         self._importing = asyncio.ensure_future(_loaded())
-        self._importing.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # `reply` tells it
+        # `reply` raises the error; the callback only marks the exception as retrieved.
+        self._importing.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def prepared(self) -> None:
         """Wait until LiteLLM is imported."""
-        with contextlib.suppress(ImportError):  # `reply` tells it
+        with contextlib.suppress(ImportError):  # `reply` raises the error
             await _loaded()
 
     async def check(self) -> None:
-        """Find out whether the provider is known and there is a key, before anything is started.
+        """Check that the provider is known and has a key.
 
-        LiteLLM, which takes seconds to import, is not needed where the key of a well-known provider is there.
+        A well-known provider with a key needs no import of LiteLLM, which would need seconds.
 
         Raises:
-            ModelError: no provider is known for the name, or there is no key for it.
+            ModelError: if the provider is unknown, or has no key.
         """
         if self._access.api_base or self._access.has_known_key(self.name.partition("/")[0]):
             return
@@ -196,19 +189,19 @@ class LiteLLMModel:
     def recall(
         self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
     ) -> None:
-        """Know again what was learned in another process; see `Recalls`."""
+        """Restore knowledge from another process; see `Recalls`."""
         self._habits.recall(learned)
         for message, reasoning, native in replies:
             self._reasonings.keep(message, reasoning or "")
             self._habits.calls_natively = self._habits.calls_natively or native
 
     async def context_limit(self) -> ContextLimit | None:
-        """The tokens that fit, as the server at the given address tells, else as LiteLLM's table has it."""
+        """Return the limit that the server at the given address reports, otherwise the limit in LiteLLM's table."""
         try:
             litellm = await _loaded()
             route = find_route(litellm, self.name, self._access.api_base, self._listed_name)
         except (ImportError, ModelError):
-            return None  # the request tells it
+            return None  # the request raises the error
         if base := self._access.api_base:
             name = route.model.removeprefix(f"{route.provider}/")
             served = await served_context(base, name, self._access.key(litellm, route))
@@ -224,15 +217,16 @@ class LiteLLMModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """One request, streamed. Cancelling closes the connection at once.
+        """Send one request and stream the reply. Cancelling closes the connection at once.
 
         Raises:
-            ContextOverflowError: it does not fit.
-            ModelError: anything else.
+            ContextOverflowError: if the conversation does not fit.
+            ModelError: after other failures.
         """
         litellm = await _loaded()
         route = find_route(litellm, self.name, self._access.api_base, self._listed_name)
-        form = self._form(route)
+        field = reasoning_field(route) if self._send_reasoning == "auto" else self._send_reasoning
+        form = self._habits.form(field, openai_compatible=route.openai_compatible)
         if settings.max_tokens is None:
             settings = dataclasses.replace(settings, max_tokens=_reply_tokens(litellm, route))
         sent, left_out = sampling(litellm, route, settings, self._habits.refused)
@@ -256,12 +250,12 @@ class LiteLLMModel:
                 await _stream(litellm, client | request | sent, assembly, on_delta, silence)
         except _ListenerError as error:
             raise error.args[0] from None
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told as one ModelError
-            told = self._explain(error, target, sent, messages)
-            if told.kind == "not_found" and self._access.api_base:
-                told = await self._look_at_server(told, route, self._access.key(litellm, route))
-            # What came with it may repeat the key: then it is not shown as the cause.
-            raise told from (None if has_key(map(str, chain(error))) else error)
+        except Exception as error:  # noqa: BLE001 - any failure becomes a ModelError
+            failure = self._explain(error, target, sent, messages)
+            if failure.kind == "not_found" and self._access.api_base:
+                failure = await self._look_at_server(failure, route, self._access.key(litellm, route))
+            # The cause may contain the key: then it is not shown.
+            raise failure from (None if has_key(map(str, chain(error))) else error)
         self._habits.answered = True
         if not rewriter.ended if rewriter.used else route.openai_compatible and assembly.cut_short:
             raise broken_off(target)
@@ -302,15 +296,10 @@ class LiteLLMModel:
             refused_call=assembly.refused_call,
         )
 
-    def _form(self, route: Route) -> MessageForm:
-        """How the server wants the history, as far as its refusals have told."""
-        way = reasoning_field(route) if self._send_reasoning == "auto" else self._send_reasoning
-        return self._habits.form(way, openai_compatible=route.openai_compatible)
+    async def _look_at_server(self, failure: ModelError, route: Route, key: str | None) -> ModelError:
+        """List the models of a server without the requested path or model, and correct the address and the name.
 
-    async def _look_at_server(self, told: ModelError, route: Route, key: str | None) -> ModelError:
-        """Ask the server of an address, which has no such path or model, what it has, and correct what was sent.
-
-        The address and the name are corrected for all further requests, and only once.
+        The corrections apply to all further requests, and are made only once.
         """
         address = str(self._access.api_base)
         corrected = []
@@ -318,7 +307,7 @@ class LiteLLMModel:
             self._found = await look_up(address, key)
             if self._found is None:
                 return ModelError(
-                    f"{str(told).rstrip('.')}; nothing lists models there (GET {address.rstrip('/')}/models): most "
+                    f"{str(failure).rstrip('.')}; nothing lists models there (GET {address.rstrip('/')}/models): most "
                     "addresses end in /v1.",
                     kind="not_found",
                 )
@@ -330,10 +319,10 @@ class LiteLLMModel:
                 self._listed_name = name
                 corrected.append(f"the model is called {name} there, not {route.sent_name}")
         if corrected:
-            said = f"The server's list of models says that {' and that '.join(corrected)}: used from now on."
-            return ModelError(said, kind="setting", retryable=True)
+            text = f"The server's list of models says that {' and that '.join(corrected)}: used from now on."
+            return ModelError(text, kind="setting", retryable=True)
         return ModelError(
-            f"{str(told).rstrip('.')}; {route.sent_name} was sent, and the server has "
+            f"{str(failure).rstrip('.')}; {route.sent_name} was sent, and the server has "
             f"{listed_text(self._found.models)}.",
             kind="not_found",
         )
@@ -353,10 +342,10 @@ class LiteLLMModel:
         if not self._habits.refused & {"stream", "stream_options"}:
             request["stream_options"] = {"include_usage": True}
         if tools:
-            # LiteLLM's table does not know every model that takes tools; the provider does.
+            # LiteLLM's table does not know every model with tools; the provider does.
             request |= {"tools": tools, "allowed_openai_params": ["tools"]}
         if route.provider == "anthropic":
-            request["cache_control_injection_points"] = _CACHED
+            request["cache_control_injection_points"] = _CACHE_POINTS
         if self._access.api_base:
             request["api_base"] = self._access.api_base
         if key := self._access.key(litellm, route):
@@ -366,7 +355,7 @@ class LiteLLMModel:
     def _explain(
         self, error: Exception, target: Target, sent: dict[str, Any], messages: list[dict[str, Any]]
     ) -> ModelError:
-        """The failure in one sentence; what it teaches about the server is kept for all further requests."""
+        """Explain a failure in one sentence, and store knowledge about the server for all further requests."""
         settings = SETTINGS.intersection([*sent, *sent.get("extra_body", ())])
         if setting := refused_setting(
             error, (settings | {"stream", "stream_options"}) - self._habits.refused
@@ -380,42 +369,43 @@ class LiteLLMModel:
             )
         failure = examine(error)
         if learned := self._habits.learn(failure, messages):
-            self._histories = SentHistories()  # what was sent before is written anew
-            told = self._habits.recorded()
-            return ModelError(f"{self.name} {learned}.", kind="setting", retryable=True, learned=told)
+            self._histories = SentHistories()  # all messages have to be converted again
+            return ModelError(
+                f"{self.name} {learned}.", kind="setting", retryable=True, learned=self._habits.recorded()
+            )
         if self._habits.refuses_results(failure, messages):
             return no_tools(target, failure.detail)
         return to_model_error(error, target)
 
 
 class _Silence:
-    """Ends a request when nothing has come for so many seconds."""
+    """Timer that ends a request after a number of seconds without data."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.timer = asyncio.timeout(seconds)
 
     def broken(self) -> None:
-        """Something came."""
+        """Restart the timer, because data arrived."""
         if not self.timer.expired():
             self.timer.reschedule(asyncio.get_running_loop().time() + self._seconds)
 
 
 class ReasoningOfMessages:
-    """The reasoning of the last replies, for servers that turn out to want it back."""
+    """Reasoning of the last replies, for servers that turn out to require reasoning in the history."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, str] = OrderedDict()
 
     def keep(self, message: dict[str, Any], reasoning: str) -> None:
-        """Keep the reasoning that came with a message."""
+        """Store the reasoning of a message."""
         if reasoning:
             self._kept[_message_key(message)] = reasoning
-        while len(self._kept) > _MOST_REASONINGS:
+        while len(self._kept) > _MAX_STORED_REASONINGS:
             self._kept.popitem(last=False)
 
     def of(self, message: dict[str, Any]) -> str:
-        """The reasoning that came with it; empty when that is not known."""
+        """Return the reasoning of a message; empty if unknown."""
         return self._kept.get(_message_key(message), "")
 
 
@@ -425,7 +415,7 @@ def _message_key(message: dict[str, Any]) -> str:
 
 
 def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: ModelSettings) -> bool:
-    """Whether the limit of tokens cut the last call off, although the server says that the reply came to its end."""
+    """Return True if the token limit cut off the last call, although the server reports a complete reply."""
     if not calls or not assembly.usage_reported or assembly.finish_reason == "length":
         return False
     written = getattr(assembly.usage, "completion_tokens", None) or 0
@@ -433,10 +423,10 @@ def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: Mod
 
 
 def _reply_tokens(litellm: Any, route: Route) -> int:
-    """The limit of one reply where nobody has set one: at most half of the context, and what the model can write."""
-    about = litellm.model_cost.get(route.model) or litellm.model_cost.get(route.sent_name) or {}
-    known = [about.get("max_output_tokens"), (_context_window(litellm, route) or 0) // 2]
-    return min([REPLY_TOKENS, *(one for one in known if isinstance(one, int) and one > 0)])
+    """Return the default maximum tokens of one reply: at most half of the context, and the model's maximum."""
+    info = litellm.model_cost.get(route.model) or litellm.model_cost.get(route.sent_name) or {}
+    known = [info.get("max_output_tokens"), (_context_window(litellm, route) or 0) // 2]
+    return min([DEFAULT_REPLY_TOKENS, *(limit for limit in known if isinstance(limit, int) and limit > 0)])
 
 
 async def _stream(
@@ -474,10 +464,10 @@ def _tell(on_delta: DeltaCallback | None, text: str, reasoning: str) -> None:
 
 
 def _needs_whole_history(litellm: Any, route: Route) -> bool:
-    """Whether LiteLLM writes the body itself, or shows the messages to functions that a person has added to it."""
+    """Return True if LiteLLM must see all messages: for its own conversion, or for callbacks that a person added."""
     lists = (litellm.callbacks, litellm.input_callback, litellm.success_callback, litellm.failure_callback)
-    # LiteLLM's modules for Gemini enter its cache there, also when there is none.
-    listening = {str(one) for listed in lists for one in listed} - (
+    # LiteLLM's modules for Gemini add "cache" as a callback even without a cache.
+    listening = {str(callback) for callbacks in lists for callback in callbacks} - (
         {"cache"} if litellm.cache is None else set()
     )
     return route.provider not in SENDS_NEW_MESSAGES or bool(listening)
@@ -499,14 +489,14 @@ def _usage(litellm: Any, route: Route, assembly: Assembly) -> Usage | None:
 
 
 def _context_window(litellm: Any, route: Route) -> int | None:
-    """Tokens, by LiteLLM's table; None when the table does not know the model."""
+    """Return the context limit in LiteLLM's table; None if the table does not know the model."""
     names = (route.model, route.sent_name)
     tokens = (litellm.model_cost.get(name, {}).get("max_input_tokens") for name in names)
     return next((found for found in tokens if isinstance(found, int) and found > 0), None)
 
 
 def _cost(litellm: Any, route: Route, usage: Any) -> float | None:
-    """US dollars by LiteLLM's table; None when the table does not know the model."""
+    """Return the cost in US dollars by LiteLLM's table; None if the table does not know the model."""
     try:
         info = litellm.get_model_info(model=route.model)
         prompt, completion = litellm.cost_per_token(model=route.model, usage_object=usage)

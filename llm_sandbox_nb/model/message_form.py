@@ -1,4 +1,4 @@
-"""The history as one server takes it: which fields and roles, which ids, and what was learned from its refusals."""
+"""Form of the history for a server: fields, roles and ids that the server accepts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 SendReasoning = Literal["auto", "none", "reasoning_content", "thinking_blocks"]
-"""The field of an assistant message in which reasoning goes back to the provider."""
+"""Field of an assistant message in which reasoning is sent back to the provider."""
 
 REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "reasoning_details")
-"""Fields in which servers send reasoning. It goes back only to those that want it: others refuse it."""
+"""Fields in which servers send reasoning. Only servers that need reasoning get it back: others refuse it."""
 NOTHING_SAID = "(nothing)"
-"""What goes back for a reply without text and calls: servers refuse a message without both."""
-_KEPT = {
+"""Content of a reply without text and calls in the history: servers refuse a message without both."""
+_STANDARD_FIELDS = {
     "system": ("content",),
     "user": ("content",),
     "tool": ("tool_call_id", "content"),
@@ -29,42 +29,42 @@ _NOT_SENT = frozenset(
         "audio", "annotations", *REASONING,
     }
 )  # fmt: skip
-"""Fields of a reply that are no unknown ones: each has its own rule."""
+"""Known fields of a reply, each with a rule of its own."""
 
 
 @dataclass(frozen=True)
 class MessageForm:
-    """How one server wants messages: what is sent beyond OpenAI's fields, and what was learned from its refusals."""
+    """Form of messages for one server: fields beyond OpenAI's, and adaptations to refusals."""
 
     reasoning: SendReasoning | str = "none"
-    """The field in which reasoning goes back."""
+    """Field in which reasoning is sent back."""
     unknown_fields: bool = False
-    """Whether fields that the server itself sent with a message or a call go back to it."""
+    """True to send back the unknown fields of the server's messages and calls."""
     short_ids: bool = False
-    """Whether ids of calls are sent as 9 letters and digits, which every server takes."""
+    """True to send ids of calls as 9 letters and digits, which every server accepts."""
     dropped: frozenset[str] = frozenset()
-    """Fields that it refused."""
+    """Fields that the server refused."""
     wanted: frozenset[str] = frozenset()
-    """Fields that it missed: `name` of a tool message, `content`, `thought_signature`."""
+    """Fields whose absence the server refused: `name` of a tool message, `content`, `thought_signature`."""
     no_system: bool = False
-    """Whether the system message goes into the first message of the user."""
+    """True to move the system message into the first message of the user."""
     alternate: bool = False
-    """Whether two messages of one role in a row become one."""
+    """True to merge two messages of the same role in a row."""
 
     @property
     def depends_on_others(self) -> bool:
-        """Whether the form of a message depends on other messages, so that all have to be looked at."""
+        """True if the form of a message depends on other messages, so that all messages must be converted."""
         return self.no_system or self.alternate or "name" in self.wanted
 
 
 ReasoningOf = Callable[[dict[str, Any]], str]
-"""The reasoning that came with a message of the assistant, which the history may not have."""
+"""Function that returns the reasoning of an assistant message, which may be missing in the history."""
 
 
 def clean_messages(
     messages: list[dict[str, Any]], form: MessageForm, reasoning_of: ReasoningOf | None = None
 ) -> list[dict[str, Any]]:
-    """The history with only the fields that the provider knows, in the form that it wants."""
+    """Convert the history to the form and the fields that the server accepts."""
     names = _called_names(messages) if "name" in form.wanted else {}
     cleaned = [_clean(message, form, reasoning_of, names) for message in messages]
     if form.no_system:
@@ -76,7 +76,9 @@ def _clean(
     message: dict[str, Any], form: MessageForm, reasoning_of: ReasoningOf | None, names: Mapping[str, str]
 ) -> dict[str, Any]:
     role = message["role"]
-    cleaned = {"role": role} | {key: message[key] for key in _KEPT.get(role, ("content",)) if key in message}
+    cleaned = {"role": role} | {
+        key: message[key] for key in _STANDARD_FIELDS.get(role, ("content",)) if key in message
+    }
     if role == "tool":
         if "name" in form.wanted:
             cleaned["name"] = names.get(str(message.get("tool_call_id")), "tool")
@@ -111,25 +113,25 @@ def _clean_call(call: dict[str, Any], form: MessageForm) -> dict[str, Any]:
     if form.short_ids and isinstance(cleaned.get("id"), str):
         cleaned["id"] = short_id(cleaned["id"])
     if "thought_signature" in form.wanted and not call.get("extra_content"):
-        # What Google documents for calls that no model of theirs has made.
+        # Google documents this value for calls that were not made by a model of Google.
         cleaned["extra_content"] = {"google": {"thought_signature": "skip_thought_signature_validator"}}
     return cleaned
 
 
 def _called_names(messages: list[dict[str, Any]]) -> dict[str, str]:
-    """The tools of all calls, by the ids of the calls."""
+    """Return the names of the tools of all calls, by call id."""
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     return {str(call.get("id")): call["function"]["name"] for call in calls}
 
 
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}|functions\.[\w-]+:\d+")
-"""Ids that are sent as they are. Those of Kimi's models name the tool, and its chat template reads them."""
+"""Pattern of ids that are not changed. The chat template of Kimi's models reads the tool name from the id."""
 _LETTERS = string.ascii_letters + string.digits
 
 
 @functools.lru_cache(maxsize=4096)
 def short_id(identity: str) -> str:
-    """An id of 9 letters and digits, always the same one for the same id of a call."""
+    """Convert the id of a call to 9 letters and digits, always in the same way."""
     if _SHORT_ID.fullmatch(identity):
         return identity
     number = int.from_bytes(hashlib.sha256(identity.encode("utf-8", "replace")).digest()[:16])
@@ -137,7 +139,7 @@ def short_id(identity: str) -> str:
 
 
 def _system_into_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with the system text at the beginning of the first message of the user."""
+    """Move the system text to the beginning of the first message of the user."""
     texts = [str(message["content"]) for message in messages if message["role"] == "system"]
     rest = [message for message in messages if message["role"] != "system"]
     if not texts:
@@ -150,7 +152,7 @@ def _system_into_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _alternating(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with two of one role in a row as one; what the user says after a result stands below it."""
+    """Merge messages of the same role in a row; add a user message after a result to the result."""
     found: list[dict[str, Any]] = []
     for message in messages:
         last = found[-1] if found else {}

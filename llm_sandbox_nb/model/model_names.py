@@ -1,6 +1,6 @@
-"""Names of models: which model a name means, the names that a person may mean, and servers of models on this machine.
+"""Names of models: models by name, completion of names, and model servers on this machine.
 
-Nothing here imports LiteLLM.
+This module does not import LiteLLM.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEYS = {
     "groq": "GROQ_API_KEY", "mistral": "MISTRAL_API_KEY", "openai": "OPENAI_API_KEY",
     "openrouter": "OPENROUTER_API_KEY", "xai": "XAI_API_KEY",
 }  # fmt: skip
-"""Providers that are offered without being begun, with the variables of their keys."""
+"""Providers that completion offers first, with the variables of their keys."""
 _SERVERS = frozenset({"custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "ollama", "ollama_chat"})
 
 
@@ -44,21 +44,22 @@ def make_model(
     api_key: str | None = None,
     send_reasoning: SendReasoning = "auto",
 ) -> Model:
-    """The model `name`, as LiteLLM knows it: `openai/gpt-5`, `anthropic/...`, `hosted_vllm/...`.
-
-    With `api_base` and no known provider in front, the name is that of a model of the OpenAI-compatible
-    server there.
-    `local/NAME` is a model on this machine, see `model/local/source.py`: its file is fetched, and its server started,
-    when it is checked or first asked.
-    `scripted/NAME` plays a packaged script, `scripted/PATH.yaml` one of your own (see `model/scripted.py`): without
-    LiteLLM, and without asking any model.
-    `send_reasoning` says whether reasoning goes back in later requests; `auto` does what each provider wants,
-    and a self-hosted server whose chat template wants it back needs `reasoning_content`.
+    """Make the model `name`, with a name of LiteLLM: `openai/gpt-5`, `anthropic/...`, `hosted_vllm/...`.
 
     Nothing is imported or sent before the first reply.
 
+    Args:
+        name: with `api_base` and without a known provider, a model of the OpenAI-compatible server at that address.
+            `local/NAME` is a model on this machine, see `model/local/source.py`: its file is fetched, and its server
+            started, by the check or the first request. `scripted/NAME` plays a packaged script, `scripted/PATH.yaml`
+            a script of yours (see `model/scripted.py`), without LiteLLM or any other model.
+        api_base: address of the model's server.
+        api_key: key for the server or the provider.
+        send_reasoning: field in which later requests send reasoning back; `auto` chooses by provider. A self-hosted
+            server whose chat template needs reasoning requires `reasoning_content`.
+
     Raises:
-        ModelError: there is no such script or local model, or the name is empty.
+        ModelError: if the script or local model does not exist, or the name is empty.
     """
     if not name.strip():
         raise ModelError("No model is named: pass one with -m or --model.", kind="not_found")
@@ -79,10 +80,10 @@ def make_model(
 
 
 def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
-    """Names that begin with `begun`.
+    """Return the names that begin with `begun`, for completion.
 
-    Before the slash these are local models with a name, scripts of the package, and providers: only those whose keys
-    are set, if there are any. After it these are the provider's models that call tools.
+    Without a slash, these are local models, scripts of the package, and providers, limited to providers with a key if
+    there are any. After a slash, these are the provider's models that call tools.
     """
     scripts = [*local_names(), *(f"scripted/{name}" for name in script_names())]
     provider, slash, _ = begun.partition("/")
@@ -94,7 +95,7 @@ def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
 
 
 def configured_models(environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The models of the providers whose keys are set, by provider."""
+    """Return the models of the providers whose keys are set, by provider."""
     return {provider: provider_models(provider) for provider in _with_key(environment)}
 
 
@@ -105,24 +106,24 @@ def _with_key(environment: Mapping[str, str]) -> list[str]:
 
 
 def common_providers() -> tuple[str, ...]:
-    """Providers that are offered first."""
+    """Return the providers that are offered first."""
     return tuple(_KEYS)
 
 
 def local_names() -> list[str]:
-    """The names of the local models that have one."""
+    """Return the names of the local models in the table."""
     return [f"{LOCAL}{name}" for name in MODELS]
 
 
 def script_names() -> list[str]:
-    """The names of the scripts that come with the package."""
+    """Return the names of the scripts in the package."""
     folder = Path(str(files("llm_sandbox_nb.model") / "scripts"))
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 @functools.cache
 def provider_models(provider: str) -> tuple[str, ...]:
-    """The provider's models that call tools, as LiteLLM's list names them, with the provider before a slash."""
+    """Return the provider's models in LiteLLM's list that call tools, with the provider before a slash."""
     found = {
         name if name.startswith(f"{provider}/") else f"{provider}/{name}"
         for name, about in models_of_list().items()
@@ -135,14 +136,14 @@ def provider_models(provider: str) -> tuple[str, ...]:
 
 
 def typed_key_of(model: str, api_base: str | None = None) -> str | None:
-    """The key that was typed for the provider of a model."""
+    """Return the key that was typed for the provider of a model."""
     return typed_key(provider_of(model, api_base)) if typed_providers() else None
 
 
 def provider_of(model: str, api_base: str | None = None) -> str:
-    """The provider of a model, told from its name without LiteLLM; empty when the name does not say it.
+    """Return the provider of a model by name, without LiteLLM; empty if unknown.
 
-    With an address, a name without a provider is that of an OpenAI-compatible server, as in `request.find_route`.
+    With an address, a name without a provider belongs to an OpenAI-compatible server, as in `request.find_route`.
     """
     first, slash, _ = model.partition("/")
     if slash and first in providers():
@@ -152,14 +153,14 @@ def provider_of(model: str, api_base: str | None = None) -> str:
 
 @functools.cache
 def providers() -> frozenset[str]:
-    """The providers that LiteLLM's list knows, and those of servers whose models no list can know."""
+    """Return the providers in LiteLLM's list, and those of servers whose models are not in a list."""
     found = {about.get("litellm_provider") for about in models_of_list().values()}
     return frozenset({*_KEYS, *filter(None, found), *_SERVERS})
 
 
 @functools.cache
 def models_of_list() -> dict[str, dict[str, Any]]:
-    """What LiteLLM's list says of each model; empty when it cannot be read."""
+    """Return LiteLLM's list of models; empty if the list cannot be read."""
     try:
         listed: dict[str, dict[str, Any]] = json.loads(_list_file().read_text("utf-8"))
     except (OSError, ValueError):
@@ -168,7 +169,7 @@ def models_of_list() -> dict[str, dict[str, Any]]:
 
 
 def _list_file() -> Path:
-    """LiteLLM's list. Raises OSError when LiteLLM is not installed."""
+    """Return the path of LiteLLM's list. Raise OSError if LiteLLM is not installed."""
     found = importlib.util.find_spec("litellm")
     if found is None or not found.submodule_search_locations:
         raise FileNotFoundError("litellm")
@@ -178,25 +179,25 @@ def _list_file() -> Path:
 PORTS = {
     "Ollama": 11434, "LM Studio": 1234, "vLLM": 8000, "llama.cpp": 8080, "SGLang": 30000,
 }  # fmt: skip
-"""Servers that speak OpenAI's protocol, and the ports that they use when nobody chooses another."""
+"""Servers that speak OpenAI's protocol, with their default ports."""
 _TIMEOUT = 2.0
-"""Seconds until a server is taken for silent, whatever it has sent."""
-_MOST_MODELS = 100
+"""Seconds until the search at a server ends, even if the server is still sending."""
+_MAX_MODELS = 100
 
 
 class LocalServer(NamedTuple):
-    """A server that answers; `models` are names as cells take them, with `api_base`."""
+    """Server that answers; `models` are names for cells, used together with `api_base`."""
 
     program: str
-    """What usually uses its port; not what it says."""
+    """Program that usually uses this port; the server itself did not confirm the name."""
     api_base: str
     models: tuple[str, ...]
 
 
 async def find_local_servers(ports: Iterable[tuple[str, int]] | None = None) -> list[LocalServer]:
-    """The servers on 127.0.0.1 that list models; each is asked once, for two seconds at most.
+    """Find the servers on 127.0.0.1 that list models, with one request of at most two seconds each.
 
-    What answers may be any program, so its words are hostile: bounded in size and time, and only plain names are kept.
+    Any program may answer, so answers are hostile: bounded in size and time, and only plain names are used.
     """
     asked = list(PORTS.items()) if ports is None else list(ports)
     # Neither a proxy nor a redirect may lead the request to another machine.
@@ -205,7 +206,7 @@ async def find_local_servers(ports: Iterable[tuple[str, int]] | None = None) -> 
             *(listed_models(client, _address(port), {}, _TIMEOUT) for _, port in asked)
         )
     return [
-        LocalServer(program, _address(port), tuple(f"openai/{name}" for name in models)[:_MOST_MODELS])
+        LocalServer(program, _address(port), tuple(f"openai/{name}" for name in models)[:_MAX_MODELS])
         for (program, port), models in zip(asked, found, strict=True)
         if models
     ]

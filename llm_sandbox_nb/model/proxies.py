@@ -1,7 +1,7 @@
-"""The proxy and the certificates of the environment, for one address.
+"""Proxy and certificates of the environment, for one address.
 
-They are read here, because HTTP clients fail at odd values without naming the variable, and because a server on this
-machine is never asked through a proxy.
+They are read here because HTTP clients fail at invalid values without naming the variable, and because requests to this
+machine must not use a proxy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
+    """Return True if a host is this machine."""
     host = host.strip("[]").rstrip(".").casefold()
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -33,17 +33,17 @@ def is_loopback(host: str) -> bool:
 
 
 def proxy_for(address: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """The proxy to ask for this address; None for none.
+    """Return the proxy for an address, or None.
 
     Raises:
-        ModelError: the variable that names it has a value that cannot be used.
+        ModelError: if the variable with the proxy has an invalid value.
     """
     environment = os.environ if environment is None else environment
     url = httpx.URL(address)
     if is_loopback(url.host) or _left_out(url, environment):
         return None
     names = [f"{url.scheme}_proxy", "all_proxy"]
-    for name in (spelled for one in names for spelled in (one, one.upper())):
+    for name in (spelling for lower in names for spelling in (lower, lower.upper())):
         if value := environment.get(name, "").strip():
             return _checked(name, value)
     return None
@@ -77,14 +77,14 @@ def _wrong(name: str, problem: str) -> ModelError:
 
 
 def _left_out(url: httpx.URL, environment: Mapping[str, str]) -> bool:
-    """Whether NO_PROXY names the host: a name, a name that its own ends with, an address, or a network."""
+    """Return True if NO_PROXY contains the host: its name, the end of its name, its address, or its network."""
     host = url.host.strip("[]").casefold()
     try:
         number = ipaddress.ip_address(host)
     except ValueError:
         number = None
     listed = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    for entry in (one.strip().casefold() for one in listed.split(",")):
+    for entry in map(str.strip, listed.casefold().split(",")):
         entry = entry.partition("://")[2] or entry
         if entry == "*":
             return True
@@ -106,7 +106,7 @@ def _left_out(url: httpx.URL, environment: Mapping[str, str]) -> bool:
 
 
 def check_certificates(address: str | None, environment: Mapping[str, str] | None = None) -> None:
-    """Raise ModelError when a variable names certificates that are not there, unless the server is on this machine."""
+    """Raise ModelError if a variable names missing certificates, unless the server is on this machine."""
     environment = os.environ if environment is None else environment
     if address and is_loopback(httpx.URL(address).host):
         return
@@ -120,15 +120,15 @@ def check_certificates(address: str | None, environment: Mapping[str, str] | Non
 
 @functools.cache
 def certificates(*, of_environment: bool) -> ssl.SSLContext:
-    """The certificates that servers are checked with. Loading them is most of the cost of a client."""
+    """Return the certificates for the check of servers, cached: loading them is most of the cost of a client."""
     return httpx.create_ssl_context(trust_env=of_environment)
 
 
 def http_client(address: str, **options: object) -> httpx.AsyncClient:
-    """A client for one address, with the proxy and the certificates of the environment.
+    """Make a client for one address, with the proxy and the certificates of the environment.
 
     Raises:
-        ModelError: a variable of the environment is wrong; it is named.
+        ModelError: if an environment variable is invalid, with the name of the variable.
     """
     check_certificates(address)
     outside = not is_loopback(httpx.URL(address).host)

@@ -1,4 +1,4 @@
-"""What is sent: a name that LiteLLM routes, the settings each provider takes, a history it accepts."""
+"""Content of a request: a name that LiteLLM routes, settings and a history that the provider accepts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from llm_sandbox_nb.model.stream import Assembly
 _STANDARD = ("temperature", "top_p", "max_tokens")
 _EXTENDED = ("top_k", "min_p", "repetition_penalty")
 SETTINGS = frozenset(_STANDARD + _EXTENDED)
-"""Settings that are left out for a model that does not take them."""
-# Providers with an API of their own: the extended settings they take, under the name LiteLLM passes on.
+"""Settings that are left out for a model that does not accept them."""
+# Providers with an API of their own: the extended settings that they accept, with the names for LiteLLM.
 _OWN_API: dict[str, dict[str, str]] = {
     "anthropic": {"top_k": "top_k"},
     "bedrock": {"top_k": "top_k"},
@@ -28,7 +28,7 @@ _OWN_API: dict[str, dict[str, str]] = {
     "ollama": {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
     "ollama_chat": {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
 }
-_WANTS_REASONING = frozenset({"deepseek", "moonshot", "zai", "minimax"})
+_NEEDS_REASONING_TEXT = frozenset({"deepseek", "moonshot", "zai", "minimax"})
 _OWN_PROTOCOL = frozenset(
     {
         "anthropic", "azure", "azure_ai", "azure_text", "bedrock", "bedrock_mantle", "databricks", "gemini",
@@ -36,41 +36,46 @@ _OWN_PROTOCOL = frozenset(
         "triton", "vertex_ai", "vertex_ai_beta", "watsonx", "watsonx_text",
     }
 )  # fmt: skip
-"""Providers whose own protocol is spoken also where an address is given; all others then speak OpenAI's."""
+"""Providers whose own protocol is used even with an address; all others then use OpenAI's protocol."""
 _KEEPS_PROVIDER = frozenset(
     {"openai", "custom_openai", "hosted_vllm", "litellm_proxy", "openrouter", "deepseek"}
 )
-"""Providers of OpenAI's protocol to which LiteLLM sends the rest of the name whole, at the address that was given."""
-_WANTS_BLOCKS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
+"""Providers of OpenAI's protocol for which LiteLLM sends the complete rest of the name to the given address."""
+_NEEDS_THINKING_BLOCKS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
 
 
 @dataclass(frozen=True)
 class Route:
-    """Where requests go: LiteLLM's name for the model, and its provider."""
+    """Route of requests: LiteLLM's name for the model, and the provider."""
 
     model: str
     provider: str
     openai_compatible: bool
     asked: str = ""
-    """The provider in the name that the person gave, where the request goes to their own server as OpenAI's."""
+    """Provider in the name that the person gave, if the request is sent to the person's server in OpenAI's protocol."""
 
     @property
     def sent_name(self) -> str:
-        """The name as the server gets it."""
+        """Name of the model in the request."""
         return self.model.removeprefix(f"{self.provider}/")
 
 
 def find_route(litellm: Any, name: str, api_base: str | None, listed_name: str | None = None) -> Route:
-    """The route for the model `name`.
+    """Find the route for the model `name`.
 
-    With an address, what follows the provider in front is sent whole, and a name without one is that of an
-    OpenAI-compatible server. `listed_name` is the server's own name for the model, once that is known.
+    Args:
+        litellm: the imported module.
+        name: name of the model.
+        api_base: address of a server. Then the name after a provider is sent unchanged, and a name without a provider
+            belongs to an OpenAI-compatible server.
+        listed_name: name of the model in the server's list, if known.
 
     Raises:
-        ModelError: no provider is known for the name.
+        ModelError: if the provider of the name is unknown.
     """
     first, slash, rest = name.partition("/")
-    known = bool(slash) and first in {str(getattr(one, "value", one)) for one in litellm.provider_list}
+    providers = {str(getattr(provider, "value", provider)) for provider in litellm.provider_list}
+    known = bool(slash) and first in providers
     if listed_name is not None:
         return Route(f"openai/{listed_name}", "openai", True, first if known else "openai")
     if api_base and known and rest and _speaks_openai(first, api_base):
@@ -89,8 +94,8 @@ def find_route(litellm: Any, name: str, api_base: str | None, listed_name: str |
 
 
 def _speaks_openai(provider: str, api_base: str) -> bool:
-    """Whether OpenAI's protocol is spoken at the address although the name begins with another provider."""
-    if provider in ("ollama", "ollama_chat"):  # its own protocol is at the root
+    """Return True if the address uses OpenAI's protocol although the name begins with another provider."""
+    if provider in ("ollama", "ollama_chat"):  # Ollama's own protocol is at the root
         return api_base.rstrip("/").endswith("/v1")
     return provider not in _OWN_PROTOCOL and provider not in _KEEPS_PROVIDER
 
@@ -98,7 +103,7 @@ def _speaks_openai(provider: str, api_base: str) -> bool:
 def sampling(
     litellm: Any, route: Route, settings: ModelSettings, refused: Iterable[str] = ()
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The settings as LiteLLM takes them for this provider, and the names of those left out."""
+    """Convert the settings to arguments of LiteLLM for this provider. Also return the names of omitted settings."""
     sent: dict[str, Any] = {}
     extra = dict(settings.extra_body)
     left_out = []
@@ -106,7 +111,7 @@ def sampling(
         value = getattr(settings, name)
         if value is None:
             continue
-        if name in refused or not _takes(litellm, route, name, value):
+        if name in refused or not _accepts(litellm, route, name, value):
             left_out.append(name)
         elif name in _STANDARD:
             sent[name] = value
@@ -119,7 +124,7 @@ def sampling(
     return sent, tuple(left_out)
 
 
-def _takes(litellm: Any, route: Route, name: str, value: Any) -> bool:
+def _accepts(litellm: Any, route: Route, name: str, value: Any) -> bool:
     if name in _STANDARD:
         return _standard_allowed(litellm, route, name, value)
     return route.openai_compatible or route.provider not in _OWN_API or name in _OWN_API[route.provider]
@@ -127,7 +132,7 @@ def _takes(litellm: Any, route: Route, name: str, value: Any) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _standard_allowed(litellm: Any, route: Route, name: str, value: Any) -> bool:
-    """Whether LiteLLM's table lets this model have the setting; builds the request and sends nothing."""
+    """Return True if LiteLLM's table allows the setting for this model, by building a request without sending it."""
     model = route.model.removeprefix(f"{route.provider}/")
     try:
         litellm.utils.get_optional_params(model=model, custom_llm_provider=route.provider, **{name: value})
@@ -142,9 +147,9 @@ def assistant_message(
     way: SendReasoning | str,
     unknown: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The reply as it goes back into the history, with reasoning only where the provider wants it.
+    """Make the history message of a reply, with reasoning only if the provider needs it.
 
-    `unknown` are fields of the message that OpenAI does not have; `assembly.extra` has those of each call.
+    `unknown` are fields of the message outside of OpenAI's protocol; `assembly.extra` has such fields of each call.
     """
     message: dict[str, Any] = {**(unknown or {}), "role": "assistant", "content": assembly.text}
     if calls:
@@ -165,7 +170,7 @@ def _function(call: ToolCall, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reasoning_field(route: Route) -> SendReasoning:
-    """The way in which the provider wants reasoning back."""
-    if route.provider in _WANTS_BLOCKS:
+    """Return the field in which the provider needs reasoning."""
+    if route.provider in _NEEDS_THINKING_BLOCKS:
         return "thinking_blocks"
-    return "reasoning_content" if (route.asked or route.provider) in _WANTS_REASONING else "none"
+    return "reasoning_content" if (route.asked or route.provider) in _NEEDS_REASONING_TEXT else "none"

@@ -1,4 +1,4 @@
-"""The one layer of retries around a model: back-off with jitter, bounded, cancellable, every failure told."""
+"""Retries around a model, the only layer of them: bounded back-off with jitter, cancellable, every failure reported."""
 
 from __future__ import annotations
 
@@ -19,41 +19,40 @@ from llm_sandbox_nb.model.contract import (
 from llm_sandbox_nb.model.errors import WAITED_FOR
 
 AttemptCallback = Callable[[int, ModelSettings], None]
-"""Called before each request with the number of the attempt, from 1, and the settings it is sent with."""
+"""Function called before each request with the number of the attempt, from 1, and the settings of the request."""
 FailureCallback = Callable[[int, ModelError, float | None], None]
-"""Called after each failure with the attempt, the error, and the seconds until the next; None: no further."""
+"""Function called after each failure with the attempt, the error, and the seconds until the next attempt or None."""
 
-SMALLEST_REPLY = 1024
-"""Tokens below which a reply is not worth asking for."""
-MARGIN = 256
+MIN_REDUCED_REPLY_TOKENS = 1024
+"""Smallest limit of a reply for which a request is repeated."""
+COUNT_TOLERANCE_TOKENS = 256
 """Tokens kept free because providers count the prompt a little differently from one request to the next."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how long. Times are seconds."""
+    """Number and timing of retries. Times are seconds."""
 
     attempts: int = 6
     """Requests for one reply, the first included."""
     unreachable_attempts: int = 3
-    """The same when no server answers at all: that is more often a wrong address than a passing trouble."""
+    """Requests for one reply if the server cannot be reached, which usually means a wrong address."""
     first_wait: float = 1.0
     longest_wait: float = 60.0
     jitter: float = 0.25
-    """Share of the wait that is random, so that many workers do not come back at the same moment."""
+    """Random share of the wait, so that many workers do not repeat their requests at the same moment."""
     longest_retry_after: float = 600.0
-    """A provider that asks for more patience than this is not waited for."""
+    """Longest wait that a provider can request; if a provider requests more, the run gives up."""
     loading_wait: float = 600.0
-    """How long a server is waited for that loads its model, or has answered and is started again. With one attempt only
-    it is not."""
+    """Maximum wait for a server that loads its model, or restarts. No wait if `attempts` is 1."""
     loading_pause: float = 5.0
-    """The longest time between two requests to such a server."""
+    """Maximum time between two requests to such a server."""
 
     def wait(
         self, attempt: int, error: ModelError, chance: Callable[[], float] = random.random
     ) -> float | None:
-        """Seconds to wait after failure number `attempt`; None to give up."""
-        if error.kind == "setting":  # each is refused only once, so this comes to an end
+        """Return the seconds to wait after failure number `attempt`; None to give up."""
+        if error.kind == "setting":  # each setting is refused only once, so this is not an endless loop
             return 0.0
         limit = self.unreachable_attempts if error.kind == "unreachable" else self.attempts
         if not error.retryable or attempt >= limit:
@@ -66,7 +65,7 @@ class RetryPolicy:
         return backoff * (1 - self.jitter * chance())
 
     def wait_for_loading(self, waited: float, error: ModelError) -> float | None:
-        """Seconds until the next request to a server that has been waited for so long; None to give up."""
+        """Return the seconds until the next request to a loading server after `waited` seconds; None to give up."""
         if self.attempts <= 1 or waited >= self.loading_wait:
             return None
         pause = min(self.loading_pause, max(self.first_wait, waited / 4))
@@ -86,13 +85,13 @@ async def reply_with_retries(
     on_attempt: AttemptCallback | None = None,
     on_failure: FailureCallback | None = None,
 ) -> Reply:
-    """A reply, asked for as often as the policy allows. Cancelling ends a request or a wait at once.
+    """Request a reply as often as the policy allows. Cancelling ends a request or a wait at once.
 
-    When the conversation does not fit because of the tokens asked for, fewer are asked for. A server that loads its
-    model is waited for, and these failures are not counted among the attempts.
+    If the conversation does not fit because of the requested tokens, fewer tokens are requested. Failures of a server
+    that loads its model do not count as attempts.
 
     Raises:
-        ModelError: the last failure, when no further attempt is made.
+        ModelError: the last failure, if no further attempt is made.
     """
     policy = policy or RetryPolicy()
     clock = asyncio.get_running_loop().time
@@ -124,15 +123,13 @@ async def reply_with_retries(
 
 
 def waited_in_vain(error: ModelError, seconds: float) -> ModelError:
-    """The same failure of a server that is not waited for any longer."""
-    said = str(error).replace(
-        WAITED_FOR, f"it was waited for {seconds:.0f} seconds" if seconds else "try again later"
-    )
-    return ModelError(said, kind=error.kind, retryable=True)
+    """Return the error for a loading server after the end of the wait."""
+    ending = f"it was waited for {seconds:.0f} seconds" if seconds else "try again later"
+    return ModelError(str(error).replace(WAITED_FOR, ending), kind=error.kind, retryable=True)
 
 
 def smaller_request(settings: ModelSettings, error: ModelError) -> ModelSettings | None:
-    """Settings that ask for fewer tokens, when that can make the conversation fit; None when it cannot."""
+    """Return settings with fewer requested tokens, if then the conversation can fit; otherwise None."""
     if not isinstance(error, ContextOverflowError):
         return None
     asked = settings.max_tokens
@@ -140,10 +137,10 @@ def smaller_request(settings: ModelSettings, error: ModelError) -> ModelSettings
     if error.completion_limit is not None:
         rooms.append(error.completion_limit)
     if error.context_limit is not None and error.prompt_tokens is not None:
-        rooms.append(error.context_limit - error.prompt_tokens - MARGIN)
+        rooms.append(error.context_limit - error.prompt_tokens - COUNT_TOLERANCE_TOKENS)
     if not rooms and asked is not None:
         rooms.append(asked // 2)
     room = min(rooms, default=0)
     if asked is not None and room >= asked:
         room = asked // 2
-    return replace(settings, max_tokens=room) if room >= SMALLEST_REPLY else None
+    return replace(settings, max_tokens=room) if room >= MIN_REDUCED_REPLY_TOKENS else None

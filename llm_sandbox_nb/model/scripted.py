@@ -1,4 +1,4 @@
-"""The scripted model: replies are the turns of a script in YAML. No request is sent, and LiteLLM is not imported.
+"""Scripted model: replies are the turns of a script in YAML. No request is sent, and LiteLLM is not imported.
 
     chunk: 12              # characters of one streamed piece (default 24)
     delay: 0.02            # seconds before each further piece (default 0)
@@ -12,11 +12,11 @@
         text: There are 3.
         calls: [{tool: submit, arguments: {}}]
 
-A turn has `text`, `reasoning`, `calls` (`tool` with `arguments`, or with `raw_arguments` when the text is not
-to be JSON), `usage` (`prompt_tokens`, `completion_tokens`; else counted, four characters to a token), `delay`
-(seconds before its first piece) and `error`. The turn that is played is the one whose number is the number of
-assistant messages in the history, so forks and replays of a conversation work. Commands start in the working
-directory whatever the isolation, so scripts name files by relative paths.
+A turn has `text`, `reasoning`, `calls` (`tool` with `arguments`, or with `raw_arguments` for text that is not JSON),
+`usage` (`prompt_tokens`, `completion_tokens`; otherwise counted, four characters per token), `delay` (seconds before
+its first piece) and `error`. The number of the turn is the number of assistant messages in the history, so forks and
+replays of a conversation work. Commands start in the working directory in every isolation, so scripts name files by
+relative paths.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Part(BaseModel):
 
 
 class ScriptCall(_Part):
-    """A tool call. `id` is made from the turn when it is not given; an empty one is sent as it is."""
+    """Tool call. Without `id`, the id is made from the turn; an empty id is sent unchanged."""
 
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
@@ -62,12 +62,12 @@ class ScriptCall(_Part):
 
     @property
     def text(self) -> str:
-        """The arguments as the model writes them."""
+        """Arguments as the model writes them."""
         return json.dumps(self.arguments) if self.raw_arguments is None else self.raw_arguments
 
 
 class ScriptUsage(_Part):
-    """What the turn is said to have cost in tokens."""
+    """Token counts that the turn reports."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -76,7 +76,7 @@ class ScriptUsage(_Part):
 
 
 class ScriptError(_Part):
-    """A failure in place of the turn. `times`: how many requests of the turn fail; None: all of them."""
+    """Failure in place of the turn. `times` is the number of requests of the turn that fail; None for all."""
 
     kind: ErrorKind = "server"
     message: str = "The script says that this request fails."
@@ -85,7 +85,7 @@ class ScriptError(_Part):
 
     @property
     def status(self) -> int:
-        """The HTTP status such a failure has."""
+        """HTTP status of the failure."""
         return _STATUS[self.kind]
 
 
@@ -96,7 +96,7 @@ _STATUS: dict[str, int] = {
 
 
 class ScriptTurn(_Part):
-    """One reply of the assistant."""
+    """Reply of the assistant."""
 
     text: str = ""
     reasoning: str = ""
@@ -106,29 +106,29 @@ class ScriptTurn(_Part):
     error: ScriptError | None = None
 
     def usage_for(self, characters: int) -> ScriptUsage:
-        """The usage given, else four characters to a token; the prompt has so many characters."""
+        """Return the given usage, or count four characters per token for a prompt of `characters` characters."""
         if self.usage is not None:
             return self.usage
-        said = self.reasoning + self.text + "".join(call.tool + call.text for call in self.calls)
+        reply = self.reasoning + self.text + "".join(call.tool + call.text for call in self.calls)
         return ScriptUsage(
             prompt_tokens=_tokens(characters),
-            completion_tokens=_tokens(len(said)),
+            completion_tokens=_tokens(len(reply)),
             reasoning_tokens=_tokens(len(self.reasoning)),
         )
 
 
 class Script(_Part):
-    """All turns of the assistant, and how they are streamed."""
+    """Turns of the assistant, and the size and delay of streamed pieces."""
 
     turns: list[ScriptTurn]
     chunk: int = Field(default=24, ge=1)
     delay: float = Field(default=0.0, ge=0)
 
     def turn(self, number: int) -> ScriptTurn:
-        """The turn that follows so many replies. A last turn that submits is played again as often as it is asked for.
+        """Return the turn after `number` replies. A last turn that submits is repeated for all further requests.
 
         Raises:
-            ModelError: the script has no such turn.
+            ModelError: if the script has no such turn.
         """
         if number >= len(self.turns):
             if self.turns and any(call.tool == "submit" for call in self.turns[-1].calls):
@@ -141,22 +141,22 @@ class Script(_Part):
         return self.turns[number]
 
     def pieces(self, text: str) -> Iterator[str]:
-        """The text as it is streamed."""
+        """Split a text into streamed pieces."""
         return (text[start : start + self.chunk] for start in range(0, len(text), self.chunk))
 
 
 class Player:
-    """Plays a script: knows which turn comes next, and how often each failing turn has failed."""
+    """Player of a script, which counts the failures of each failing turn."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
         self._failed: Counter[int] = Counter()
 
     def next_turn(self, number: int) -> tuple[ScriptTurn, ScriptError | None]:
-        """The turn that follows `number` replies, and the error to raise in its place.
+        """Return the turn after `number` replies, and the error to raise in its place, if any.
 
         Raises:
-            ModelError: the script has ended.
+            ModelError: if the script has ended.
         """
         turn = self.script.turn(number)
         if turn.error is None or (turn.error.times is not None and self._failed[number] >= turn.error.times):
@@ -166,15 +166,15 @@ class Player:
 
 
 def call_id(turn: int, index: int, call: ScriptCall) -> str:
-    """The id of a call: the script's own, or one made of its place."""
+    """Return the id of a call: from the script, or made from the numbers of turn and call."""
     return f"call_{turn + 1}_{index + 1}" if call.id is None else call.id
 
 
 def parse_script(text: str, origin: str = "the script") -> Script:
-    """A script from its YAML text.
+    """Parse a script from YAML.
 
     Raises:
-        ModelError: it is not YAML or not a script; says where.
+        ModelError: if the text is not YAML or not a script, with the place of the problem.
     """
     try:
         return Script.model_validate(yaml.safe_load(text) or {})
@@ -185,15 +185,15 @@ def parse_script(text: str, origin: str = "the script") -> Script:
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"]) or "top level"
-        said = f"{place}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"
-        raise ModelError(f"{origin} is not a script of turns: {said}.", kind="script") from error
+        reason = f"{place}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"
+        raise ModelError(f"{origin} is not a script of turns: {reason}.", kind="script") from error
 
 
 def load_script(name: str) -> Script:
-    """The script `name`: a packaged one, or the path of a YAML file.
+    """Load a packaged script, or the YAML file of a path.
 
     Raises:
-        ModelError: there is no such script, or it is not one.
+        ModelError: if the script does not exist or is invalid.
     """
     path = find_script(name)
     try:
@@ -208,10 +208,10 @@ def load_script(name: str) -> Script:
 
 
 def find_script(name: str) -> Path:
-    """Where the script `name` is.
+    """Find the path of the script `name`.
 
     Raises:
-        ModelError: nowhere; names the packaged ones.
+        ModelError: if there is no such script, with a list of the packaged scripts.
     """
     is_path = "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
     path = Path(name).expanduser() if is_path else SCRIPTS / f"{name}.yaml"
@@ -229,7 +229,7 @@ def _tokens(characters: int) -> int:
 
 
 class ScriptedModel:
-    """Plays a script, see `model/scripted.py`: piece by piece, with the delays and the errors that the script says."""
+    """Model that plays a script, piece by piece, with the delays and errors of the script."""
 
     scripted = True
 
@@ -245,11 +245,11 @@ class ScriptedModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """The turn that follows `messages`. Of the settings only the timeout counts.
+        """Return the turn after `messages` as a reply. The only setting with an effect is the timeout.
 
         Raises:
-            ContextOverflowError: the script says that it does not fit.
-            ModelError: the script says so, or it has ended.
+            ContextOverflowError: if the turn has an error of the kind `context`.
+            ModelError: if the turn has another error, or the script has ended.
         """
         history = self._histories.read(messages)
         turn, error = self._player.next_turn(history.replies)
@@ -281,7 +281,7 @@ class ScriptedModel:
         return Target(self.name, has_key=True)
 
     async def _play(self, turn: ScriptTurn, on_delta: DeltaCallback | None) -> None:
-        """Tell the pieces of a turn. Those of its calls are not told, but take their time."""
+        """Stream the pieces of a turn. Pieces of calls are not streamed, but have the same delay."""
         script = self._player.script
         await asyncio.sleep(turn.delay)
         for number, (text, reasoning) in enumerate(_pieces(script, turn)):
@@ -300,7 +300,7 @@ def _pieces(script: Script, turn: ScriptTurn) -> Iterator[tuple[str, str]]:
 
 
 class _ServerError(LLMSandboxError):
-    """An error of the script, in the form in which a server's own comes."""
+    """Error of the script in the form of a server's error."""
 
     def __init__(self, error: ScriptError) -> None:
         super().__init__(error.message)

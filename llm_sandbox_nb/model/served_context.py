@@ -1,4 +1,4 @@
-"""The context that a model server was started with: asked where each server tells it.
+"""Context with which a model server was started, from the endpoint of each server that reports the number.
 
 | server | where |
 |---|---|
@@ -8,7 +8,7 @@
 | LM Studio | `/api/v1/models`: `context_length` of a loaded instance |
 | TGI | `/info`: `max_total_tokens`, else `max_input_tokens` |
 
-A context that a model was trained for is not used: servers often load less of it.
+The context that a model was trained for is not used: servers often load a smaller context.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.proxies import http_client
 
 _TIMEOUT = 3.0
-"""Seconds until a server is taken for silent."""
-_MOST_BYTES = 16_000_000
-_LEAST, _MOST = 256, 1 << 28
-"""Tokens; another number is no context."""
+"""Seconds until a request without an answer ends."""
+_MAX_ANSWER_BYTES = 16_000_000
+_MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 256, 1 << 28
+"""Plausible contexts; other numbers are ignored."""
 _NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d{1,9})\s*$", re.MULTILINE)
 
 
 async def served_context(api_base: str, model: str, api_key: str | None = None) -> int | None:
-    """Tokens that `model` can take in at the OpenAI-compatible server `api_base`; None when the server does not tell.
+    """Return the context limit of `model` at an OpenAI-compatible server; None if the server does not report a limit.
 
-    `model` is the name that the server knows. What answers may be any program: its words are bounded in size and time.
+    `model` is the name that the server knows. Any program may answer, so answers are bounded in size and time.
     """
     try:
         base = httpx.URL(api_base)
@@ -79,16 +79,18 @@ class _Server:
         return None
 
     async def _ask(self, address: str, body: Mapping[str, Any] | None = None) -> object:
-        """The JSON that answers; None for anything else."""
+        """Request a JSON answer; None for any other answer."""
         method = "GET" if body is None else "POST"
         found = bytearray()
         try:
             async with self._client.stream(method, address, json=body) as response:
                 if response.status_code != 200:
                     return None
-                async for piece in response.aiter_raw():  # not decoded: what is small may unpack to much
+                async for (
+                    piece
+                ) in response.aiter_raw():  # not decoded: a small answer may unpack to a huge one
                     found += piece
-                    if len(found) > _MOST_BYTES:
+                    if len(found) > _MAX_ANSWER_BYTES:
                         return None
             return json.loads(found)
         except (httpx.HTTPError, ValueError, RecursionError):
@@ -96,31 +98,31 @@ class _Server:
 
 
 def _listed(answer: object, model: str) -> int | None:
-    """From the list of OpenAI's protocol."""
+    """Read the context from the list of OpenAI's protocol."""
     entry = _entry(_within(answer, "data"), model, ("id",))
     return _number(entry.get("max_model_len")) or _number(entry.get("context_length"))
 
 
 def _of_loaded(answer: object, model: str) -> int | None:
-    """From Ollama's list of loaded models. A name without a tag is that of the newest."""
+    """Read the context from Ollama's list of loaded models. A name without a tag means `:latest`."""
     names = (model, f"{model}:latest")
     entry = _entry(_within(answer, "models"), names, ("name", "model"), alone=False)
     return _number(entry.get("context_length"))
 
 
 def _set_by_file(answer: object) -> int | None:
-    """From the parameters of Ollama's description of a model."""
+    """Read the context from the parameters in Ollama's description of a model."""
     parameters = _within(answer, "parameters")
     found = _NUM_CTX.findall(parameters[:100_000]) if isinstance(parameters, str) else []
     return _number(int(found[-1])) if found else None
 
 
 def _of_instances(answer: object, model: str) -> int | None:
-    """From LM Studio's list: the smallest context of the loaded instances of the model."""
+    """Read the smallest context of the loaded instances of the model from LM Studio's list."""
     instances = [
-        (entry.get("key"), one.get("id"), _number(_within(one, "config", "context_length")))
+        (entry.get("key"), instance.get("id"), _number(_within(instance, "config", "context_length")))
         for entry in _objects(_within(answer, "models"))
-        for one in _objects(entry.get("loaded_instances"))
+        for instance in _objects(entry.get("loaded_instances"))
     ]
     named = [tokens for key, name, tokens in instances if model in (key, name) and tokens]
     every = [tokens for *_, tokens in instances if tokens]
@@ -128,7 +130,7 @@ def _of_instances(answer: object, model: str) -> int | None:
 
 
 def _of_info(answer: object) -> int | None:
-    """From TGI's description of the model that it serves: what prompt and reply may have together."""
+    """Read the limit of prompt and reply together from TGI's description of its model."""
     totals = (_within(answer, name) for name in ("max_total_tokens", "max_input_tokens", "max_input_length"))
     return next(filter(None, map(_number, totals)), None)
 
@@ -136,7 +138,7 @@ def _of_info(answer: object) -> int | None:
 def _entry(
     listed: object, model: str | Iterable[str], keys: Iterable[str], alone: bool = True
 ) -> dict[str, Any]:
-    """The entry of a model in a list, or the only one of the list with `alone`; an empty one when there is none."""
+    """Return the entry of a model in a list; with `alone`, the only entry of the list. Empty if there is no entry."""
     entries = list(_objects(listed))
     names = (model,) if isinstance(model, str) else tuple(model)
     named = [entry for entry in entries if any(entry.get(key) in names for key in keys)]
@@ -146,7 +148,7 @@ def _entry(
 
 
 def _objects(listed: object) -> Iterator[dict[str, Any]]:
-    yield from (one for one in (listed if isinstance(listed, list) else ()) if isinstance(one, dict))
+    yield from (entry for entry in (listed if isinstance(listed, list) else ()) if isinstance(entry, dict))
 
 
 def _within(value: object, *names: str) -> object:
@@ -156,7 +158,7 @@ def _within(value: object, *names: str) -> object:
 
 
 def _number(value: object) -> int | None:
-    """A number of tokens; None for anything that can be none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST <= value <= _MOST:
+    """Return a plausible number of tokens; None for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(value)
+    return int(value) if _MIN_CONTEXT_TOKENS <= value <= _MAX_CONTEXT_TOKENS else None

@@ -1,4 +1,4 @@
-"""What a model's server turned out to want or to refuse: learned from its refusals, kept for all further requests."""
+"""Habits of a model's server, learned from its refusals and applied to all further requests."""
 
 from __future__ import annotations
 
@@ -46,34 +46,34 @@ _STATUSES = (400, 404, 422, 500)
 
 @dataclass
 class ServerHabits:
-    """What was learned about a model's server."""
+    """Knowledge about a model's server."""
 
     refused: set[str] = field(default_factory=set)
-    """Names of fields of a request that it does not take."""
+    """Names of request fields that the server refuses."""
     silent_ends: int = 0
-    """How many replies in a row had no mark of their end. One alone may be a connection that was cut."""
+    """Number of replies in a row without a mark of their end. A single one may be a connection that was cut."""
     calls_natively: bool = False
-    """Whether its model has made a call that is none of text."""
+    """True once the server returned a native tool call."""
     answered: bool = False
-    """Whether it has answered a request."""
+    """True once the server has answered a request."""
     dropped: set[str] = field(default_factory=set)
-    """Names of fields of its own replies that it refuses in the history."""
+    """Names of fields of the server's own replies that the server refuses in the history."""
     wanted: set[str] = field(default_factory=set)
-    """Names of fields of messages that it missed."""
+    """Names of message fields whose absence the server refused."""
     no_system: bool = False
-    """Whether it takes no system message."""
+    """True if the server does not accept a system message."""
     alternate: bool = False
-    """Whether messages of user and assistant have to alternate."""
+    """True if messages of user and assistant have to alternate."""
 
     def recorded(self) -> dict[str, Any]:
-        """What refusals have taught, as JSON."""
+        """Return the knowledge from refusals as JSON values."""
         names = {"refused": self.refused, "dropped": self.dropped, "wanted": self.wanted}
         flags = {"no_system": self.no_system, "alternate": self.alternate}
         known = {name: sorted(value) for name, value in names.items() if value}
         return known | {name: True for name, value in flags.items() if value}
 
     def recall(self, recorded: Mapping[str, Any]) -> None:
-        """Know again what was recorded, as far as it can be true: whoever made the record may be anybody."""
+        """Restore knowledge from a record, as far as plausible: the record may come from a stranger."""
         for name, known in (
             ("refused", _CAN_BE_REFUSED),
             ("wanted", frozenset(_CAN_BE_WANTED)),
@@ -88,7 +88,7 @@ class ServerHabits:
         self.alternate = self.alternate or recorded.get("alternate") is True
 
     def form(self, reasoning: str, *, openai_compatible: bool) -> MessageForm:
-        """How it wants the history. `reasoning` is the field for reasoning before anything was learned."""
+        """Return the form of the history. `reasoning` is the field for reasoning if the server has not named one."""
         missed = next((name for name in REASONING if name in self.wanted), None)
         return MessageForm(
             reasoning=missed or reasoning,
@@ -101,74 +101,74 @@ class ServerHabits:
         )
 
     def learn(self, failure: Failure, messages: list[dict[str, Any]]) -> str | None:
-        """Learn what a refusal says of the messages; returns it in words, or None when there is nothing new."""
+        """Learn from a refusal of messages. Return the new knowledge as text, or None if there is nothing new."""
         if failure.status not in _STATUSES:
             return None
-        said = failure.text
-        if self._takes_no_system(said, messages):
+        text = failure.text
+        if self._takes_no_system(text, messages):
             self.no_system = True
-            self.alternate = self.alternate or bool(_ALTERNATE.search(said))
+            self.alternate = self.alternate or bool(_ALTERNATE.search(text))
             return "takes no system message: its text goes into the first message of the user from now on"
-        if _ALTERNATE.search(said) and not self.alternate and not _has_results(messages, said):
+        if _ALTERNATE.search(text) and not self.alternate and not _has_results(messages, text):
             self.alternate = True
             return "wants user and assistant to alternate: messages in a row become one from now on"
         if failure.status == 500:
             return None
-        return self._learn_field(said, messages)
+        return self._learn_field(text, messages)
 
     def refuses_results(self, failure: Failure, messages: list[dict[str, Any]]) -> bool:
-        """Whether the server takes no messages with the results of calls, because roles have to alternate."""
+        """Return True if the server refuses messages with the results of calls because roles have to alternate."""
         return (
             failure.status in _STATUSES
             and bool(_ALTERNATE.search(failure.text))
             and _has_results(messages, failure.text)
         )
 
-    def _takes_no_system(self, said: str, messages: list[dict[str, Any]]) -> bool:
+    def _takes_no_system(self, text: str, messages: list[dict[str, Any]]) -> bool:
         if self.no_system or not any(message["role"] == "system" for message in messages):
             return False
-        if _NO_SYSTEM.search(said):
+        if _NO_SYSTEM.search(text):
             return True
-        # The template of such a model takes the system message for the one that is not the user's.
+        # A template that requires alternating roles counts the system message as the one out of order.
         return (
-            bool(_ALTERNATE.search(said))
-            and not _SYSTEM_MAY_BE.search(said)
+            bool(_ALTERNATE.search(text))
+            and not _SYSTEM_MAY_BE.search(text)
             and not _has_results(messages, "")
         )
 
-    def _learn_field(self, said: str, messages: list[dict[str, Any]]) -> str | None:
-        if _REFUSED.search(said):
+    def _learn_field(self, text: str, messages: list[dict[str, Any]]) -> str | None:
+        if _REFUSED.search(text):
             for name in sorted(_unknown_names(messages) - self.dropped):
-                if _names(name, said):
+                if _names(name, text):
                     self.dropped.add(name)
                     return f"refuses the field {name} of its own replies: it is left out from now on"
-        if _MISSING.search(said):
+        if _MISSING.search(text):
             for name in _CAN_BE_WANTED:
-                if name not in self.wanted and _names(name, said) and _could_miss(name, said):
+                if name not in self.wanted and _names(name, text) and _could_miss(name, text):
                     self.wanted.add(name)
                     return f"wants the field {name} back: it is sent from now on"
         return None
 
 
-def _names(name: str, said: str) -> bool:
-    return re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", said) is not None
+def _names(name: str, text: str) -> bool:
+    return re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", text) is not None
 
 
-def _could_miss(name: str, said: str) -> bool:
-    """Whether a common word is the name of a field of a message here."""
+def _could_miss(name: str, text: str) -> bool:
+    """Return True if a name that is a common word is used as the name of a message field."""
     if name not in ("name", "content", "reasoning", "thinking"):
         return True
-    return re.search(rf"messages?[\[.\s]*\d*[\].\s]*\S*\.?{name}\b|[`'\"]{name}[`'\"]", said) is not None
+    return re.search(rf"messages?[\[.\s]*\d*[\].\s]*\S*\.?{name}\b|[`'\"]{name}[`'\"]", text) is not None
 
 
-def _has_results(messages: list[dict[str, Any]], said: str) -> bool:
-    """Whether the messages have results of calls, which no merging makes alternate; some servers except them."""
-    excepted = re.search(r"except for tool|after role ['\"`]?tool", said, re.IGNORECASE)
+def _has_results(messages: list[dict[str, Any]], text: str) -> bool:
+    """Return True if the messages have results of calls, which cannot be merged, unless the server accepts them."""
+    excepted = re.search(r"except for tool|after role ['\"`]?tool", text, re.IGNORECASE)
     return not excepted and any(message["role"] == "tool" for message in messages)
 
 
 def _unknown_names(messages: list[dict[str, Any]]) -> set[str]:
-    """Names of fields of messages and calls that OpenAI does not have."""
+    """Return the names of fields of messages and calls outside of OpenAI's protocol."""
     found: set[str] = set()
     for message in messages:
         if message["role"] == "assistant":

@@ -1,6 +1,6 @@
-"""A look at a model server: which models it lists, at which address, and its own name for the one that a person named.
+"""Lookup of models at a server: the correct address, the listed models, and the server's name for a model.
 
-What answers may be any program, so its words are hostile: bounded in size and time, and only plain names are kept.
+Any program may answer, so answers are hostile: bounded in size and time, and only plain names are used.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.proxies import http_client
 
 _TIMEOUT = 5.0
-"""Seconds until a server is taken for silent, whatever it has sent."""
-_MOST_BYTES = 1_000_000
-_MOST_MODELS = 1000
-_NAME = re.compile(r"[\w./:@+-]{1,200}", re.ASCII)
-_ENDINGS = ("/chat/completions", "/completions", "/models", "/responses", "/messages", "/embeddings")
-"""Paths of single requests, which people copy along with the address."""
-SHOWN = 8
-"""Names of models that an error message lists."""
+"""Seconds until a request ends, even if the server is still sending."""
+_MAX_ANSWER_BYTES = 1_000_000
+_MAX_MODELS = 1000
+_MODEL_NAME = re.compile(r"[\w./:@+-]{1,200}", re.ASCII)
+_REQUEST_PATHS = ("/chat/completions", "/completions", "/models", "/responses", "/messages", "/embeddings")
+"""Paths of requests, which people copy together with the address."""
+MAX_SHOWN_MODELS = 8
+"""Maximum number of model names in an error message."""
 
 
 class Found(NamedTuple):
-    """A server of OpenAI's protocol."""
+    """Server of OpenAI's protocol."""
 
     api_base: str
     models: tuple[str, ...]
 
 
 async def look_up(api_base: str, key: str | None) -> Found | None:
-    """The server at this address, or at one that is meant by it: without the path of a request, or with `/v1`."""
+    """Find the server at an address or a likely variant: without the path of a request, or with `/v1`."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         async with http_client(api_base, timeout=_TIMEOUT, follow_redirects=False) as client:
             for address in meant_addresses(api_base):
                 if models := await listed_models(client, address, headers, _TIMEOUT):
                     return Found(address, models)
-    except ModelError:  # the request itself tells what is wrong
+    except ModelError:  # the request itself raises this error
         return None
     return None
 
 
 def meant_addresses(api_base: str) -> tuple[str, ...]:
-    """Addresses that a person may mean with this one, the likeliest first."""
+    """Return the addresses that a person may mean, likeliest first."""
     url = httpx.URL(api_base).copy_with(query=None, fragment=None)
-    path = url.path.rstrip("/")
-    for ending in _ENDINGS:
-        path = path.removesuffix(ending)
-    paths = [path, f"{path}/v1", "/v1", "/api/v1", "/openai/v1"]
-    return tuple(dict.fromkeys(str(url.copy_with(path=one or "/")).rstrip("/") for one in paths))
+    base = url.path.rstrip("/")
+    for ending in _REQUEST_PATHS:
+        base = base.removesuffix(ending)
+    paths = [base, f"{base}/v1", "/v1", "/api/v1", "/openai/v1"]
+    return tuple(dict.fromkeys(str(url.copy_with(path=path or "/")).rstrip("/") for path in paths))
 
 
 async def listed_models(
     client: httpx.AsyncClient, api_base: str, headers: Mapping[str, str], timeout: float
 ) -> tuple[str, ...]:
-    """The plain names that `/models` lists; empty where it answers nothing of the kind."""
+    """Return the plain names in the answer of `/models`; empty if there is no such list."""
     body = bytearray()
     try:
         async with (
@@ -71,9 +71,9 @@ async def listed_models(
         ):
             if response.status_code != 200:
                 return ()
-            async for piece in response.aiter_raw():  # not decoded: what is small may unpack to much
+            async for piece in response.aiter_raw():  # not decoded: a small answer may unpack to a huge one
                 body += piece
-                if len(body) > _MOST_BYTES:
+                if len(body) > _MAX_ANSWER_BYTES:
                     return ()
         return _names(json.loads(body))
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError, RecursionError):
@@ -81,22 +81,22 @@ async def listed_models(
 
 
 def _names(listed: object) -> tuple[str, ...]:
-    """The plain names in an answer of `/v1/models`."""
+    """Return the plain names in an answer of `/v1/models`."""
     data = listed.get("data") if isinstance(listed, dict) else None
     entries: Sequence[object] = data if isinstance(data, list) else ()
     names = [entry.get("id") for entry in entries if isinstance(entry, dict)]
-    plain = [name for name in names if isinstance(name, str) and _NAME.fullmatch(name)]
-    return tuple(dict.fromkeys(plain))[:_MOST_MODELS]
+    plain = [name for name in names if isinstance(name, str) and _MODEL_NAME.fullmatch(name)]
+    return tuple(dict.fromkeys(plain))[:_MAX_MODELS]
 
 
 def name_there(whole: str, sent: str, models: Sequence[str]) -> str | None:
-    """The server's own name for the model that the person called `whole`; None when it has no such model, or two."""
+    """Return the server's name for the model that the person called `whole`; None without exactly one match."""
     for name in (sent, whole):
         if name in models:
             return name
     for same in (
-        [one for one in models if one.casefold() in (sent.casefold(), whole.casefold())],
-        [one for one in models if one.casefold().endswith(f"/{sent.casefold()}")],
+        [model for model in models if model.casefold() in (sent.casefold(), whole.casefold())],
+        [model for model in models if model.casefold().endswith(f"/{sent.casefold()}")],
     ):
         if len(same) == 1:
             return same[0]
@@ -104,6 +104,6 @@ def name_there(whole: str, sent: str, models: Sequence[str]) -> str | None:
 
 
 def listed_text(models: Sequence[str]) -> str:
-    """The names in words, not too many."""
-    more = len(models) - SHOWN
-    return ", ".join(models[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    """Join the first names of models for a sentence."""
+    more = len(models) - MAX_SHOWN_MODELS
+    return ", ".join(models[:MAX_SHOWN_MODELS]) + (f" and {more} more" if more > 0 else "")

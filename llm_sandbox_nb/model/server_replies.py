@@ -1,8 +1,8 @@
-"""Replies of OpenAI-compatible servers, whatever their habits, in the one form that LiteLLM surely reads.
+"""Replies of OpenAI-compatible servers with all kinds of habits, rewritten to the form that LiteLLM reads reliably.
 
-Servers ignore that a stream was asked for, leave fields out, send others, or write them in another type. Each reply is
-read here and written anew, piece by piece, as OpenAI's own server would write it. docs/reference/model-servers.md has
-the list of habits, tests/server_variants.py a server for each.
+Servers do not stream, omit fields, add others, or use other types. Each reply is read here and written again, piece by
+piece, like OpenAI's own server would write it. docs/reference/model-servers.md lists the habits,
+tests/server_variants.py has a server for each.
 """
 
 from __future__ import annotations
@@ -23,47 +23,46 @@ from llm_sandbox_nb.model.server_habits import ServerHabits
 _KNOWN = frozenset(
     {"role", "content", "tool_calls", "function_call", "refusal", "audio", "annotations", "name", *REASONING}
 )
-"""Fields of a message that are read here, or that OpenAI's server sends and refuses in the history."""
+"""Fields of a message that are read here, or that OpenAI's server sends but refuses in the history."""
 _KNOWN_OF_CALL = frozenset({"index", "id", "type", "function", "name", "arguments", "parameters"})
-_MOST_UNKNOWN = 1_000_000
-"""Characters of unknown fields that are kept of one reply."""
+_MAX_UNKNOWN_LENGTH = 1_000_000
+"""Maximum characters of unknown fields stored of one reply."""
 _FINISHES = {
     "length": "length", "max_tokens": "length", "max_length": "length", "model_length": "length",
     "max_output_tokens": "length", "tool_calls": "tool_calls", "tool_call": "tool_calls", "tool_use": "tool_calls",
     "function_call": "tool_calls", "content_filter": "content_filter", "safety": "content_filter",
     "refusal": "content_filter",
 }  # fmt: skip
-_REPLY_MOST = 256 * 1024**2
-"""Bytes of one reply that are read."""
-_LINE_MOST = 32 * 1024**2
-"""Characters of one line, or of one JSON text on many lines, that are read."""
+_MAX_REPLY_BYTES = 256 * 1024**2
+_MAX_LINE_LENGTH = 32 * 1024**2
+"""Maximum characters of one line, or of one JSON text on many lines."""
 _NOT_FINISHED = frozenset({"", "null", "none", "error", "abort"})
-"""Values of `finish_reason` that a reply has which did not come to its end."""
+"""Values of `finish_reason` in a reply that has not ended."""
 
 
 @dataclass
 class ReplyRewriter:
-    """A response hook of an HTTP client. It puts a reply that LiteLLM reads in place of the one that came."""
+    """Response hook of an HTTP client that replaces a server's reply by one that LiteLLM can read."""
 
     habits: ServerHabits
     stream: bool = True
-    """Whether LiteLLM expects a stream. It gets one also when the server sends none."""
+    """True if LiteLLM expects a stream. LiteLLM then gets a stream even if the server does not stream."""
     used: bool = False
-    """Whether a reply came."""
+    """True once a reply arrived."""
     ended: bool = False
-    """Whether the reply came to its end, or is taken as it is because the one before broke off too."""
+    """True if the reply has ended, or is accepted as complete because the previous attempt broke off too."""
     cut: bool = False
-    """Whether it is taken although the server sent no mark of its end: it may be whole, or be cut off."""
+    """True if the reply is accepted without a mark of its end: it may be complete or cut off."""
     heard: Callable[[], None] = lambda: None
-    """Called when something comes."""
+    """Function called when data arrives."""
     unknown: UnknownFields = field(default_factory=lambda: UnknownFields())
-    """What came in fields that OpenAI does not have."""
+    """Values of fields outside of OpenAI's protocol."""
 
     async def __call__(self, response: httpx.Response) -> None:
-        """Rewrite this reply, unless it is a failure.
+        """Rewrite a successful reply.
 
         Raises:
-            ModelError: a web page came.
+            ModelError: if the reply is a web page.
         """
         if not response.is_success:
             return
@@ -81,7 +80,7 @@ class ReplyRewriter:
 
 
 class _Rewritten(httpx.AsyncByteStream):
-    """The bytes of a reply, written anew."""
+    """Rewritten bytes of a reply."""
 
     def __init__(self, raw: httpx.Response, rewriter: ReplyRewriter) -> None:
         self._raw, self._rewriter = raw, rewriter
@@ -120,7 +119,7 @@ def _event(piece: dict[str, Any]) -> bytes:
 
 
 def _completion(pieces: list[dict[str, Any]]) -> dict[str, Any]:
-    """The reply to a request for no stream: one piece brought the message, the others its end and usage."""
+    """Join pieces to the reply of a request without a stream: the message, its end, and the usage."""
     whole: dict[str, Any] = {}
     for piece in pieces:
         whole |= piece | {"choices": [*whole.get("choices", ()), *piece.get("choices", ())]}
@@ -136,19 +135,19 @@ def _completion(pieces: list[dict[str, Any]]) -> dict[str, Any]:
 # --- from bytes to objects ---
 
 _DONE: dict[str, Any] = {}
-"""Stands for the server's own mark of the end."""
+"""Object in place of the server's mark of the end."""
 _BROKEN: dict[str, Any] = {}
-"""Stands for JSON that is cut or is none."""
+"""Object in place of invalid or incomplete JSON."""
 
 
 async def _objects(raw: httpx.Response, heard: Callable[[], None]) -> AsyncIterator[dict[str, Any]]:
-    """The JSON objects of a reply as they come: in events, on lines, or as one text over many lines."""
+    """Yield the JSON objects of a reply as they arrive: in events, on lines, or as one text over many lines."""
     text, is_event = _Text(), False
     async for line in _lines(raw, heard):
         if line.startswith("data:"):
-            if text and not is_event:  # a JSON text of many lines is over
-                for one in text.taken() or [_BROKEN]:
-                    yield one
+            if text and not is_event:  # the end of a JSON text on many lines
+                for item in text.taken() or [_BROKEN]:
+                    yield item
             data, is_event = line.removeprefix("data:").strip(), True
         elif (text and not is_event) or line.lstrip().startswith(("{", "[")):
             data, is_event = line.strip(), False
@@ -156,8 +155,8 @@ async def _objects(raw: httpx.Response, heard: Callable[[], None]) -> AsyncItera
             if (found := text.taken()) is None:
                 yield _BROKEN
                 return
-            for one in found:
-                yield one
+            for item in found:
+                yield item
             continue
         else:
             continue
@@ -168,55 +167,55 @@ async def _objects(raw: httpx.Response, heard: Callable[[], None]) -> AsyncItera
             continue
         begun = bool(text)
         text.add(data)
-        # What is on many lines and in no event is read at its end: it would be read over and over.
+        # A text on many lines outside of events is parsed only at its end, to avoid parsing it for every line.
         if (begun and not is_event) or (found := text.taken_when_whole()) is None:
             continue
-        for one in found:
-            yield one
-    for one in (text.taken() or [_BROKEN]) if text else ():
-        yield one
+        for item in found:
+            yield item
+    for item in (text.taken() or [_BROKEN]) if text else ():
+        yield item
 
 
 class _Text:
-    """A JSON text that comes in lines."""
+    """JSON text that arrives in lines."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._length = 0
-        self._read = 0
-        """Characters that were read in vain."""
+        self._wasted = 0
+        """Number of characters parsed without success."""
 
     def __bool__(self) -> bool:
         return bool(self._lines)
 
     def add(self, line: str) -> None:
-        """Add a line. Raises ModelError when it becomes too long."""
+        """Add a line. Raise ModelError if the text becomes too long."""
         self._lines.append(line)
         self._length += len(line) + 1
-        _check_length(self._length, _LINE_MOST)
+        _check_length(self._length, _MAX_LINE_LENGTH)
 
     def taken_when_whole(self) -> list[dict[str, Any]] | None:
-        """Its objects, after which a new text begins; None while it is not whole."""
-        if self._read > _LINE_MOST:  # it was read over and over: its end will tell
+        """Return the objects and begin a new text; None while the text is incomplete."""
+        if self._wasted > _MAX_LINE_LENGTH:  # too many attempts: wait for the end
             return None
         found = _parsed("\n".join(self._lines))
-        self._read += self._length
+        self._wasted += self._length
         if found is not None:
             self._begin()
         return found
 
     def taken(self) -> list[dict[str, Any]] | None:
-        """Its objects, None when it is none; a new text begins."""
+        """Return the objects, or None for invalid JSON, and begin a new text."""
         found = _parsed("\n".join(self._lines))
         self._begin()
         return found
 
     def _begin(self) -> None:
-        self._lines, self._length, self._read = [], 0, 0
+        self._lines, self._length, self._wasted = [], 0, 0
 
 
 async def _lines(raw: httpx.Response, heard: Callable[[], None]) -> AsyncIterator[str]:
-    """Lines, which end in LF, CR LF or CR and nothing else: JSON may hold the other ends of lines as they are."""
+    """Yield lines that end with LF, CR LF or CR only: JSON strings may contain the other Unicode line ends."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     ends = io.IncrementalNewlineDecoder(None, translate=True)
     rest: list[str] = []
@@ -224,41 +223,41 @@ async def _lines(raw: httpx.Response, heard: Callable[[], None]) -> AsyncIterato
     async for data in raw.aiter_bytes():
         heard()
         size += len(data)
-        _check_length(size, _REPLY_MOST)
+        _check_length(size, _MAX_REPLY_BYTES)
         first, *lines = ends.decode(decoder.decode(data)).split("\n")
         rest.append(first)
         waiting += len(first)
-        _check_length(waiting, _LINE_MOST)
+        _check_length(waiting, _MAX_LINE_LENGTH)
         for line in lines:
             yield "".join(rest)
             rest, waiting = [line], len(line)
     yield "".join([*rest, ends.decode(decoder.decode(b"", True), True)])
 
 
-def _check_length(length: int, most: int) -> None:
-    """Refuse what never ends, before it fills the memory. Raises ModelError."""
-    if length > most:
-        what = "a line" if most == _LINE_MOST else "a reply"
+def _check_length(length: int, limit: int) -> None:
+    """Raise ModelError for endless data, before the data fills the memory."""
+    if length > limit:
+        what = "a line" if limit == _MAX_LINE_LENGTH else "a reply"
         raise ModelError(
-            f"The server sends {what} of more than {most >> 20} MB, as no model server does: check the address.",
+            f"The server sends {what} of more than {limit >> 20} MB, as no model server does: check the address.",
             kind="server",
         )
 
 
 def _parsed(text: str) -> list[dict[str, Any]] | None:
-    """The objects of a JSON text; None when it is not whole."""
+    """Return the objects of a JSON text; None if the text is invalid or incomplete."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+    return [item for item in (found if isinstance(found, list) else [found]) if isinstance(item, dict)]
 
 
 # --- from objects to pieces ---
 
 
 class _Reply:
-    """One reply while it comes. The end and the usage are kept for last, where OpenAI has them."""
+    """Reply while it arrives. The end and the usage are sent last, like OpenAI's server does."""
 
     def __init__(self, unknown: UnknownFields) -> None:
         self._unknown = unknown
@@ -269,7 +268,7 @@ class _Reply:
         self._head: dict[str, Any] = {}
 
     def take(self, found: dict[str, Any]) -> dict[str, Any] | None:
-        """The piece that an object brings, if it brings one."""
+        """Convert an object of the server to a piece; None if the object has no content."""
         if found is _DONE:
             self.ended = True
             return None
@@ -287,9 +286,7 @@ class _Reply:
             "model": str(found.get("model") or ""),
         }
         choices = found.get("choices")
-        if (
-            found.get("object") == "chat.completion" and not choices
-        ):  # a whole reply, in which nothing is said
+        if found.get("object") == "chat.completion" and not choices:  # a complete but empty reply
             self.began = self.ended = True
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             return None
@@ -297,22 +294,22 @@ class _Reply:
         choice = choices[0]
         self._finish = _finish(choice.get("finish_reason")) or self._finish
         self.ended = self.ended or self._finish is not None or "message" in choice
-        said = choice.get("delta")
-        if not isinstance(said, dict):
-            # A whole message; some servers send it after its pieces once more.
-            said = None if self._said else choice.get("message") or {"content": choice.get("text")}
-        delta = _delta(said) if isinstance(said, dict) else {}
-        if isinstance(said, dict):
-            self._unknown.take(said)
+        message = choice.get("delta")
+        if not isinstance(message, dict):
+            # A complete message; some servers repeat the message after its pieces.
+            message = None if self._said else choice.get("message") or {"content": choice.get("text")}
+        delta = _delta(message) if isinstance(message, dict) else {}
+        if isinstance(message, dict):
+            self._unknown.take(message)
         if not delta:
             return None
         self._said = True
         self._called = self._called or "tool_calls" in delta
-        self._refused = self._refused or bool(_text(said.get("refusal")) and not said.get("content"))  # type: ignore[union-attr] # it has a delta
+        self._refused = self._refused or bool(_text(message.get("refusal")) and not message.get("content"))  # type: ignore[union-attr] # a dict here
         return self._head | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
     def last_pieces(self) -> Iterator[dict[str, Any]]:
-        """The end of the reply and its usage."""
+        """Yield the end of the reply and the usage."""
         finish = self._finish or ("tool_calls" if self._called else "stop")
         if self._refused and not self._called:
             finish = "content_filter"
@@ -322,19 +319,19 @@ class _Reply:
 
 
 class UnknownFields:
-    """The fields of one reply that OpenAI does not have: its server wants them back with the message or the call."""
+    """Fields of a reply outside of OpenAI's protocol, which the server requires in the history."""
 
     def __init__(self) -> None:
         self.message: dict[str, Any] = {}
         self._calls: dict[str, dict[str, Any]] = {}
-        """By the id of the call; by its place where it has none."""
+        """Fields by the id of the call, or by its place for a call without an id."""
         self._ids: dict[str, str] = {}
         self._size = 0
 
-    def take(self, said: Mapping[str, Any]) -> None:
-        """Take what one piece brings."""
-        self._add(self.message, {name: value for name, value in said.items() if name not in _KNOWN})
-        calls = said.get("tool_calls")
+    def take(self, message: Mapping[str, Any]) -> None:
+        """Add the unknown fields of a piece."""
+        self._add(self.message, {name: value for name, value in message.items() if name not in _KNOWN})
+        calls = message.get("tool_calls")
         for place, call in enumerate(calls if isinstance(calls, list) else [calls]):
             if isinstance(call, dict):
                 self._take_call(call, str(call.get("index", place)))
@@ -351,12 +348,12 @@ class UnknownFields:
             self._add(self._calls.setdefault(self._ids.get(index, f"#{index}"), {}), found)
 
     def of_calls(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """The fields of each call; `ids` are those of the server, empty where it gave none."""
-        return [self._calls.get(one or f"#{place}", {}) for place, one in enumerate(ids)]
+        """Return the fields of each call. `ids` are the server's ids, empty for calls without an id."""
+        return [self._calls.get(identity or f"#{place}", {}) for place, identity in enumerate(ids)]
 
     def _add(self, kept: dict[str, Any], found: Mapping[str, Any]) -> None:
         for name, value in found.items():
-            if _is_something(value) and (size := len(str(value))) + self._size <= _MOST_UNKNOWN:
+            if _is_something(value) and (size := len(str(value))) + self._size <= _MAX_UNKNOWN_LENGTH:
                 self._size += size
                 kept[name] = _joined(kept.get(name), value)
 
@@ -366,7 +363,7 @@ def _is_something(value: object) -> bool:
 
 
 def _joined(before: Any, value: Any) -> Any:
-    """A field that comes in pieces: texts and lists grow, objects get more fields, all else is replaced."""
+    """Join pieces of a field: append texts and lists, merge objects, replace any other value."""
     if before == value:
         return value
     match before, value:
@@ -375,7 +372,7 @@ def _joined(before: Any, value: Any) -> Any:
         case list(), list():
             return [*before, *value]
         case dict(), dict():
-            return before | {name: _joined(before.get(name), one) for name, one in value.items()}
+            return before | {name: _joined(before.get(name), part) for name, part in value.items()}
     return value
 
 
@@ -385,17 +382,19 @@ def _finish(value: object) -> str | None:
     return _FINISHES.get(str(value).lower(), "stop")
 
 
-def _delta(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said, in the fields of OpenAI; without those that are empty."""
-    parts = said.get("content")
+def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a message or a piece to the fields of OpenAI, without empty fields."""
+    parts = message.get("content")
     parts = parts if isinstance(parts, list) else [parts]
-    content = "".join(_text(part) for part in parts if not _is_thinking(part)) or _text(said.get("refusal"))
-    reasoning = next((text for name in REASONING if (text := _text(said.get(name)))), "")
+    content = "".join(_text(part) for part in parts if not _is_thinking(part)) or _text(
+        message.get("refusal")
+    )
+    reasoning = next((text for name in REASONING if (text := _text(message.get(name)))), "")
     reasoning += "".join(_text(part) for part in parts if _is_thinking(part))
-    calls = said.get("tool_calls")
+    calls = message.get("tool_calls")
     calls = [calls] if isinstance(calls, dict) else list(calls) if isinstance(calls, list) else []
-    if said.get("function_call"):
-        calls.append({"function": said["function_call"]})
+    if message.get("function_call"):
+        calls.append({"function": message["function_call"]})
     delta: dict[str, Any] = {"content": content} if content else {}
     delta |= {"reasoning_content": reasoning} if reasoning else {}
     delta |= {"tool_calls": [_call(call) for call in calls if isinstance(call, dict)]} if calls else {}
@@ -407,14 +406,14 @@ def _is_thinking(part: object) -> bool:
 
 
 def _text(value: object) -> str:
-    """The text of a value that has one: a text, a part, or a list of them."""
+    """Return the text of a value: a text, a content part, or a list of them."""
     match value:
         case str():
             return value
         case list():
             return "".join(map(_text, value))
-        case {"text": said} | {"thinking": said} | {"summary": said} | {"content": said}:
-            return _text(said)
+        case {"text": inner} | {"thinking": inner} | {"summary": inner} | {"content": inner}:
+            return _text(inner)
     return ""
 
 
@@ -434,7 +433,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usage(found: object) -> dict[str, Any] | None:
-    """The counts of tokens; None when the server does not tell both of them."""
+    """Return the token counts; None if the server does not report both counts."""
     if not isinstance(found, dict):
         return None
     counts = _counts(found)

@@ -1,7 +1,7 @@
-"""A streamed reply put together: text, reasoning, tool calls with ids that are unique.
+"""Assembly of a streamed reply: text, reasoning, tool calls with unique ids.
 
-A server that knows its model's chat template takes thinking (`<think>`) and calls (`<tool_call>`) out of the text. One
-that does not, or is not told to, sends them as text: here they are taken out.
+A server that knows its model's chat template extracts thinking (`<think>`) and calls (`<tool_call>`) from the text.
+Other servers send them as text: then they are extracted here.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.model.text_calls import begin_of_mark, read_text_calls
 
 _THINKING = {"<think>": "</think>", "<thinking>": "</thinking>", "[THINK]": "[/THINK]"}
-_MOST_THOUGHTS = 1000
-"""Of one piece; those after them are left in the text."""
+_MAX_THOUGHTS = 1000
+"""Maximum number of thoughts in one piece; later ones stay in the text."""
 _LONE_END = re.compile(r"</think>[ \t]*(?:\n|\Z)|(?<=\n)</think>")
 
 
 @dataclass
 class ThinkingSplitter:
-    """Tells the thinking at the beginning of a text from the rest, while the text comes."""
+    """Splitter of a streamed text into thinking at the beginning, and the rest."""
 
     _waiting: str = ""
-    """What may be the beginning of a tag."""
+    """Text that may be the beginning of a tag."""
     _end: str | None = field(default=None)
-    """The tag that ends the thinking; empty in the text after it."""
+    """Tag that ends the thinking; empty after the thinking."""
 
     def add(self, piece: str) -> tuple[str, str]:
-        """The text and the thinking that are known with one more piece."""
+        """Add a piece. Return the text and the thinking that are certain now."""
         if self._end == "":
             return piece, ""
         self._waiting += piece
@@ -44,7 +44,7 @@ class ThinkingSplitter:
                 if any(tag.startswith(begun) and tag != begun for tag in _THINKING):
                     return "", "".join(thoughts)
                 tag = next((tag for tag in _THINKING if begun.startswith(tag)), None)
-                if tag is None or len(thoughts) > _MOST_THOUGHTS:
+                if tag is None or len(thoughts) > _MAX_THOUGHTS:
                     self._end = ""
                     return self.rest()[0], "".join(thoughts)
                 self._end, self._waiting = _THINKING[tag], begun.removeprefix(tag)
@@ -58,20 +58,20 @@ class ThinkingSplitter:
             self._end, self._waiting = None, text
 
     def rest(self) -> tuple[str, str]:
-        """What still waits at the end of the text, as text and thinking."""
+        """Return the remaining text and thinking at the end of the stream."""
         waiting, self._waiting = self._waiting, ""
         return ("", waiting) if self._end else (waiting, "")
 
 
 def _overlap(text: str, tag: str) -> int:
-    """How many characters at the end of `text` may begin `tag`."""
+    """Return the number of characters at the end of `text` that may begin `tag`."""
     return next(
         (size for size in range(min(len(text), len(tag) - 1), 0, -1) if tag.startswith(text[-size:])), 0
     )
 
 
 def split_lone_end(text: str) -> tuple[str, str]:
-    """Text and thinking when a chat template began the thinking, so that only its end is in the text."""
+    """Split text and thinking if the begin tag is in the chat template, so that the text has only the end tag."""
     match = _LONE_END.search(text)
     return (text[match.end() :], text[: match.start()]) if match else (text, "")
 
@@ -86,40 +86,40 @@ class _OpenCall:
 
 @dataclass
 class Assembly:
-    """What has arrived of one reply."""
+    """Parts of a reply that have arrived."""
 
     text: str = ""
     reasoning: str = ""
     thinking_blocks: list[dict[str, Any]] = field(default_factory=list)
-    """Thinking as Anthropic wants it back, with its signatures."""
+    """Thinking with signatures, in the form that Anthropic requires in the history."""
     finish_reason: str | None = None
     usage: Any = None
     usage_reported: bool = True
-    """Whether the provider told the usage; otherwise LiteLLM has counted."""
+    """True if the provider reported the usage, False if LiteLLM has counted."""
     cut_short: bool = False
-    """The stream ended without the end that the provider announces."""
+    """True if the stream ended without the provider's mark of the end."""
     call_ids: list[str] = field(default_factory=list)
-    """The ids of the calls as the server gave them, in the order of `calls`; empty where it gave none."""
+    """Server's ids of the calls, in the order of `calls`; empty for calls without an id."""
     extra: list[dict[str, Any]] = field(default_factory=list)
-    """Fields of each call that OpenAI does not have, which go back with it."""
+    """Fields of each call outside of OpenAI's protocol, which the history contains."""
     response_id: str | None = None
     response_model: str | None = None
     written: bool = False
-    """The calls were read out of the text."""
+    """True if the calls were read from the text."""
     raw_text: str | None = None
-    """The text before calls or thoughts were taken out of it; None when none were."""
+    """Text before calls or thoughts were removed; None if the text was not changed."""
     refused_call: str = ""
-    """Why a call that is written in the text does not count."""
+    """Reason why a call in the text does not count."""
     _calls: list[_OpenCall] = field(default_factory=list)
     _at_index: dict[int, _OpenCall] = field(default_factory=dict)
     _block_open: bool = False
     _splitter: ThinkingSplitter = field(default_factory=ThinkingSplitter)
     _shown: int = 0
-    """Characters of the text that were returned: from what may be the mark of a call on, none until the end."""
+    """Number of characters of the text that were returned, at most up to a possible mark of a call."""
     _late: str = ""
 
     def add(self, chunk: Any) -> tuple[str, str]:
-        """Take one chunk in; returns the text and the reasoning it brought."""
+        """Add a chunk and return its text and reasoning."""
         self.usage = getattr(chunk, "usage", None) or self.usage
         self.response_id = self.response_id or getattr(chunk, "id", None)
         self.response_model = self.response_model or getattr(chunk, "model", None)
@@ -141,18 +141,18 @@ class Assembly:
         return self._visible(), reasoning
 
     def _visible(self, *, whole: bool = False) -> str:
-        """The text that came since, up to what is the mark of a call or, unless `whole`, may become one."""
+        """Return the new text up to the mark of a call or, unless `whole`, up to the beginning of a possible mark."""
         end = begin_of_mark(self.text, self._shown, whole=whole)
         visible = self.text[self._shown : end]
         self._shown = max(self._shown, end)
         return visible
 
     def late_text(self) -> str:
-        """The text that waited for the end of the reply and is no call; empty when it was one."""
+        """Return the text that was held back until the end of the reply, unless it was a call."""
         return "" if self.raw_text is not None else self._late
 
     def close(self) -> tuple[str, str]:
-        """Nothing more comes; returns the text and the reasoning that still waited, but for what may be a call."""
+        """Finish the reply. Return the remaining text and reasoning, except for a possible call."""
         text, reasoning = self._splitter.rest()
         self.text += text
         self.reasoning += reasoning
@@ -166,11 +166,11 @@ class Assembly:
 
     @property
     def has_calls(self) -> bool:
-        """Whether the reply has calls."""
+        """True if the reply has calls."""
         return bool(self._calls)
 
     def read_written_calls(self, tools: list[dict[str, Any]]) -> None:
-        """Take the calls of these tools out of the text, where they are surely meant as calls."""
+        """Extract calls of these tools from the text, if the text certainly means calls."""
         found = read_text_calls(self.text, tools)
         if not found.calls and not found.text:  # some models do not end their thinking before a call
             thought = read_text_calls(self.reasoning, tools)
@@ -187,26 +187,26 @@ class Assembly:
         ]
 
     def calls(self, taken: Iterable[str] = (), written: Callable[[str], str] = str) -> tuple[ToolCall, ...]:
-        """The calls, each with an id that is not `taken` and that no other call of this reply has.
+        """Return the calls with unique ids that are not in `taken`.
 
-        `written` puts an id of the server into the form in which it is sent.
+        `written` converts an id of the server to the form that is sent.
         """
         taken = set(taken)
         calls = []
         self.call_ids, self.extra = [], []
-        for call in [one for whole in self._calls for one in _separate(whole)]:
+        for call in [part for whole in self._calls for part in _separate(whole)]:
             identity = written(call.id) if call.id else ""
             identity = identity if identity and identity not in taken else uuid.uuid4().hex[:9]
             taken.add(identity)
             self.call_ids.append(call.id)
             self.extra.append(call.extra)
-            # Some servers leave something of their model's chat template around the name.
+            # Some servers leave parts of their model's chat template around the name.
             name = call.name.partition("<|")[0].strip().removeprefix("functions.")
             calls.append(ToolCall(identity, name, call.arguments))
         return tuple(calls)
 
     def add_whole_call(self, identity: str, name: str, arguments: str) -> None:
-        """Take in a call that does not come in pieces."""
+        """Add a complete call."""
         self._calls.append(_OpenCall(identity, name, arguments))
 
     def _add_call(self, delta: Any) -> None:
@@ -218,7 +218,7 @@ class Assembly:
             call = self._at_index[index] = _OpenCall()
             self._calls.append(call)
         call.id = call.id or delta.id or ""
-        # Some servers send the name in two pieces, some whole with every piece of the arguments.
+        # Some servers send the name in two pieces, others repeat the full name with every piece of the arguments.
         piece = function.name or ""
         call.name = piece if piece.startswith(call.name) else call.name + piece
         call.arguments += function.arguments or ""
@@ -234,9 +234,7 @@ class Assembly:
             self.thinking_blocks.append({"type": "thinking", "thinking": "", "signature": ""})
             self._block_open = True
         block = self.thinking_blocks[-1]
-        if not (
-            piece.get("signature") and block["thinking"]
-        ):  # a signature may come with the whole text again
+        if not (piece.get("signature") and block["thinking"]):  # a piece with a signature may repeat the text
             block["thinking"] += piece.get("thinking") or ""
         if piece.get("signature"):
             block["signature"] = piece["signature"]
@@ -244,7 +242,7 @@ class Assembly:
 
 
 def _is_another(call: _OpenCall, identity: str | None, name: str | None) -> bool:
-    """Whether a delta with this id and name begins a new call although its index is that of `call`.
+    """Return True if a delta with this id and name begins a new call although its index is that of `call`.
 
     Some servers give every call of a reply the index 0.
     """
@@ -254,7 +252,7 @@ def _is_another(call: _OpenCall, identity: str | None, name: str | None) -> bool
 
 
 def _separate(call: _OpenCall) -> list[_OpenCall]:
-    """The calls that a model wrote as one, with one JSON object of arguments after the other."""
+    """Split a call with several JSON objects as arguments, which the model meant as several calls."""
     found, rest = [], call.arguments.strip()
     while rest.startswith("{"):
         try:
@@ -267,7 +265,7 @@ def _separate(call: _OpenCall) -> list[_OpenCall]:
 
 
 def is_json(text: str) -> bool:
-    """Whether the text is whole JSON."""
+    """Return True if the text is complete JSON."""
     try:
         json.loads(text)
     except ValueError:

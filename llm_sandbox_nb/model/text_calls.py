@@ -1,16 +1,16 @@
-"""Read calls that a model has written as text: of any family, and only those that are surely meant as calls.
+"""Read calls that a model has written as text: of any family, and only text that is certainly meant as a call.
 
     reply = read_text_calls('<tool_call>{"name": "ls", "arguments": {"d": "."}}</tool_call>', tools)
     reply.calls  # (TextCall(name='ls', arguments={'d': '.'}),)
 
 A text may also show a call: in an example, a thought, a file, the output of a command. So a call counts only if
 
-1. it stands at the top level: outside of thoughts, fences, inline code, quotes, comments and results;
-2. it begins a line, or follows a whole sentence, and the words before it do not announce an example;
-3. it is whole, all names are tools that are offered, and the arguments fit their schemas;
-4. nothing but white space follows the last call.
+1. the call is at the top level: outside of thoughts, fences, inline code, quotes, comments and results;
+2. the call begins a line or follows a complete sentence, and the words before do not announce an example;
+3. the call is complete, all names are offered tools, and the arguments fit their schemas;
+4. only white space follows the last call.
 
-If one of several calls does not count, none does. JSON without a mark, or in a fence, counts only at the end of a
+If one of several calls does not count, no call counts. JSON without a mark, or in a fence, counts only at the end of a
 reply. The forms are in `text_formats.FORMATS`.
 """
 
@@ -27,7 +27,7 @@ from llm_sandbox_nb.model.channel_replies import read_channels
 from llm_sandbox_nb.model.text_formats import (
     END_TOKENS,
     FORMATS,
-    MOST_CALLS,
+    MAX_CALLS,
     Written,
     WrittenCalls,
     after_space,
@@ -39,7 +39,7 @@ from llm_sandbox_nb.model.text_formats import (
 from llm_sandbox_nb.model.text_places import (
     ANY_MARK,
     BY_GROUP,
-    LONGEST_MARK,
+    MAX_MARK_LENGTH,
     Fence,
     Lines,
     after,
@@ -51,7 +51,7 @@ from llm_sandbox_nb.model.text_places import (
 
 @dataclass(frozen=True)
 class TextCall:
-    """A call that was written as text."""
+    """Call that was written as text."""
 
     name: str
     arguments: dict[str, Any]
@@ -59,20 +59,20 @@ class TextCall:
 
 @dataclass(frozen=True)
 class TextReply:
-    """A reply without its calls and thoughts."""
+    """Reply without its calls and thoughts."""
 
     text: str
     reasoning: str
     calls: tuple[TextCall, ...]
     refused: str = ""
-    """Why a call that is written in the text does not count; empty when there is none, or all count."""
+    """Reason why a call in the text does not count; empty if there is no such call."""
 
 
 def read_text_calls(text: str, tools: Sequence[Mapping[str, Any]], bash_blocks: bool = False) -> TextReply:
-    """Read the calls of these tools out of the final text of a reply.
+    """Read the calls of these tools from the final text of a reply, in linear time for every text.
 
     `tools` are in OpenAI's form. With `bash_blocks`, a reply that ends with its only ```bash block calls
-    `execute_bash`. Takes time in proportion to the text, whatever is in it.
+    `execute_bash`.
     """
     offered = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
     text = text.lstrip("\ufeff")
@@ -85,8 +85,8 @@ def read_text_calls(text: str, tools: Sequence[Mapping[str, Any]], bash_blocks: 
         found = _find(body, offered, bash_blocks)
     if not found.calls:
         return TextReply(body.strip(), reasoning, (), found.refused)
-    if len(found.calls) >= MOST_CALLS:
-        return TextReply(body.strip(), reasoning, (), f"it has {MOST_CALLS} calls or more")
+    if len(found.calls) >= MAX_CALLS:
+        return TextReply(body.strip(), reasoning, (), f"it has {MAX_CALLS} calls or more")
     refused = found.refused or next(
         (problem for name, arguments in found.calls if (problem := _misfit(name, arguments, offered))), ""
     )
@@ -107,12 +107,12 @@ _THOUGHTS = {
     "<|START_THINKING|>": "<|END_THINKING|>",
 }
 _LONE_END = re.compile(r"</(?:seed:)?think>(?<!`</think>)(?<!`</seed:think>)(?!`)")
-_MOST_THOUGHTS = 1000
-"""After these, the rest of a reply is a thought too."""
+_MAX_THOUGHTS = 1000
+"""Number of thoughts after which the rest of a reply counts as a thought too."""
 
 
 def _without_thoughts(text: str) -> tuple[str, str]:
-    """The text, and the thoughts before it; a thought whose begin the chat template has written too."""
+    """Split a text and the thoughts before it, including a thought whose begin tag is in the chat template."""
     place, thoughts = 0, list[str]()
     while True:
         begun = after_space(text, place)
@@ -121,7 +121,7 @@ def _without_thoughts(text: str) -> tuple[str, str]:
             break
         begun += len(begin)
         closed = text.find(_THOUGHTS[begin], begun)
-        if closed < 0 or len(thoughts) == _MOST_THOUGHTS:
+        if closed < 0 or len(thoughts) == _MAX_THOUGHTS:
             thoughts.append(text[begun:].strip())
             return "", "\n\n".join(thoughts)
         thoughts.append(text[begun:closed].strip())
@@ -131,32 +131,32 @@ def _without_thoughts(text: str) -> tuple[str, str]:
     return text[place:], "\n\n".join(filter(None, thoughts))
 
 
-# --- calls with marks: where they stand ---
+# --- calls with marks: their places ---
 
-_MOST_FAILURES = 8
-"""Marks without a call after them, until the text is taken for one about calls. Each may cost one reading of it."""
+_MAX_FAILURES = 8
+"""Number of marks without a call after which the search ends: each may cost a pass over the text."""
 _OTHER_TURN = re.compile(
     r"<\|(?:im_start|start_header_id)\|>\s*+(?:user|system|tool|ipython)|<start_of_turn>user|\[INST\]|<\|user\|>"
 )
-"""The mark of a turn that is not the model's: it plays both sides."""
-_MOST_PLACES = 20_000
-"""Fences, comments, results and marks, until the text is taken for one about calls."""
+"""Pattern of a turn that is not the model's: the model also wrote the other side."""
+_MAX_PLACES = 20_000
+"""Number of fences, comments, results and marks after which the search ends."""
 
 
 @dataclass(frozen=True)
 class _Found:
     calls: WrittenCalls
     rest: str
-    """The text without the calls."""
+    """Text without the calls."""
     refused: str = ""
     broken: bool = False
-    """Whether a call with a mark has begun and is not whole."""
+    """True if a call with a mark is incomplete."""
 
 
 def _find(text: str, offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool) -> _Found:
-    """The calls at the end of a text, in the first form that the text has: with marks, fenced, bare."""
+    """Find the calls at the end of a text in the first matching form: with marks, fenced, or bare."""
     nothing = _Found([], text)
-    end = END_TOKENS.search(text, max(0, len(text) - 400)).start()  # type: ignore[union-attr] # matches nothing too
+    end = END_TOKENS.search(text, max(0, len(text) - 400)).start()  # type: ignore[union-attr] # matches an empty text too
     groups = tuple(
         name for name, format in BY_GROUP.items() if format.hint in text and re.search(format.mark, text)
     )
@@ -177,7 +177,7 @@ def _find(text: str, offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool
 
 
 def _places(text: str, places: re.Pattern[str]) -> tuple[list[Fence] | None, _Found]:
-    """The fences, and the calls with marks; no fences when there are so many that the text was not read to its end."""
+    """Find the fences, and the calls with marks. The fences are None if the search ended before the end of the text."""
     lines = Lines(text)
     fences: list[Fence] = []
     calls: WrittenCalls = []
@@ -186,7 +186,7 @@ def _places(text: str, places: re.Pattern[str]) -> tuple[list[Fence] | None, _Fo
     refused, broken, unpaired = "", False, set[str]()
     while match := places.search(text, place):
         count += 1
-        if failures == _MOST_FAILURES or count > _MOST_PLACES or len(calls) >= MOST_CALLS:
+        if failures == _MAX_FAILURES or count > _MAX_PLACES or len(calls) >= MAX_CALLS:
             break
         start, place = match.span()
         kind = match.lastgroup
@@ -233,12 +233,12 @@ _MARKS = tuple({mark for format in FORMATS for mark in format.begins})
 
 
 def begin_of_mark(text: str, place: int, *, whole: bool = False) -> int:
-    """Find a mark from `place` on, also a begun one unless `whole`; else the end of the text."""
+    """Return the place of the next mark or, unless `whole`, the beginning of a mark; otherwise the end of the text."""
     if mark := ANY_MARK.search(text, place):
         return mark.start()
     if whole:
         return len(text)
-    for start in range(max(place, len(text) - LONGEST_MARK), len(text)):
+    for start in range(max(place, len(text) - MAX_MARK_LENGTH), len(text)):
         if text[start] in "<[f" and any(mark.startswith(text[start:]) for mark in _MARKS):
             return start
     return len(text)
@@ -248,14 +248,14 @@ _BROKEN = re.compile(
     rf"\n[ \t]*+(?:{ANY_MARK.pattern})\s*+"
     r"(?:[{\[]|<function=|<arg_key>|<(?:steptml:)?invoke|<｜|<\||call:|\w{1,128}\s*+<arg_key>)"
 )
-"""A line that begins a call; a mark that is only named has something else after it."""
+"""Pattern of a line that begins a call, in contrast to a mark that is only mentioned."""
 _WHOLE_END = re.compile(
     r"</(?:\w+:)?tool_calls?>|<tool_call\|>|<\|tool_call_end\|>|<｜tool▁call▁end｜>|</[｜|‖]{1,2}DSML"
 )
 
 
 def _cut_call(left: str) -> bool:
-    """Whether what is left is the beginning of one more call, which the limit of tokens has cut."""
+    """Return True if the rest of the text is the beginning of another call, which the token limit has cut off."""
     match = ANY_MARK.match(left.lstrip()) or re.match(
         rf"<(?:\|tool_call_begin\||{'｜tool▁call▁begin｜'})>|<[｜|‖]{{1,2}}DSML", left.lstrip()
     )
@@ -271,7 +271,7 @@ _BASH_FENCES = frozenset({"bash", "sh", "shell"})
 def _fenced(
     text: str, fences: Sequence[Fence], offered: Mapping[str, Mapping[str, Any]], bash_blocks: bool
 ) -> _Found:
-    """Calls in the fence that ends a reply, and in those that stand directly before it."""
+    """Read the calls in the fence at the end of a reply, and in the fences directly before."""
     last = len(fences) - 1
     while last and not text[fences[last - 1].end : fences[last].start].strip():
         last -= 1
@@ -309,12 +309,12 @@ def _calls_in(fence: Fence) -> WrittenCalls:
 
 
 def _json_sequence(text: str, place: int, end: int) -> WrittenCalls | None:
-    """JSON calls one after the other, up to `end`; None when anything else is between them."""
+    """Read consecutive JSON calls up to `end`; None if there is other text between them."""
     calls: WrittenCalls = []
-    while (place := _BETWEEN.match(text, place).end()) < end:  # type: ignore[union-attr] # it matches nothing too
-        found = read_json_calls(text, place) if len(calls) < MOST_CALLS else None
+    while (place := _BETWEEN.match(text, place).end()) < end:  # type: ignore[union-attr] # matches an empty text too
+        found = read_json_calls(text, place) if len(calls) < MAX_CALLS else None
         if found is None:
-            return calls if len(calls) >= MOST_CALLS else None
+            return calls if len(calls) >= MAX_CALLS else None
         calls += found[0]
         place = found[1]
     return calls
@@ -325,20 +325,20 @@ _LINE_BRACKETS = tuple(f"\n{blanks}{bracket}" for blanks in ("", " ", "  ", "   
 
 
 def _brackets(text: str, begin: int, end: int) -> list[int]:
-    """The first places of brackets with which lines begin."""
+    """Return the places of the first brackets at the beginning of a line."""
     found: list[int] = []
     for mark in _LINE_BRACKETS:
         place = begin
-        for _ in range(_MOST_FAILURES):
+        for _ in range(_MAX_FAILURES):
             if (place := text.find(mark, place, end)) < 0:
                 break
             place += len(mark)
             found.append(place - 1)
-    return sorted(found)[:_MOST_FAILURES]
+    return sorted(found)[:_MAX_FAILURES]
 
 
 def _bare(text: str, fences: Sequence[Fence], end: int) -> _Found:
-    """JSON calls that end a text, or a list of Python calls that is all of it."""
+    """Read the JSON calls at the end of a text, or a list of Python calls that is the complete text."""
     last = fences[-1].end if fences else 0
     begin = len(text) - len(text.lstrip())
     if (
@@ -347,7 +347,7 @@ def _bare(text: str, fences: Sequence[Fence], end: int) -> _Found:
         and not text[listed[1] : end].strip()
     ):
         return _Found(listed[0], "")
-    # What spans all that follows begins at the first bracket in the first column from which all is JSON.
+    # The calls begin at the first bracket at the beginning of a line from which the rest of the text is JSON.
     for bracket in _brackets(text, last, end):
         if calls := _json_sequence(text, bracket, end):
             before = text[: text.rindex("\n", 0, bracket)]
@@ -357,7 +357,7 @@ def _bare(text: str, fences: Sequence[Fence], end: int) -> _Found:
 
 
 def _quoting(text: str) -> bool:
-    """Whether a comment, a result or code is open at the end of a text."""
+    """Return True if a comment, a result or code is open at the end of a text."""
     tags = re.findall(
         r"<(/?)(tool_response|tool_result|tool_output|observation|output|file|document|example|code|pre)\b",
         text,
@@ -367,7 +367,7 @@ def _quoting(text: str) -> bool:
 
 
 def _bash_tool(offered: Mapping[str, Mapping[str, Any]]) -> tuple[str, str] | None:
-    """The tool that a ```bash block calls, and its argument for the command."""
+    """Return the tool that a ```bash block calls, and its argument for the command."""
     for name in ("execute_bash", *offered):
         properties = offered.get(name, {}).get("properties", {})
         if "command" in properties and list(offered.get(name, {}).get("required", ["command"])) == [
@@ -386,7 +386,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:
-    """The types that a schema names, also those of its alternatives; empty when it names none."""
+    """Return the types in a schema and its alternatives; empty if there are no types."""
     named = schema.get("type", [])
     types = [named] if isinstance(named, str) else [name for name in named if isinstance(name, str)]
     for key in ("anyOf", "oneOf", "allOf"):
@@ -400,7 +400,7 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _typed(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with values of the types that the schema names, where they were written without quotes."""
+    """Convert arguments that were written without quotes to the types in the schema."""
     properties = schema.get("properties", {})
     return {key: _value(value, properties.get(key, {})) for key, value in arguments.items()}
 
@@ -440,7 +440,7 @@ def _is(value: Any, name: str) -> bool:
 
 
 def _misfit(name: str, arguments: Mapping[str, Any], offered: Mapping[str, Mapping[str, Any]]) -> str:
-    """Why a call does not fit the tools; else nothing. Values that the tool converts itself, such as "30", fit."""
+    """Return the reason why a call does not fit the tools, or an empty text. Values that tools convert ("30") fit."""
     if name not in offered:
         return f"there is no tool {json.dumps(name[:80])}"
     schema = offered[name]

@@ -1,7 +1,7 @@
-"""The forms in which models write calls as text: a table of marks, each with a reader, an example and a source.
+"""Forms in which models write calls as text: a table of marks, each with a reader, an example and a source.
 
-A new family is one row of `FORMATS`. A reader gets the text and the place of its mark. It returns the calls and the
-place after them, or None when the call is not whole. Every reader takes time in proportion to what it reads.
+A new family is a new row of `FORMATS`. A reader gets the text and the place of its mark. The result is the calls and
+the place after them, or None if the call is incomplete. Every reader works in linear time.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ Reader = Callable[[str, int], tuple[WrittenCalls, int] | None]
 
 
 class Written(str):
-    """A value that is written without quotes, so that only the schema tells a number from its digits."""
+    """Value that was written without quotes: only the schema decides between a number and text."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Format:
-    """One way to write calls."""
+    """Form of written calls."""
 
     families: str
     mark: str
-    """A regular expression for what a call begins with; it contains no group."""
+    """Regular expression without groups for the beginning of a call."""
     read: Reader
     example: str
-    """A call of the tool `ls` with the argument `d`."""
+    """Call of the tool `ls` with the argument `d`."""
     source: str
-    """Where the form is documented: a repository and a file in it, or the name of a package's fixtures."""
+    """Documentation of the form: a repository and a file, or the name of a package's fixtures."""
 
     @property
     def begins(self) -> tuple[str, ...]:
-        """The mark in full, for texts of which only its begin has come."""
+        """Complete marks as text, to recognize the beginning of a mark in a stream."""
         if "DSML" in self.mark:
             return tuple(
                 f"<{bar}DSML{bar}{end}"
@@ -51,23 +51,23 @@ class Format:
 
     @property
     def hint(self) -> str:
-        """What every text with the mark contains."""
+        """Text that is part of every such mark."""
         return next(
             (word for word in ("DSML", "functools") if word in self.mark), re.sub(r"\\(.)", r"\1", self.mark)
         )
 
 
-MOST_CALLS = 256
-"""Calls of one reply. A model that writes more of them repeats itself."""
-_MOST_VALUES = 1000
-"""Arguments of a call, and values in what is not JSON."""
-_MOST_OUTSIDE = 10_000
-"""Characters outside of strings in what is not JSON: Python's parser takes a second for some millions."""
-_DEEPEST = 60
+MAX_CALLS = 256
+"""Maximum number of calls in one reply: a model that writes more repeats itself."""
+_MAX_VALUES = 1000
+"""Maximum number of arguments of a call, and of values in text that is not JSON."""
+_MAX_LENGTH_OUTSIDE_STRINGS = 10_000
+"""Maximum characters outside of strings in text that is not JSON: Python's parser needs a second for millions."""
+_MAX_DEPTH = 60
 _DECODER = json.JSONDecoder(strict=False)
 _SPACE = re.compile(r"\s*+")
-# A string that does not end takes all of the rest, so that no place is looked at twice. The set of first characters
-# lets the search pass over all others quickly.
+# A string without an end matches the complete rest, so that each place is read only once. The set of first characters
+# makes the search fast.
 _TOKENS = re.compile(
     r"[\"'{}\[\]()](?:(?<=\")(?:[^\"\\]++|\\.)*+\"?|(?<=')(?:[^'\\]++|\\.)*+'?|(?<=[{}\[\]()]))", re.DOTALL
 )
@@ -76,16 +76,16 @@ END_TOKENS = re.compile(
     r"(?:\s|<\|im_end\|>|<\|eot_id\|>|<\|eom_id\|>|<\|end_of_text\|>|<\|endoftext\|>|</s>|<\|end\|>|<eos>|<end_of_turn>"
     r"|<turn\|>|<｜end▁of▁sentence｜>|<\|END_OF_TURN_TOKEN\|>|<\|observation\|>|<\|user\|>|\[e~\[|</tool_call>)*+\Z"
 )
-"""What may follow the last call of a reply."""
+"""Pattern of the text that may follow the last call of a reply."""
 
 
 def after_space(text: str, place: int) -> int:
-    """The place after white space."""
-    return _SPACE.match(text, place).end()  # type: ignore[union-attr] # it matches nothing too
+    """Return the place after white space."""
+    return _SPACE.match(text, place).end()  # type: ignore[union-attr] # matches an empty text too
 
 
 def _skip(text: str, place: int, *optional: str) -> int:
-    """The place after white space and after each of these marks, where they are there."""
+    """Return the place after white space and after each of these marks that is present."""
     place = after_space(text, place)
     for mark in optional:
         if text.startswith(mark, place):
@@ -94,7 +94,7 @@ def _skip(text: str, place: int, *optional: str) -> int:
 
 
 def read_value(text: str, place: int) -> tuple[Any, int] | None:
-    """A JSON value, else a value as Python writes it (`True`, single quotes); None when it is not whole."""
+    """Read a JSON value, or a value in Python's form (`True`, single quotes); None if the value is incomplete."""
     try:
         return _DECODER.raw_decode(text, place)
     except (ValueError, RecursionError):
@@ -105,26 +105,26 @@ def read_value(text: str, place: int) -> tuple[Any, int] | None:
 
 
 def _bracket_end(text: str, place: int) -> int | None:
-    """The place after the bracket that closes the one at `place`; None when there is none, or it is far away."""
+    """Return the place after the bracket that closes the bracket at `place`; None if it is missing or far away."""
     depth, before, outside = 0, place, 0
     for token in _TOKENS.finditer(text, place):
         begin, end = token.span()
         outside += begin - before + 1
         before = end
-        if outside > _MOST_OUTSIDE or (depth == 0 and begin != place):
+        if outside > _MAX_LENGTH_OUTSIDE_STRINGS or (depth == 0 and begin != place):
             return None
         depth += (text[begin] in "{[(") - (text[begin] in "}])")
         if depth <= 0:
             return end
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return None
     return None
 
 
 def _literal_value(source: str) -> Any:
-    """A value as Python writes it, if JSON has the like of it; else None."""
+    """Parse a value in Python's form; None if the value has no form in JSON."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # such as a backslash that begins nothing
+        with warnings.catch_warnings(action="ignore"):  # about invalid escapes, for example
             value = ast.literal_eval(source)
         json.dumps(value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -132,30 +132,28 @@ def _literal_value(source: str) -> Any:
     return value
 
 
-_NAMES, _ARGUMENTS = ("name", "tool_name", "tool", "function"), ("arguments", "parameters")
-_BESIDE = frozenset({"type", "id", "tool_call_id", *_NAMES, *_ARGUMENTS})
+_NAME_KEYS, _ARGUMENT_KEYS = ("name", "tool_name", "tool", "function"), ("arguments", "parameters")
+_CALL_KEYS = frozenset({"type", "id", "tool_call_id", *_NAME_KEYS, *_ARGUMENT_KEYS})
 
 
 def named_call(value: Any) -> tuple[str, dict[str, Any]] | None:
-    """The call that a JSON object means; None for any other value."""
+    """Return the call that a JSON object means; None for any other value."""
     if not isinstance(value, dict):
         return None
     if isinstance(value.get("function"), dict) and set(value) <= {"type", "id", "function", "index"}:
         value = value["function"]
-    name = next((value[key] for key in _NAMES if isinstance(value.get(key), str)), None)
-    if name is None or not set(value) <= _BESIDE:
+    name = next((value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)), None)
+    if name is None or not set(value) <= _CALL_KEYS:
         return None
-    arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {}) or {}
-    if isinstance(
-        arguments, str
-    ):  # some write the arguments as JSON within a string, as the protocol has them
+    arguments: Any = next((value[key] for key in _ARGUMENT_KEYS if key in value), {}) or {}
+    if isinstance(arguments, str):  # as in OpenAI's protocol: JSON within a string
         decoded = read_value(arguments, after_space(arguments, 0))
         arguments = decoded[0] if decoded and not arguments[decoded[1] :].strip() else arguments
     return (name.removeprefix("functions."), arguments) if isinstance(arguments, dict) else None
 
 
 def read_json_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:
-    """One JSON object, or a list of them, each of which is a call."""
+    """Read a JSON object that is a call, or a list of such objects."""
     place = after_space(text, place)
     found = read_value(text, place) if text.startswith(("{", "["), place) else None
     if found is None:
@@ -166,7 +164,7 @@ def read_json_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def _json_between(begin: str, *ends: str) -> Reader:
-    """A reader of JSON calls between marks; one of `ends` must follow, unless there are no `ends`."""
+    """Make a reader of JSON calls between marks; one of `ends` must follow, unless there are no `ends`."""
 
     def read(text: str, place: int) -> tuple[WrittenCalls, int] | None:
         found = read_json_calls(text, _skip(text, place, begin, "<|plugin|>"))
@@ -184,7 +182,7 @@ def _json_between(begin: str, *ends: str) -> Reader:
 
 _XML_NAME = re.compile(rf"<function=\s*[\"']?({_NAME})[\"']?\s*>")
 _XML_KEY = re.compile(r"\s*+<parameter=\s*+[\"']?([^>\n\"']{1,200}+)[\"']?\s*+>")
-# A value also ends before the next one, or before the end of the function, where its own end is missing.
+# If the end of a value is missing, the value ends before the next value, or before the end of the function.
 _XML_END = re.compile(
     r"<(?:/parameter>(?=\s*+(?:<parameter=|</function>|</?(?:seed:)?tool_call>|\Z))"
     r"|(?<=\n<)(?=parameter=[^>\n]{1,200}>\n)|(?=/function>\s*+(?:</?(?:seed:)?tool_call>|<function=|\Z)))"
@@ -194,14 +192,14 @@ _XML_END = re.compile(
 def _tagged_values(
     text: str, place: int, key: re.Pattern[str], end: re.Pattern[str]
 ) -> tuple[list[tuple[re.Match[str], str]], int] | None:
-    """Values between marks, each with its key, and the place after them; None when one has no end, or they are many.
+    """Read values between marks with their keys, and the place after them; None for a missing end, or too many values.
 
-    A mark for the end that is one of something else is only looked at: the pattern then matches its begin alone.
+    If the end mark belongs to another element, the pattern matches only the beginning of the mark, which is not read.
     """
     found: list[tuple[re.Match[str], str]] = []
     while begun := key.match(text, place):
         closed = end.search(text, begun.end())
-        if closed is None or len(found) == _MOST_VALUES:
+        if closed is None or len(found) == _MAX_VALUES:
             return None
         found.append((begun, text[begun.end() : closed.start()]))
         place = closed.end() if closed[0].endswith(">") else closed.start()
@@ -213,7 +211,7 @@ def _function_xml(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     found = _tagged_values(text, name.end(), _XML_KEY, _XML_END) if name else None
     if name is None or found is None:
         return None
-    # The newline before an empty value is the one that would end it.
+    # An empty value has a single newline, which is both its first and its last one.
     arguments = {
         key[1].strip(): Written(value.removeprefix("\n").removesuffix("\n")) for key, value in found[0]
     }
@@ -222,7 +220,7 @@ def _function_xml(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def _bare_function(text: str, place: int) -> tuple[WrittenCalls, int] | None:
-    """A call without the mark before it; the mark after it is there, or the text ends."""
+    """Read a call without the mark before; the mark after the call follows, or the end of the text."""
     found = _function_xml(text, place)
     if found is None:
         return None
@@ -256,9 +254,7 @@ def _tool_call(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     elif text.startswith("<function=", place):
         found = _function_xml(text, place)
         while (
-            found
-            and len(found[0]) < MOST_CALLS
-            and text.startswith("<function=", after_space(text, found[1]))
+            found and len(found[0]) < MAX_CALLS and text.startswith("<function=", after_space(text, found[1]))
         ):
             more = _function_xml(text, after_space(text, found[1]))
             found = (found[0] + more[0], more[1]) if more else None
@@ -271,13 +267,13 @@ def _tool_call(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def _wrapped(begin: str, end: str, inner: Reader) -> Reader:
-    """A reader of one or more calls, which `inner` reads, between marks."""
+    """Make a reader of one or more calls between marks; `inner` reads a call."""
 
     def read(text: str, place: int) -> tuple[WrittenCalls, int] | None:
         place, calls = after_space(text, place + len(begin)), WrittenCalls()
         while not text.startswith(end, place):
             found = inner(text, place)
-            if found is None or len(calls) >= MOST_CALLS:
+            if found is None or len(calls) >= MAX_CALLS:
                 return None
             calls += found[0]
             place = after_space(text, found[1])
@@ -306,7 +302,7 @@ _DEEPSEEK_CALL = re.compile(
 def _deepseek(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     end, calls = "<｜tool▁calls▁end｜>", WrittenCalls()
     place = _skip(text, place, "<｜tool▁calls▁begin｜>")
-    while len(calls) < MOST_CALLS and (call := _DEEPSEEK_CALL.match(text, place)):
+    while len(calls) < MAX_CALLS and (call := _DEEPSEEK_CALL.match(text, place)):
         found = read_value(text, call.end())
         if found is None or not isinstance(found[0], dict):
             return _whole(calls, place)
@@ -319,11 +315,11 @@ def _deepseek(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def _whole(calls: WrittenCalls, place: int) -> tuple[WrittenCalls, int] | None:
-    """The calls before one that is cut; its rest is text, and decides with what follows."""
+    """Return the calls before an incomplete call; the rest of the text decides about them."""
     return (calls, place) if calls else None
 
 
-# DSML: the bars are U+FF5C; through some servers they come as ASCII bars, doubled, or as U+2016.
+# DSML: the bars are U+FF5C; some servers change them to ASCII bars, double bars, or U+2016.
 _BAR = r"(?:[｜|‖]{1,2})"
 _DSML = rf"{_BAR}DSML{_BAR} ?"
 _DSML_BLOCK = re.compile(rf"<{_DSML}(function_calls|tool_calls|calls)>")
@@ -339,7 +335,7 @@ def _dsml(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     if block is None:
         return None
     calls, place = WrittenCalls(), block.end()
-    while len(calls) < MOST_CALLS and (invoke := _DSML_INVOKE.match(text, place)):
+    while len(calls) < MAX_CALLS and (invoke := _DSML_INVOKE.match(text, place)):
         arguments: dict[str, Any] = {}
         inside = invoke.end()
         if not invoke[2]:
@@ -377,11 +373,11 @@ def _invoke(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 def _step(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     begin, sep, end = "<｜tool_call_begin｜>", "function<｜tool_sep｜>", "<｜tool_call_end｜>"
 
-    def one(text: str, place: int) -> tuple[WrittenCalls, int] | None:
+    def read_call(text: str, place: int) -> tuple[WrittenCalls, int] | None:
         found = _invoke(text, _skip(text, place, begin, sep))
         return (found[0], _skip(text, found[1], end)) if found else None
 
-    return _wrapped("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", one)(text, place)
+    return _wrapped("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", read_call)(text, place)
 
 
 # --- Kimi K2 ---
@@ -394,9 +390,9 @@ _KIMI_CALL = re.compile(
 def _kimi(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     calls, end = WrittenCalls(), "<|tool_calls_section_end|>"
     place += len("<|tool_calls_section_begin|>")
-    while len(calls) < MOST_CALLS:
+    while len(calls) < MAX_CALLS:
         begin = text.find("<|tool_call_begin|>", place)
-        done = text.find(end, place, len(text) if begin < 0 else begin)  # noise may stand before both
+        done = text.find(end, place, len(text) if begin < 0 else begin)  # other text may be before both
         if done >= 0:
             return calls, done + len(end)
         if begin < 0:
@@ -421,14 +417,14 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
 class _GemmaArguments:
-    """Objects with bare keys, and strings between marks: `{d:<|"|>.<|"|>,n:[1,true]}`."""
+    """Parser of objects with bare keys, and strings between marks: `{d:<|"|>.<|"|>,n:[1,true]}`."""
 
     def __init__(self, text: str, place: int, quote: str) -> None:
         self.text, self.place, self.quote = text, place, quote
         self.values = 0
 
     def object(self, depth: int = 0) -> dict[str, Any]:
-        """The rest of an object after its brace. Raises ValueError when it is not whole."""
+        """Parse the rest of an object after its brace. Raise ValueError if the object is incomplete."""
         found: dict[str, Any] = {}
         while True:
             self.place = after_space(self.text, self.place)
@@ -446,7 +442,7 @@ class _GemmaArguments:
 
     def _value(self, depth: int) -> Any:
         self.values += 1
-        if depth > _DEEPEST or self.values > _MOST_VALUES:
+        if depth > _MAX_DEPTH or self.values > _MAX_VALUES:
             raise ValueError("too deep, or too many")
         self.place = after_space(self.text, self.place)
         if self.text.startswith(self.quote, self.place):
@@ -518,7 +514,7 @@ def _gemma(begin: str, quote: str, end: str) -> Reader:
 
 
 def read_python_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:
-    """`[ls(d='.'), ls(d='..')]`: keywords only, with literals as values."""
+    """Read a list of Python calls with literal keyword arguments, such as `[ls(d='.'), ls(d='..')]`."""
     place = after_space(text, place)
     end = _bracket_end(text, place) if text.startswith("[", place) else None
     calls = [] if end is None else python_calls(text[place:end])
@@ -526,14 +522,14 @@ def read_python_calls(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def python_calls(source: str) -> WrittenCalls:
-    """The calls of a list expression, or of one call; empty when it is anything else."""
+    """Return the calls of a list expression, or of a single call; empty for any other source."""
     outside = before = 0
     for token in _TOKENS.finditer(source):
         outside += token.start() - before + 1
         before = token.end()
-        if outside > _MOST_OUTSIDE:
+        if outside > _MAX_LENGTH_OUTSIDE_STRINGS:
             return []
-    if outside + len(source) - before > _MOST_OUTSIDE:
+    if outside + len(source) - before > _MAX_LENGTH_OUTSIDE_STRINGS:
         return []
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -582,11 +578,11 @@ def _python_between(begin: str, end: str) -> Reader:
 def _python_tag(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     place += len("<|python_tag|>")
     calls: WrittenCalls = []
-    while len(calls) < MOST_CALLS and (found := read_json_calls(text, place)):
+    while len(calls) < MAX_CALLS and (found := read_json_calls(text, place)):
         calls += found[0]
         place = found[1]
         separator = after_space(text, place)
-        if not text.startswith(";", separator):  # several are separated so
+        if not text.startswith(";", separator):  # the separator of several calls
             return calls, place
         place = separator + 1
     return (calls, place) if calls else read_python_calls(text, place)

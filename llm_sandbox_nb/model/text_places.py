@@ -1,6 +1,6 @@
-"""Code, quotes and results in a reply: where a call that is written as text is only shown.
+"""Code, quotes and results in a reply: places where a call written as text is only an illustration.
 
-The text begins with a line end, and is read from its begin to its end.
+The text begins with a line end, and is read from the beginning to the end.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import NamedTuple
 
 from llm_sandbox_nb.model.text_formats import FORMATS, Format
 
-LONGEST_MARK = 32
+MAX_MARK_LENGTH = 32
 
 
 def _any_of(alternatives: Iterable[tuple[str, str]]) -> re.Pattern[str]:
-    """A pattern of regular expressions that are given as their first character and the rest.
+    """Make a pattern of regular expressions, each given as its first character and the rest.
 
-    Those with one first character are put together, so that the search passes over all others quickly, and over many
-    `<` in a row.
+    Alternatives with the same first character are grouped, so that the search is fast, even for many `<` in a row.
     """
     rests: dict[str, list[str]] = {}
     for first, rest in alternatives:
@@ -30,21 +29,21 @@ def _any_of(alternatives: Iterable[tuple[str, str]]) -> re.Pattern[str]:
 
 
 def _split_mark(form: Format) -> tuple[str, str]:
-    """The first character of a mark, and the regular expression of its rest."""
+    """Split a mark into its first character and the regular expression of the rest."""
     return form.hint[0] if form.mark[0] == "\\" else form.mark[0], form.mark.removeprefix("\\")[1:]
 
 
 ANY_MARK = _any_of(map(_split_mark, FORMATS))
 BY_GROUP = {f"f{number}": form for number, form in enumerate(FORMATS)}
-_RESULTS = (
+_SHOWN_TAGS = (
     "tool_(?:response|result|output)", "observation", "results?", "output", "stdout", "file", "document", "example",
     "code", "pre", "quote", "blockquote", "function_results?",
 )  # fmt: skip
-"""Tags whose content a model shows."""
+"""Tags whose content a model only shows."""
 
 
 def _at_line_start(mark: str) -> str:
-    """A regular expression that matches after a mark with which a line begins; the text begins with a line end."""
+    """Make a regular expression that matches after a mark at the beginning of a line."""
     return "(?:" + "|".join(f"(?<=\\n{blanks}{mark})" for blanks in ("", " ", "  ", "   ")) + ")"
 
 
@@ -53,7 +52,7 @@ _CODE = (
     ("`", "``(?P<run>`*+)"),
     ("~", f"~~{_at_line_start('~~~')}(?P<tildes>~*+[^\\n`]*+(?=\\n|\\Z))"),
     ("<", "!(?P<comment>--)"),
-    *(("<", rf"[{tag[0]}{tag[0].upper()}](?i:{tag[1:]})(?:\s[^<>\n]{{0,200}}+)?>") for tag in _RESULTS),
+    *(("<", rf"[{tag[0]}{tag[0].upper()}](?i:{tag[1:]})(?:\s[^<>\n]{{0,200}}+)?>") for tag in _SHOWN_TAGS),
 )
 _CLOSING = {
     mark: re.compile(rf"({mark * 3}{_at_line_start(mark * 3)}{mark}*+)[ \t]*+(?=\n|\Z)") for mark in "`~"
@@ -62,19 +61,19 @@ _CLOSING = {
 
 @functools.lru_cache(maxsize=64)
 def places_of(groups: tuple[str, ...]) -> re.Pattern[str]:
-    """What matters for where a call stands: fences, comments, results, and the marks of these forms."""
+    """Make the pattern of all places that matter for calls: fences, comments, results, and the marks of these forms."""
     marks = [(name, *_split_mark(BY_GROUP[name])) for name in groups]
     return _any_of([*_CODE, *((first, _named(name, rest)) for name, first, rest in marks)])
 
 
 def _named(group: str, rest: str) -> str:
-    """A regular expression as a group, which begins after its first character where that is a plain one."""
-    plain = re.match(r"\w|\\\W|", rest)[0]  # type: ignore[index] # it matches nothing too
+    """Put a regular expression into a named group, which begins after a first plain character, if there is one."""
+    plain = re.match(r"\w|\\\W|", rest)[0]  # type: ignore[index] # matches an empty text too
     return f"{plain}(?P<{group}>{rest[len(plain) :]})"
 
 
-class Fence(NamedTuple):  # a text may have thousands
-    """A block of code with its fences; without content when it is not closed."""
+class Fence(NamedTuple):  # a fast class: a text may have thousands
+    """Code block with its fences; without content if the block is not closed."""
 
     start: int
     end: int
@@ -82,34 +81,34 @@ class Fence(NamedTuple):  # a text may have thousands
     content: str
 
 
-_MOST_RUNS = 10_000
+_MAX_BACKTICK_RUNS = 10_000
 _TICKS = re.compile(r"`++")
 _CODE_LINE = re.compile(r" {4}| {0,3}[\t>]")
 
 
 class Lines:
-    """Indented code, quotes and inline code: whether places, which are asked for in order, stand in them."""
+    """Search for places in indented code, quotes and inline code. Places must be given in ascending order."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._asked = 0
         self._quoted = False
-        """Whether the line of the newest place is code or a quote."""
+        """True if the line of the newest place is code or a quote."""
         self._begin = 0
-        """Where inline code of its paragraph may begin."""
+        """First possible place of inline code in the current paragraph."""
         self._end = 0
-        """The end of the paragraph whose backticks are known."""
+        """End of the paragraph whose backticks are known."""
         self._runs: list[int] = []
-        """Where its runs of backticks are."""
+        """Places of the runs of backticks in this paragraph."""
         self._same: dict[int, list[int]] = {}
-        """The same by their length."""
+        """Places of the runs by length."""
         self._next = 0
-        """The first of them that may begin code at the place."""
+        """Index of the first run that may begin code at the newest place."""
 
     def end_of_code(self, place: int, floor: int) -> int:
-        """The end of the code or quote in which a place stands; 0 when it stands in neither.
+        """Return the end of the code or quote that contains a place; 0 if there is none.
 
-        `floor` is the end of what was read before.
+        `floor` is the end of the text that was read before.
         """
         text, known = self._text, max(self._asked, floor)
         if (line := text.rfind("\n", known, place)) >= 0:
@@ -125,13 +124,13 @@ class Lines:
             if self._text.find("`", self._begin, place) < 0:
                 return 0
             self._read_runs(place)
-        if len(self._runs) > _MOST_RUNS:
+        if len(self._runs) > _MAX_BACKTICK_RUNS:
             return self._end
         while self._next < len(self._runs) and (run := self._runs[self._next]) < place:
-            length = _TICKS.match(self._text, run).end() - run  # type: ignore[union-attr] # backticks are there
+            length = _TICKS.match(self._text, run).end() - run  # type: ignore[union-attr] # a run is at this place
             same = self._same[length]
             following = bisect.bisect_right(same, run)
-            if run < self._begin or following == len(same):  # a run that no other ends is text
+            if run < self._begin or following == len(same):  # a run without a matching end is text
                 self._next += 1
                 continue
             if (end := same[following] + length) > place:
@@ -140,17 +139,18 @@ class Lines:
         return 0
 
     def _read_runs(self, place: int) -> None:
-        """Find the backticks of the paragraph: code does not reach beyond an empty line."""
+        """Find the backticks of the paragraph: inline code cannot contain an empty line."""
         end = self._text.find("\n\n", place)
         self._end = len(self._text) if end < 0 else end
         self._runs, self._same, self._next = [], {}, 0
-        for run in itertools.islice(_TICKS.finditer(self._text, self._begin, self._end), _MOST_RUNS + 1):
+        runs = _TICKS.finditer(self._text, self._begin, self._end)
+        for run in itertools.islice(runs, _MAX_BACKTICK_RUNS + 1):
             self._runs.append(run.start())
             self._same.setdefault(len(run[0]), []).append(run.start())
 
 
 def read_fence(text: str, opening: re.Match[str]) -> Fence:
-    """The block that begins with this match of `places_of`."""
+    """Read the code block that begins with a match of `places_of`."""
     line, (start, end) = opening[0], opening.span()
     mark = line[0]
     info = line.lstrip(mark)
@@ -165,12 +165,14 @@ def read_fence(text: str, opening: re.Match[str]) -> Fence:
 
 
 def after_run(text: str, run: re.Match[str]) -> int:
-    """The place after the next run of as many backticks; 0 when there is none."""
-    same = re.compile(f"(?<!`){run[0]}(?!`)").search(text, run.end()) if len(run[0]) < LONGEST_MARK else None
+    """Return the place after the next run of the same number of backticks; 0 if there is none."""
+    if len(run[0]) >= MAX_MARK_LENGTH:
+        return 0
+    same = re.compile(f"(?<!`){run[0]}(?!`)").search(text, run.end())
     return same.end() if same else 0
 
 
 def after(text: str, end: str, place: int) -> int:
-    """The place after the next `end`; the end of the text when there is none."""
+    """Return the place after the next `end`, or the end of the text."""
     found = text.find(end, place)
     return len(text) if found < 0 else found + len(end)

@@ -1,1 +1,1 @@
-"""What a person decides about a run: pause, step, breakpoints, approvals, changed settings."""
+"""Decisions of a person about a run: pause, step, breakpoints, approvals, changed settings."""

@@ -1,7 +1,7 @@
 """Breakpoints: short expressions over a proposed call, or over its result.
 
-They look like Python and are not run as Python: an expression is parsed once, checked against a short list of
-allowed parts, and evaluated here. What a model wrote can make it true or false, and nothing else.
+Breakpoints look like Python but are not executed by Python: an expression is parsed once, checked against a short
+list of allowed parts, and evaluated here. So the text of a model can only make an expression true or false.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from llm_sandbox_nb.formatting import shorten
 Place = Literal["call", "observation"]
 
 AFTER = ("exit_code", "observation", "changed", "error", "timed_out", "duration")
-"""Names that have a value only after the call: expressions with one of them are evaluated then."""
+"""Names with a value only after the call: an expression with such a name is evaluated after the call."""
 NAMES = ("tool", "step", "cost", "tokens", *ARGUMENTS, *AFTER)
-_LONGEST = 2_000
-_MOST_PARTS = 200
+_MAX_LENGTH = 2_000
+_MAX_PARTS = 200
 
 
 class BreakpointError(LLMSandboxError, ValueError):
-    """An expression is not a valid breakpoint. The message is one sentence."""
+    """Error for an invalid breakpoint. The message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A proposed call (`at` is `call`), or one with its result (`at` is `observation`).
+    """Proposed call (`at` is `call`), or call with its result (`at` is `observation`).
 
-    The functions of `break_when` get it.
+    The argument of `break_when` functions.
     """
 
     at: Place
@@ -42,9 +42,9 @@ class Moment:
     tool: str
     call_id: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Empty when what the model wrote cannot be parsed."""
+    """Empty if the model's text cannot be parsed."""
     cost: float | None = None
-    """US dollars so far; None when the price is not known."""
+    """US dollars so far; None if the price is not known."""
     tokens: int = 0
     """Tokens billed so far."""
     observation: str | None = None
@@ -57,7 +57,7 @@ class Moment:
     """Paths of the files that the call changed."""
 
     def __getattr__(self, name: str) -> Any:
-        """An argument of the call by its name, such as `command` or `path`; None when the call has no such argument."""
+        """Return an argument of the call by name, such as `command` or `path`; None if the call lacks the argument."""
         if name in ARGUMENTS:
             return self.arguments.get(name)
         raise AttributeError(
@@ -72,22 +72,22 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Is: lambda left, right: left is right, ast.IsNot: lambda left, right: left is not right,
 }  # fmt: skip
 _METHODS: dict[str, int] = {"startswith": 1, "endswith": 1, "lower": 0, "strip": 0}
-"""Methods of texts and how many arguments each takes."""
+"""Methods of texts, with their numbers of arguments."""
 
 
 class Breakpoint:
-    """One expression, such as `tool == 'execute_bash' and 'rm ' in command`."""
+    """Expression such as `tool == 'execute_bash' and 'rm ' in command`."""
 
     def __init__(self, text: str) -> None:
-        """Raises BreakpointError when it is invalid."""
+        """Parse an expression. Raise BreakpointError if the expression is invalid."""
         self.text = text.strip()
         self._tree = _parsed(self.text)
         names = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)} - {"len"}
         self.at: Place = "observation" if names & set(AFTER) else "call"
-        """When it is evaluated."""
+        """Moment of the evaluation: before the call, or after."""
 
     def met(self, moment: Moment) -> bool:
-        """Whether it is true. A comparison of values that cannot be compared is false."""
+        """Return True if the expression is true now. A comparison of values that cannot be compared is false."""
         return moment.at == self.at and bool(_value(self._tree, moment))
 
     def __repr__(self) -> str:
@@ -96,9 +96,9 @@ class Breakpoint:
 
 def _parsed(text: str) -> ast.expr:
     if not text:
-        raise BreakpointError("The breakpoint is empty: write one like \"tool == 'submit'\".")
-    if len(text) > _LONGEST:
-        raise BreakpointError(f"The breakpoint is too long: it may have {_LONGEST} characters.")
+        raise BreakpointError("The breakpoint is empty: write an expression such as \"tool == 'submit'\".")
+    if len(text) > _MAX_LENGTH:
+        raise BreakpointError(f"The breakpoint is too long: it may have {_MAX_LENGTH} characters.")
     try:
         tree = ast.parse(text, mode="eval").body
         parts = list(ast.walk(tree))
@@ -108,7 +108,7 @@ def _parsed(text: str) -> ast.expr:
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise BreakpointError(f"The breakpoint {shorten(text, 120)!r} cannot be read.") from error
-    if len(parts) > _MOST_PARTS:
+    if len(parts) > _MAX_PARTS:
         raise BreakpointError(f"The breakpoint {shorten(text, 120)!r} has too many parts.")
     _check(tree)
     return tree
@@ -130,15 +130,15 @@ def _check(node: ast.expr) -> None:
         case ast.Name(id=name):
             _check_name(name)
             parts = []
-        case ast.Call(func=ast.Name(id="len"), args=[one], keywords=[]):
-            parts = [one]
+        case ast.Call(func=ast.Name(id="len"), args=[argument], keywords=[]):
+            parts = [argument]
         case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args, keywords=[]) if _METHODS.get(
             method
         ) == len(args):
             parts = [owner, *args]
         case _:
             raise BreakpointError(
-                f"{shorten(ast.unparse(node), 120)!r} cannot stand in a breakpoint: it may hold names, texts, numbers, "
+                f"{shorten(ast.unparse(node), 120)!r} is not allowed in a breakpoint: use names, texts, numbers, "
                 "comparisons, in, and, or, not, len() and .startswith(), .endswith(), .lower(), .strip()."
             )
     for part in parts:
@@ -150,16 +150,16 @@ def _check_name(name: str) -> None:
         near = difflib.get_close_matches(name, NAMES, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise BreakpointError(
-            f"A breakpoint has no name {name[:80]!r}: {hint}It has {', '.join(NAMES)}; texts stand in quotes."
+            f"A breakpoint has no name {name[:80]!r}: {hint}It has {', '.join(NAMES)}; put texts in quotes."
         )
 
 
 def _value(node: ast.expr, moment: Moment) -> Any:
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
-            return all(_value(one, moment) for one in values)
+            return all(_value(operand, moment) for operand in values)
         case ast.BoolOp(values=values):
-            return any(_value(one, moment) for one in values)
+            return any(_value(operand, moment) for operand in values)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return not _value(operand, moment)
         case ast.UnaryOp(operand=operand):
@@ -168,16 +168,16 @@ def _value(node: ast.expr, moment: Moment) -> Any:
         case ast.Compare():
             return _compared(node, moment)
         case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-            return [_value(one, moment) for one in parts]
+            return [_value(part, moment) for part in parts]
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name):
             return getattr(moment, name)
-        case ast.Call(func=ast.Name(), args=[one]):
-            value = _value(one, moment)
+        case ast.Call(func=ast.Name(), args=[argument]):
+            value = _value(argument, moment)
             return len(value) if isinstance(value, str | list | tuple) else None
         case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args):
-            return _method(_value(owner, moment), method, [_value(one, moment) for one in args])
+            return _method(_value(owner, moment), method, [_value(argument, moment) for argument in args])
     raise AssertionError(ast.dump(node))
 
 
@@ -195,9 +195,9 @@ def _compared(node: ast.Compare, moment: Moment) -> bool:
 
 
 def _method(owner: Any, method: str, arguments: list[Any]) -> Any:
-    """The method of a text; of several texts, whether it is true for any."""
+    """Call a method of a text; of several texts, return True if the result is true for any of them."""
     if isinstance(owner, list | tuple):
-        return any(_method(one, method, arguments) for one in owner)
-    if not isinstance(owner, str) or not all(isinstance(one, str) for one in arguments):
+        return any(_method(item, method, arguments) for item in owner)
+    if not isinstance(owner, str) or not all(isinstance(argument, str) for argument in arguments):
         return None
     return getattr(owner, method)(*arguments)

@@ -1,7 +1,7 @@
-"""Dangers of a command, by rules: a warning for the person who approves it, and no protection.
+"""Dangers of a command, found by rules: a warning for the person who approves the command, not a protection.
 
 The rules and their words are those of the card (`labextension/src/view/danger.ts`); a test compares the two. The
-command is hostile input: a rule that does not match says nothing about it.
+command is hostile input: if no rule matches, the command can still be dangerous.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ LOOKED_AT = 20_000
 
 @dataclass(frozen=True)
 class Rule:
-    """A pattern without a repetition within a repetition: hostile text must not keep the program busy."""
+    """Pattern without nested repetitions, so that hostile text cannot make matching slow."""
 
     pattern: str
     text: str
     outside: bool = False
-    """Whether it reaches beyond the sandbox, where no rewind undoes it."""
+    """True if the effect is outside of the sandbox, where a rewind cannot undo it."""
     any_case: bool = False
 
 
@@ -62,15 +62,20 @@ RULES = (
     Rule(r"\b(?:shutdown|reboot|poweroff|halt)\b(?=\s|$)", "It ends the sandbox."),
     Rule(r":\(\)\s{0,5}\{[^}\n]{0,40}\}\s{0,5};\s{0,5}:", "It starts programs without end."),
 )
-"""All but `>`, which is dangerous only over a file that exists."""
+"""All rules except for `>`, which is dangerous only if the file exists."""
 REDIRECTED = r"""(?:^|[^>&\d<=-])(>\|?[ \t]{0,20}(["']?)([^\s"'<>|;&()]{1,300})\2)"""
 TOO_LONG = "It is long: only its beginning was checked."
 
 
 def dangers_of(command: str, exists: Callable[[str], bool]) -> tuple[list[str], bool]:
-    """A sentence for each kind of damage that a command may do, in order; and whether one is outside of the sandbox.
+    """Find possible damage by a command.
 
-    `exists` says whether the record knows a file of that path, which `>` would overwrite.
+    Args:
+        command: shell command.
+        exists: returns True if the record knows a file with this path, which `>` would overwrite.
+
+    Returns:
+        A sentence for each kind of damage, in order; and True if some damage is outside of the sandbox.
     """
     text = command[:LOOKED_AT]
     found: list[tuple[int, str]] = []
@@ -85,4 +90,4 @@ def dangers_of(command: str, exists: Callable[[str], bool]) -> tuple[list[str], 
             found.append((match.start(1), f"It overwrites {match[3]}."))
     if len(command) > LOOKED_AT:
         found.append((LOOKED_AT, TOO_LONG))
-    return list(dict.fromkeys(said for _, said in sorted(found, key=lambda one: one[0]))), outside
+    return list(dict.fromkeys(sentence for _, sentence in sorted(found, key=lambda pair: pair[0]))), outside

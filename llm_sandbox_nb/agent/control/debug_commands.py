@@ -1,4 +1,4 @@
-"""Debug commands: decisions as a person writes them at a prompt, one in each line."""
+"""Debug commands: decisions that a person writes at a prompt, one per line."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _SHORT = {
     "skip": "deny",
 }
 _ANSWERS = {"y": "continue", "yes": "continue", "n": "deny", "no": "deny"}
-"""Further words where a call waits for an answer; elsewhere a person may write them to the model."""
+"""Further words while a call waits for an answer; at other times they can be a message to the model."""
 COMMANDS = ("continue", "step", "edit", "deny", "all", "observe", "say", "change", "stop", "help")
 _LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 
 
 def execute_debug_command(control: RunControl, line: str, *, source: str) -> str:
-    """Execute the decision in a line. Returns what to show the person: a problem or the help; "" when it is done."""
+    """Execute the decision in a line. Return text for the person: a problem or the help; empty after success."""
     command, rest = _split(line)
     if command == "help":
         return HELP
@@ -69,7 +69,7 @@ def _split(line: str) -> tuple[str, str]:
 def _parse(command: str, rest: str, toolbox: Toolbox) -> dc.ControlDecision:
     if rest and command in ("continue", "step", "stop", "all"):
         raise ControlError(
-            f"{command} takes nothing more; to tell the model something, write say TEXT first."
+            f"{command} has no arguments; to send a message to the model, write say TEXT first."
         )
     match command:
         case "continue":
@@ -101,8 +101,12 @@ def _parse_edit(rest: str, toolbox: Toolbox) -> dc.EditDecision:
             raise ControlError(f"These arguments are not JSON ({error}): nothing was changed.") from error
     values = _pairs(rest, "edit command='ls -l'")
     tool = values.pop("tool", None)
-    properties = [item for one in toolbox.values() for item in one.properties(DEFAULT_TIMEOUT).items()]
-    texts = {name for name, schema in properties if schema.get("type") == "string"}
+    texts = {
+        name
+        for known_tool in toolbox.values()
+        for name, schema in known_tool.properties(DEFAULT_TIMEOUT).items()
+        if schema.get("type") == "string"
+    }
     changes = {name: value if name in texts else _number_or_text(value) for name, value in values.items()}
     return dc.EditDecision(changes=changes, tool=tool)
 
@@ -133,7 +137,7 @@ def _pairs(rest: str, example: str) -> dict[str, str]:
 
 
 def _number_or_text(text: str) -> Any:
-    """A number, null, true, false or a list in JSON; otherwise the text."""
+    """Parse a number, null, true, false or a list in JSON; return any other text unchanged."""
     try:
         return json.loads(text)
     except ValueError:
@@ -141,7 +145,7 @@ def _number_or_text(text: str) -> Any:
 
 
 def can_answer(stdin: TextIO | None) -> bool:
-    """Whether a person may answer there: it is open, and not the empty device that batch jobs get."""
+    """Return True if a person may answer: the stream is open, and not the null device that batch jobs get."""
     if stdin is None or stdin.closed:
         return False
     try:
@@ -151,14 +155,14 @@ def can_answer(stdin: TextIO | None) -> bool:
 
 
 class Prompt:
-    """One pause, and the lines that a person writes until it is over.
+    """Prompt for one pause, until the person has decided.
 
     >>> while prompt.open:
     ...     print(prompt.answer(input(prompt.text)))
     """
 
     def __init__(self, control: RunControl, *, source: str, trajectory: Trajectory | None = None) -> None:
-        """`trajectory` is that of the run, where the question shall say where a call would run."""
+        """`trajectory` is needed only for a question that names the place where a call would run."""
         self._control = control
         self._trajectory = trajectory
         self._source = source
@@ -168,19 +172,19 @@ class Prompt:
 
     @property
     def open(self) -> bool:
-        """Whether the run still waits at this pause."""
+        """True while the run waits at this pause."""
         if self._decided or self._control.stopped:
             return False
         return self._control.held is self._held if self._held else self._control.pausing
 
     @property
     def text(self) -> str:
-        """What a person reads first: where the run is paused."""
+        """Text that a person reads first: the place and reason of the pause."""
         return question(self._held, self._trajectory)
 
     @property
     def hint(self) -> str:
-        """The commands that are possible."""
+        """List of the possible commands."""
         of_call = "" if self._held is None else "deny, edit, " if self._held.at == "call" else "observe, "
         if self._paused:
             return (
@@ -194,7 +198,7 @@ class Prompt:
         return f"({enter}, continue, {of_call}say, change, stop, help): "
 
     def answer(self, line: str) -> str:
-        """Execute the decision in a line; returns what to show then."""
+        """Execute the decision in a line and return the text to show then."""
         enter = "continue" if self._paused else "step" if self._control.stepping else "help"
         line = line.strip() or enter
         if self._held is not None and self._held.at == "call" and not self._paused:

@@ -1,4 +1,4 @@
-"""A held call, and a checked decision about it."""
+"""Held calls, and checked decisions about them."""
 
 from __future__ import annotations
 
@@ -17,34 +17,33 @@ from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.trajectory import events as ev
 
 DENIED = "A person denied this call."
-"""What the model reads of a call that was denied without a reason."""
+"""Observation of a call that was denied without a reason."""
 _NOTE_LENGTH = 2_000
 
 
 @dataclass(frozen=True)
 class Held:
-    """A call that waits for a decision: before it is executed, or before the model sees its observation."""
+    """Call that waits for a decision: before the execution, or before the model sees the observation."""
 
     step: int
     call_id: str
     at: Place
     reason: Reason
     text: str
-    """Why, as a text for people; empty where the reason says all."""
+    """Details of the reason for people; may be empty."""
     tool: str
     arguments: Mapping[str, Any]
-    """As proposed; empty when they cannot be parsed."""
+    """Proposed arguments; empty if they cannot be parsed."""
     raw_arguments: str = ""
-    """What the model wrote."""
+    """Arguments as the model wrote them."""
     observation: str | None = None
-    """What the model would read."""
+    """Observation that the model would read."""
     toolbox: Toolbox = TOOLS
-    """What the call can be changed to."""
+    """Tools to which the call can be changed."""
     hosts: tuple[str, ...] = ()
-    """What the list of allowed hosts has refused to the call."""
+    """Hosts of refused connections of the call, as HOST:PORT."""
 
     def event(self) -> ev.CallHeld:
-        """The event that records it."""
         return ev.CallHeld(
             step=self.step,
             call_id=self.call_id,
@@ -57,25 +56,25 @@ class Held:
 
 @dataclass
 class Decision:
-    """What a person decided. `hold` is the held call that it releases."""
+    """Decision of a person. `hold` is the held call that the decision releases."""
 
     action: Literal["pause", "resume", "step", "say", "stop", "edit", "skip", "observe", "change"]
     source: str
     text: str | None = None
-    """What the model reads."""
+    """Text for the model."""
     call: ToolCall | None = None
-    """What is executed instead."""
+    """Call to execute instead of the held call."""
     arguments: dict[str, Any] = field(default_factory=dict)
     change: Change | None = None
     hold: Held | None = None
 
     @property
     def releases(self) -> bool:
-        """Whether it releases a held call."""
+        """True if the decision releases a held call."""
         return self.action in ("resume", "step", "edit", "skip", "observe")
 
     def event(self, held: Held) -> ev.CallDecided:
-        """The event that records it; a replaced observation has one of its own."""
+        """Return the event of the decision, except for `observe`, whose event the loop makes."""
         event = ev.CallDecided(step=held.step, call_id=held.call_id, action="run", source=self.source)
         if self.action == "edit" and self.call is not None:
             event.action, event.tool, event.arguments = "edit", self.call.name, self.arguments
@@ -92,7 +91,7 @@ Release = Callable[[Decision], ev.CallDecided]
 def edited(
     held: Held, arguments: Mapping[str, Any] | None, changes: Mapping[str, Any], tool: str | None, source: str
 ) -> Decision:
-    """Another call instead of the held one. Raises ControlError when the tool does not accept it."""
+    """Make the decision to execute an edited call. Raise ControlError if the tool does not accept the arguments."""
     if held.at != "call":
         raise ControlError("This call was executed already: its observation can be changed, not the call.")
     tool, known = edited_call(held.toolbox, held.tool, held.arguments, arguments, changes, tool)
@@ -108,10 +107,10 @@ def edited_call(
     changes: Mapping[str, Any],
     tool: str | None,
 ) -> tuple[str, dict[str, Any]]:
-    """A tool and its arguments: `arguments`, or those that were proposed for it, with `changes`.
+    """Return a tool and its arguments: `arguments`, or the proposed ones if the tool is the same, with `changes`.
 
     Raises:
-        ControlError: the tool does not accept them.
+        ControlError: if the tool does not accept these arguments.
     """
     base = proposed if arguments is None and tool in (None, proposed_tool) else arguments
     base, tool = {} if base is None else base, tool or proposed_tool
@@ -124,36 +123,36 @@ def edited_call(
     except (ArgumentsError, TypeError, ValueError) as error:
         raise ControlError(f"The call cannot be changed to that: {str(error).rstrip('.')}.") from error
     if unknown := [name for name in changed if name not in known and changed[name] is not None]:
-        raise ControlError(f"The call cannot be changed to that: {tool} takes no {unknown[0][:80]!r}.")
+        raise ControlError(f"The call cannot be changed to that: {tool} has no argument {unknown[0][:80]!r}.")
     return tool, known
 
 
 def denied(held: Held, reason: str | None, source: str) -> Decision:
-    """The held call is not executed."""
+    """Make the decision not to execute the held call. Raise ControlError if the call was executed already."""
     if held.at != "call":
         raise ControlError("This call was executed already: its observation can be changed, not the call.")
     return Decision("skip", source, text=str(ev.clean_text(given_text(reason or ""))).strip() or DENIED)
 
 
 def shown(held: Held, text: str, source: str) -> Decision:
-    """The model reads another observation."""
+    """Make the decision to show another observation. Raise ControlError if that is not possible."""
     if held.at != "observation":
         raise ControlError("This call was not executed yet: deny it to show the model a text in its place.")
     text = str(ev.clean_text(given_text(text)))
     if not text.strip():
-        raise ControlError("There is nothing to show the model: give some text.")
+        raise ControlError("The observation is empty. Type a text for the model.")
     return Decision("observe", source, text=text)
 
 
 def given_text(text: object) -> str:
-    """What the model is to read. Raises ControlError when it is no text."""
+    """Return a text for the model. Raise ControlError if the value is not a string."""
     if not isinstance(text, str):
-        raise ControlError(f"The model reads text, and {text!r:.80} is none.")
+        raise ControlError(f"The model reads text: give a string, not {text!r:.80}.")
     return text
 
 
 def edited_note(tool: str, arguments: Mapping[str, Any]) -> str:
-    """The note above the observation of a call that a person changed."""
+    """Return the note above the observation of a call that a person changed."""
     text = json.dumps(dict(arguments), ensure_ascii=False)
     text = text if len(text) <= _NOTE_LENGTH else text[:_NOTE_LENGTH] + "..."
     return f"[A person changed this call before it was executed. What was executed: {tool} {text}]"

@@ -1,4 +1,4 @@
-"""What a run does at a pause: it calls the caller's function, or follows a fixed answer."""
+"""Handling of a pause: a call of the caller's function, or a fixed answer."""
 
 from __future__ import annotations
 
@@ -12,35 +12,41 @@ from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.daemon_threads import in_daemon_thread
 
 OnPause = str | Callable[[Any], Any]
-"""`"stop"`, `"continue"`, or a function that gets the `Run` and decides, or returns a command: see `debug_commands`.
+"""`"stop"`, `"continue"`, or a function of the `Run` that decides, or returns a command: see `debug_commands`.
 
-It is called at each pause. A coroutine function is awaited. Any other function is called in its own thread, so that
-it may wait for a person. When it decides nothing, the run waits for a decision through its control.
+The function is called at each pause. A coroutine function is awaited. Any other function is called in its own thread,
+so that the function may wait for a person. Without a decision, the run waits for a decision through its control.
 """
 _FIXED = ("stop", "continue")
 
 
 class ControlledRun(Protocol):
-    """A run that `on_pause` decides about."""
+    """Run for which `on_pause` decides."""
 
     @property
     def control(self) -> RunControl:
-        """The controls of the run."""
+        """Controls of the run."""
         ...
 
 
 def checked_on_pause(on_pause: OnPause | None) -> OnPause | None:
-    """Raises InputError when it is invalid."""
+    """Return a valid `on_pause`; raise InputError for any other value."""
     if on_pause is None or callable(on_pause) or on_pause in _FIXED:
         return on_pause
     raise InputError(f"on_pause is a function, 'stop' or 'continue', not {on_pause!r:.80}.")
 
 
 def pause_handler(run: ControlledRun, on_pause: OnPause) -> Callable[[], Awaitable[None]]:
-    """The function that a run awaits at a pause."""
+    """Return the function that a run awaits at a pause."""
 
     async def ask() -> None:
-        answer = on_pause if isinstance(on_pause, str) else await _answer(on_pause, run)
+        answer: Any = on_pause
+        if inspect.iscoroutinefunction(on_pause):
+            answer = await on_pause(run)
+        elif callable(on_pause):
+            answer = await in_daemon_thread(on_pause, run, name="on-pause")
+            if inspect.isawaitable(answer):
+                answer = await answer
         if isinstance(answer, str):
             problem = execute_debug_command(run.control, answer, source="on_pause")
             if problem:
@@ -52,10 +58,3 @@ def pause_handler(run: ControlledRun, on_pause: OnPause) -> Callable[[], Awaitab
             )
 
     return ask
-
-
-async def _answer(function: Callable[[Any], Any], run: ControlledRun) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(run)
-    answer = await in_daemon_thread(function, run, name="on-pause")
-    return await answer if inspect.isawaitable(answer) else answer

@@ -1,4 +1,4 @@
-"""Where a run pauses at a call: before it is executed, and before the model sees its observation."""
+"""Pauses of a run at a call: before the execution, and before the model sees the observation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ReplaceObservation = Callable[[Decision], ev.CallDecided]
 
 @dataclass(frozen=True)
 class PausePoints:
-    """Pauses at calls where a rule says so or a person asked for it, and waits for the decision."""
+    """Pauses at calls, by rules or on request of a person, until a decision arrives."""
 
     control: RunControl
     rules: PauseRules
@@ -31,15 +31,19 @@ class PausePoints:
     meter: Meter
 
     async def before_call(self, call: ToolCall) -> Decision | None:
-        """The decision about a call that is not executed yet; None when the run does not pause there."""
+        """Return the decision about a call before the execution; None if the run does not pause at the call."""
         return await self._pause(call, {"at": "call"}, None)
 
     async def after_call(
         self, call: ToolCall, result: ev.CallFinished, footer: str, replace: ReplaceObservation
     ) -> None:
-        """Pause, where there is a reason to, before the model sees a result. `footer` below it is not shown.
+        """Pause before the model sees a result, if there is a reason for a pause.
 
-        `replace` changes the observation in the conversation, at once when the decision arrives.
+        Args:
+            call: the executed call.
+            result: result of the call.
+            footer: end of the observation that the person does not see.
+            replace: changes the observation in the conversation as soon as the decision arrives.
         """
         facts = {
             "at": "observation",
@@ -69,7 +73,10 @@ class PausePoints:
         await self.control.settled()
         refused, self.control.refused = self.control.refused, []
         hosts = tuple(dict.fromkeys(refused)) if moment.at == "observation" else ()
-        reason = await self._reason(moment, readable) or self._refusal(hosts)
+        reason = await self._reason(moment, readable)
+        if reason is None and hosts and self.rules.approve != "auto":
+            # A person who approves calls also decides about refused hosts.
+            reason = "approval", f"The list of allowed hosts has refused {', '.join(hosts[:10])}."
         if reason is None:
             return None
         held = Held(
@@ -93,14 +100,8 @@ class PausePoints:
             return "pause", ""
         return ("step", "") if self.control.stepping else None
 
-    def _refusal(self, hosts: tuple[str, ...]) -> tuple[Reason, str] | None:
-        """A person who approves calls is also asked about hosts that the list has refused."""
-        if not hosts or self.rules.approve == "auto":
-            return None
-        return "approval", f"The list of allowed hosts has refused {', '.join(hosts[:10])}."
-
     def _read(self, call: ToolCall) -> tuple[dict[str, Any], bool]:
-        """The arguments of a call as far as they can be read, and whether the tool accepts them."""
+        """Parse the arguments of a call as far as possible; the second value is True if the tool accepts them."""
         try:
             arguments = parse_arguments(call.arguments)
         except ArgumentsError:

@@ -1,4 +1,4 @@
-"""When a run pauses automatically: at every call, at breakpoints, at calls that a person must approve."""
+"""Rules for automatic pauses of a run: at every call, at breakpoints, at calls that a person must approve."""
 
 from __future__ import annotations
 
@@ -13,52 +13,51 @@ from llm_sandbox_nb.daemon_threads import in_daemon_thread
 from llm_sandbox_nb.errors import LLMSandboxError
 
 Approve = Literal["ask", "edits", "auto"]
-"""`ask`: every call waits for approval. `edits`: only commands do, not the editor and submit. `auto`: none does."""
+"""`ask`: every call waits for approval. `edits`: only commands wait, not editor and submit. `auto`: no call waits."""
 Reason = Literal["step", "breakpoint", "approval", "pause"]
 Predicate = Callable[[Moment], Any]
-"""Whether to pause. May be a coroutine function; any other function is called in its own thread."""
+"""Function that returns a true value for a pause. Functions that are not coroutines are called in their own thread."""
 
 
 class PauseRulesError(LLMSandboxError, ValueError):
-    """The pause rules are invalid. The message is one sentence."""
+    """Error for invalid pause rules. The message is one sentence."""
 
 
 @dataclass
 class PauseRules:
-    """The pause rules of one run. They can change during the run."""
+    """Pause rules of a run, which can change during the run."""
 
     step: bool = False
-    """Whether the run begins step by step."""
+    """True for a run that begins step by step."""
     breakpoints: tuple[Breakpoint, ...] = ()
     predicates: tuple[Predicate, ...] = ()
     approve: Approve = "auto"
 
     @property
     def needs_person(self) -> bool:
-        """Whether the run is sure to pause."""
+        """True if the run will certainly pause."""
         return self.step or self.approve != "auto"
 
     @property
     def any(self) -> bool:
-        """Whether the run may pause."""
+        """True if the run may pause automatically."""
         return self.needs_person or bool(self.breakpoints or self.predicates)
 
     def as_json(self) -> dict[str, Any]:
-        """The rules as the record of the run has them; empty when it never pauses automatically."""
-        names = [getattr(one, "__name__", repr(one)) for one in self.predicates]
+        """Return the rules for the record of the run; empty if the run never pauses automatically."""
         rules = {
             "step": self.step,
-            "breakpoints": [one.text for one in self.breakpoints],
-            "break_when": names,
+            "breakpoints": [breakpoint.text for breakpoint in self.breakpoints],
+            "break_when": [getattr(function, "__name__", repr(function)) for function in self.predicates],
             "approve": self.approve,
         }
         return rules if self.any else {}
 
     async def why(self, moment: Moment, readable: bool = True) -> tuple[Reason, str] | None:
-        """Why the run pauses at this moment, if it does. `readable`: its arguments are valid."""
-        for one in self.breakpoints:
-            if one.met(moment):
-                return "breakpoint", one.text
+        """Return the reason for a pause at this moment, or None. `readable` is True if the arguments are valid."""
+        for breakpoint in self.breakpoints:
+            if breakpoint.met(moment):
+                return "breakpoint", breakpoint.text
         for predicate in self.predicates:
             if text := await _call_predicate(predicate, moment):
                 return "breakpoint", text
@@ -69,7 +68,7 @@ class PauseRules:
 
 
 async def _call_predicate(predicate: Predicate, moment: Moment) -> str:
-    """Why to pause; "" when the function says no. A function that fails pauses too: no call slips through."""
+    """Return the reason for a pause, or an empty text. A failing function causes a pause: no call may be missed."""
     name = getattr(predicate, "__name__", "the function")
     try:
         if inspect.iscoroutinefunction(predicate):
@@ -84,7 +83,7 @@ async def _call_predicate(predicate: Predicate, moment: Moment) -> str:
 
 
 def approval(value: object) -> Approve:
-    """Raises PauseRulesError when it is not a way to approve."""
+    """Return a valid value of `approve`; raise PauseRulesError for any other value."""
     for known in get_args(Approve):
         if value == known:
             word: Approve = known
@@ -98,14 +97,14 @@ def pause_rules(
     break_when: Predicate | Iterable[Predicate] = (),
     approve: str = "auto",
 ) -> PauseRules:
-    """The rules from a caller's arguments.
+    """Make the rules from a caller's arguments.
 
     Raises:
-        BreakpointError, PauseRulesError: one of them is invalid.
+        BreakpointError, PauseRulesError: if an argument is invalid.
     """
     texts = [breakpoints] if isinstance(breakpoints, str) else list(breakpoints)
     functions = (break_when,) if callable(break_when) else tuple(break_when)
-    for one in functions:
-        if not callable(one):
-            raise PauseRulesError(f"break_when takes functions, not {one!r:.80}.")
+    for function in functions:
+        if not callable(function):
+            raise PauseRulesError(f"break_when is a function or several functions, not {function!r:.80}.")
     return PauseRules(bool(step), tuple(map(Breakpoint, texts)), functions, approval(approve))

@@ -1,4 +1,4 @@
-"""The question at a pause, in the words of the card: what would happen, what it may destroy, and why the run waits."""
+"""Question at a pause, in the words of the card: the call, its dangers, and the reason of the pause."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PLACES = {"docker": "Docker", "bubblewrap": "bubblewrap"}
 
 
 def question(held: Held | None, trajectory: Trajectory | None = None) -> str:
-    """What a person decides at a pause, in a few lines; empty where no call waits.
+    """Format the question for a person at a pause; empty if no call waits.
 
-    `trajectory` is the run's: without it, the question does not say where the call would run.
+    `trajectory` is needed only to name the place where the call would run.
     """
     if held is None:
         return ""
@@ -33,14 +33,14 @@ def question(held: Held | None, trajectory: Trajectory | None = None) -> str:
         return f"{title}\n{why}\nWhat the model will read:\n{held.observation}".replace("\n\n", "\n", 1)
     command = call_view(held.tool).command
     text = held.arguments.get(command) if command else None
-    said, outside = (
+    dangers, outside = (
         dangers_of(text, lambda path: _is_known(path, trajectory)) if isinstance(text, str) else ([], False)
     )
     title = "Submit?" if ends_run(held.tool) else f"Run this {'command' if command else 'call'}?"
     if call_view(held.tool).headline:
         title = "Make this edit?"
     lines = [
-        " ".join(filter(None, (title, *said, _place(trajectory, outside)))),
+        " ".join(filter(None, (title, *dangers, _place(trajectory, outside)))),
         f"Step {held.step}. {why}".strip(),
     ]
     if isinstance(text, str) and set(held.arguments) == {command}:
@@ -56,7 +56,7 @@ def question(held: Held | None, trajectory: Trajectory | None = None) -> str:
 
 
 def _place(trajectory: Trajectory | None, outside: bool) -> str:
-    """Where the call would run, and whether a rewind undoes what it does there."""
+    """Name the place where the call would run, and the effect of a rewind."""
     if trajectory is None or trajectory.sandbox is None:
         return ""
     protection = trajectory.sandbox.protection
@@ -79,11 +79,11 @@ def _place(trajectory: Trajectory | None, outside: bool) -> str:
 
 
 def _is_known(path: str, trajectory: Trajectory | None) -> bool:
-    """Whether the run was given a file of that path, or a call has made or changed it."""
+    """Return True if `path` is an input file of the run, or a file that a call has written."""
     if trajectory is None:
         return False
-    name = f"/{path.removeprefix('./').lstrip('/')}"
-    inputs = [one for one in (trajectory.start.inputs if trajectory.start else ()) if isinstance(one, str)]
+    end = f"/{path.removeprefix('./').lstrip('/')}"
+    inputs = [name for name in (trajectory.start.inputs if trajectory.start else ()) if isinstance(name, str)]
     changes = (change for step in trajectory.steps for call in step.calls for change in call.changes)
     known = [*inputs, *trajectory.artifacts, *(change.path for change in changes if change.kind != "deleted")]
-    return any(f"/{one}".endswith(name) for one in known)
+    return any(f"/{name}".endswith(end) for name in known)

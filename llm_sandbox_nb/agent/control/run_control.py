@@ -1,6 +1,6 @@
-"""What a person decides during a run: pause, resume, step, change a call, say something, rewind, stop.
+"""Decisions of a person during a run: pause, resume, step, change a call, send a message, rewind, stop.
 
-A decision may come from any thread. It takes effect in the run's event loop, where it is recorded as an event
+Decisions may be made in any thread. They take effect in the run's event loop, where they are recorded as events
 before anything else. A pause does not suspend a running command or a reply: the run pauses before its next request,
 call or observation. A stop and a rewind interrupt both. The time limit does not count the time of a pause.
 """
@@ -26,13 +26,13 @@ from llm_sandbox_nb.trajectory import events as ev
 
 Emit = Callable[[ev.Event], None]
 PauseCallback = Callable[[], Awaitable[object]]
-"""Awaited when the run pauses, and cancelled when it continues."""
+"""Function awaited when the run pauses, and cancelled when the run continues."""
 T = TypeVar("T")
 Move = Callable[[Recorder, Sandbox], Awaitable[T]]
-"""Rewinds a run: its record and its sandbox."""
+"""Function that rewinds a run: its record and its sandbox."""
 
-_OVER = "The run is over, so there is nothing to control any more."
-_ENDED_MEANWHILE = "The run has ended meanwhile: ask again."
+_RUN_OVER = "The run is over, so there is nothing to control any more."
+_RUN_ENDED_MEANWHILE = "The run has ended meanwhile: ask again."
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class _PendingRewind:
 
 
 class RunControl:
-    """The controls of one run. Give it to `solve(control=...)`, or take them from the `Run`.
+    """Controls of one run, for `solve(control=...)` or from `Run.control`.
 
-    What is decided before the run begins takes effect at its first step. `clock` counts the seconds of a pause.
+    Decisions made before the run begins take effect at its first step. `clock` counts the seconds of a pause.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -66,41 +66,41 @@ class RunControl:
         self._texts: list[str] = []
         self._over = False
         self._waiting: Held | None = None
-        """The held call without a decision; for all threads."""
+        """Held call without a decision; `_lock` guards it."""
         self._hold: tuple[Held, asyncio.Future[Decision], Release] | None = None
         self.refused: list[str] = []
-        """What the list of allowed hosts has refused to the call that is executed, as HOST:PORT."""
+        """Hosts of refused connections of the current call, as HOST:PORT."""
         self.on_pause: PauseCallback | None = None
         self.stepping = False
-        """Whether the run pauses at the next call or observation."""
+        """True if the run pauses at the next call or observation."""
         self.stopped = False
-        """Whether a person has stopped the run."""
+        """True once a person has stopped the run."""
 
     def pause(self, *, source: str = "python") -> None:
-        """Pause before the next request, call or observation. Raises ControlError when the run is over."""
+        """Pause before the next request, call or observation. Raise ControlError if the run is over."""
         self._decide(Decision("pause", source))
 
     def resume(self, *, call_id: str | None = None, source: str = "python") -> None:
-        """Continue to the next breakpoint or call to approve. Raises ControlError when the run is over."""
+        """Continue to the next breakpoint or call to approve. Raise ControlError if the run is over."""
         self._decide(Decision("resume", source), call_id)
 
     def step(self, *, call_id: str | None = None, source: str = "python") -> None:
-        """Continue to the next call or observation. Raises ControlError when the run is over."""
+        """Continue to the next call or observation. Raise ControlError if the run is over."""
         self._decide(Decision("step", source), call_id)
 
     def say(self, text: str, *, source: str = "python") -> None:
-        """Tell the model something; it reads it with the results of its newest calls.
+        """Send a message to the model, which reads the message with the results of its newest calls.
 
         Raises:
-            ControlError: there is no text, or the run is over.
+            ControlError: if the text is empty, or the run is over.
         """
         text = str(ev.clean_text(given_text(text))).strip()
         if not text:
-            raise ControlError("There is nothing to say: give some text.")
+            raise ControlError("The message is empty. Type a message for the model.")
         self._decide(Decision("say", source, text=text))
 
     def stop(self, *, source: str = "python") -> None:
-        """End the run as `interrupted`; a running command is killed. Raises ControlError when it is over."""
+        """End the run as `interrupted`; a running command is killed. Raise ControlError if the run is over."""
         self._decide(Decision("stop", source))
 
     def edit(
@@ -112,12 +112,12 @@ class RunControl:
         source: str = "python",
         **changes: Any,
     ) -> None:
-        """Execute this instead of the held call, and continue as before: in steps, or not.
+        """Execute an edited call instead of the held call, and continue as before: in steps, or not.
 
-        `arguments` replaces all proposed arguments. `changes` changes single ones.
+        `arguments` replaces all proposed arguments. `changes` changes single arguments.
 
         Raises:
-            ControlError: no call is held, or the tool does not accept these arguments; nothing was decided.
+            ControlError: if no call is held, or the tool does not accept these arguments; nothing was decided.
         """
         self.edit_call(arguments, changes, tool=tool, call_id=call_id, source=source)
 
@@ -130,14 +130,14 @@ class RunControl:
         call_id: str | None,
         source: str,
     ) -> None:
-        """As `edit`, with `changes` of any names."""
+        """Edit like `edit`, with the changed arguments as a mapping."""
         self._decide(lambda held: edited(held, arguments, changes, tool, source), call_id)
 
     def deny(self, reason: str | None = None, *, call_id: str | None = None, source: str = "python") -> None:
-        """Do not execute the held call; the model reads `reason` in place of a result, and the run continues as before.
+        """Skip the held call; the model reads `reason` in place of a result, and the run continues as before.
 
         Raises:
-            ControlError: no call is held.
+            ControlError: if no call is held.
         """
         self._decide(lambda held: denied(held, reason, source), call_id)
 
@@ -145,7 +145,7 @@ class RunControl:
         """Show the model `text` instead of the held observation, and continue as before.
 
         Raises:
-            ControlError: no observation is held, or there is no text.
+            ControlError: if no observation is held, or the text is empty.
         """
         self._decide(lambda held: shown(held, text, source), call_id)
 
@@ -161,65 +161,62 @@ class RunControl:
         allow_once: Iterable[str] | None = None,
         source: str = "python",
     ) -> None:
-        """Use this model, these settings, limits, breakpoints and approvals from now on, and allow further hosts.
+        """Change the model, settings, limits, breakpoints or approvals from now on, or allow further hosts.
 
-        What is not named stays. `breakpoints` replaces all breakpoints. `allow` adds hosts to the list of a sandbox
-        with the network `"allow"`; `allow_once` lets one connection through to each.
+        Arguments that are None change nothing. `breakpoints` replaces all breakpoints. `allow` adds hosts to the list
+        of a sandbox with the network `"allow"`; `allow_once` lets one connection through to each host.
 
         Raises:
-            ControlError: a value is invalid, or the run has not begun or is over; nothing changed.
+            ControlError: if a value is invalid, or the run has not begun or is over; nothing changed.
         """
-        if self._over or self._changer is None:
-            raise ControlError(
-                _OVER if self._over else "The run has not begun: give these to it when it does."
-            )
+        if self._over:
+            raise ControlError(_RUN_OVER)
+        if self._changer is None:
+            raise ControlError("The run has not begun: give these options to the run itself.")
         change = self._changer.checked(model, settings, limits, breakpoints, approve, allow, allow_once)
         self._decide(Decision("change", source, change=change))
 
     @property
     def paused(self) -> bool:
-        """Whether the run pauses or is about to."""
+        """True if the run pauses or is about to pause."""
         return not self._running.is_set() or self._waiting is not None
 
     @property
     def held(self) -> Held | None:
-        """The call or observation that waits for a decision; None while none does."""
+        """Call or observation that waits for a decision, or None."""
         return self._waiting
 
     @property
     def used(self) -> bool:
-        """Whether it has a run already."""
+        """True if these controls already have a run."""
         return self._over or self._loop is not None
 
     def _decide(self, decision: Decision | Callable[[Held], Decision], call_id: str | None = None) -> None:
-        """Pass a decision to the run's event loop. From here on, the call that it is about waits no more."""
+        """Pass a decision to the run's event loop. The held call does not wait any more from here on."""
         with self._lock:
             if self._over:
-                raise ControlError(_OVER)
+                raise ControlError(_RUN_OVER)
             held = self._waiting
             if call_id is not None and (held is None or held.call_id != call_id):
                 raise ControlError("This call does not wait any more: it was decided already.")
             if callable(decision):
                 if held is None:
-                    raise ControlError("No call waits for a decision: the run is not paused at one.")
+                    raise ControlError("No call waits for a decision: the run is not paused at a call.")
                 decision = decision(held)
             if decision.releases and held is not None:
                 decision.hold, self._waiting = held, None
-            self._pass_on(decision)
-
-    def _pass_on(self, decision: Decision) -> None:
-        if self._loop is None:
-            self._early.append(decision)
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._apply, decision)
-        except RuntimeError as error:
-            raise ControlError("The run's event loop has ended, and the run with it.") from error
+            if self._loop is None:
+                self._early.append(decision)
+                return
+            try:
+                self._loop.call_soon_threadsafe(self._apply, decision)
+            except RuntimeError as error:
+                raise ControlError("The run's event loop has ended, and the run with it.") from error
 
     # --- for the session, in its event loop ---
 
     def begin(self, emit: Emit, changer: Changer | None = None) -> None:
-        """The run begins: `emit` records an event, `changer` changes its settings."""
+        """Begin the run: `emit` records an event, `changer` changes the settings of the run."""
         with self._lock:
             self._loop, self._emit, self._changer = asyncio.get_running_loop(), emit, changer
             early, self._early = self._early, []
@@ -227,21 +224,23 @@ class RunControl:
             self._apply(decision)
 
     def close(self) -> list[str]:
-        """The run has ended; returns the texts that the model never read."""
+        """End the control of a run that is over. Return the texts that the model never read."""
         with self._lock:
             self._over, self._waiting = True, None
         self._emit, self._changer = _nowhere, None
         for pending in self._rewinds:
-            pending.fail(ControlError(_ENDED_MEANWHILE))
+            pending.fail(ControlError(_RUN_ENDED_MEANWHILE))
         self._rewinds.clear()
         return self.take_texts()
 
     async def interruptible(self, work: Coroutine[Any, Any, NoReturn]) -> None:
-        """Await `work`, which ends with an exception. A stop or a rewind cancels it; only after a rewind this returns.
+        """Await `work`, which always ends with an exception. A stop or a rewind cancels `work`.
+
+        Return only after a rewind.
 
         Raises:
-            CancelledError: a person stopped the run.
-            BaseException: what `work` raises.
+            CancelledError: if a person stopped the run.
+            BaseException: the exception of `work`.
         """
         task = asyncio.ensure_future(work)
         interruption = asyncio.ensure_future(self._interrupted.wait())
@@ -256,21 +255,21 @@ class RunControl:
             task.result()
 
     async def rewind(self, move: Move[T]) -> T:
-        """Interrupt the run, and return what `move` returns. The run then pauses where that has led.
+        """Interrupt the run, call `move`, and return its result. The run then pauses at the new place.
 
         Raises:
-            ControlError: the run has ended.
-            Exception: what `move` raises.
+            ControlError: if the run has ended.
+            Exception: the exception of `move`.
         """
         if self._over:
-            raise ControlError(_ENDED_MEANWHILE)
+            raise ControlError(_RUN_ENDED_MEANWHILE)
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._rewinds.append(_PendingRewind(move, done))
         self._interrupted.set()
         return await done
 
     async def execute_rewinds(self, recorder: Recorder, box: Sandbox) -> None:
-        """Execute the rewinds for which the run was interrupted. Their callers get results and failures."""
+        """Execute the rewinds for which the run was interrupted. Their callers get the results and exceptions."""
         while self._rewinds:
             pending = self._rewinds.pop(0)
             try:
@@ -288,7 +287,7 @@ class RunControl:
 
     @property
     def pausing(self) -> bool:
-        """Whether a person has asked for a pause."""
+        """True if a person has requested a pause."""
         return not self._running.is_set()
 
     async def settled(self) -> None:
@@ -296,7 +295,7 @@ class RunControl:
         await asyncio.sleep(0)
 
     async def wait_while_paused(self) -> float:
-        """Wait as long as the run is paused; returns the seconds that took."""
+        """Wait while the run is paused, and return the seconds of the pause."""
         await self.settled()
         if self._running.is_set():
             return 0.0
@@ -304,10 +303,10 @@ class RunControl:
         return await self._wait_for_person(self._running.wait())
 
     async def hold(self, held: Held, release: Release) -> tuple[Decision, float]:
-        """Pause at a call until a person decides; returns the decision and the seconds that took.
+        """Pause at a call until a person decides. Return the decision and the seconds of the pause.
 
-        `release` is called at once when the decision arrives: it applies the decision to the conversation and
-        returns the event that records it.
+        `release` is called as soon as the decision arrives: it applies the decision to the conversation and returns
+        the event of the decision.
         """
         decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         with self._lock:
@@ -324,11 +323,11 @@ class RunControl:
         return decided.result(), waited
 
     def insert_texts(self, texts: Iterable[str]) -> None:
-        """The model reads these texts before those that `say` has queued."""
+        """Queue texts for the model before those of `say`."""
         self._texts[:0] = texts
 
     def take_texts(self) -> list[str]:
-        """The texts that the model has to read next; each is returned once."""
+        """Return the queued texts for the model, and empty the queue."""
         texts, self._texts = self._texts, []
         return texts
 
@@ -357,7 +356,7 @@ class RunControl:
             case "change":
                 if self._changer is not None and decision.change is not None:
                     self._emit(self._changer.apply(decision.change, decision.source))
-                    self._texts += filter(None, [decision.change.told])
+                    self._texts += filter(None, [decision.change.text_for_model])
             case action:
                 self._record(action, decision.text, decision.source)
         self._take_effect(decision)
@@ -377,7 +376,7 @@ class RunControl:
         self._release(decision)
 
     def _release(self, decision: Decision) -> None:
-        """End the pause that the decision is about, or one that began while a `resume` was on its way."""
+        """End the pause of the decision, or a step or pause that began while a `resume` was on its way."""
         if self._hold is None or not decision.releases:
             return
         held, decided, release = self._hold
@@ -392,15 +391,15 @@ class RunControl:
 
 
 def _nowhere(event: ev.Event) -> None:
-    """Record nothing: the run has not begun, or is over."""
+    """Ignore an event: the run has not begun, or is over."""
 
 
 class DecidableRun(Protocol):
-    """A run as decisions need it."""
+    """Run that decisions are made about."""
 
     @property
     def control(self) -> RunControl:
-        """The controls of the run."""
+        """Controls of the run."""
         ...
 
     def rewind(self, step: int, what: Any = "both", *, others: bool = False) -> Awaitable[Any]:
@@ -417,10 +416,10 @@ class DecidableRun(Protocol):
 
 
 async def execute_decision(run: DecidableRun, decision: dc.RunDecision, *, source: str) -> None:
-    """Execute a decision in the run's event loop; returns when the run has accepted and recorded it.
+    """Execute a decision in the run's event loop, and return when the run has accepted and recorded the decision.
 
     Raises:
-        ControlError, InputError, SandboxError, OSError: it is not possible now; nothing was decided.
+        ControlError, InputError, SandboxError, OSError: if the decision is not possible now; nothing was decided.
     """
     match decision:
         case dc.RewindDecision():
@@ -429,7 +428,7 @@ async def execute_decision(run: DecidableRun, decision: dc.RunDecision, *, sourc
             await run.undo(others=decision.others)
         case dc.ForkDecision():
             await run.fork(decision.step)
-        case dc.ChangeDecision():  # may import the library of a provider, which takes seconds
+        case dc.ChangeDecision():  # in a thread: may import the library of a provider, for seconds
             await asyncio.to_thread(decide, run.control, decision, source=source)
         case _:
             decide(run.control, decision, source=source)
@@ -437,10 +436,10 @@ async def execute_decision(run: DecidableRun, decision: dc.RunDecision, *, sourc
 
 
 def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) -> None:
-    """Execute a decision that takes effect at once. Callable from any thread.
+    """Execute a decision that takes effect at once. Safe to call from any thread.
 
     Raises:
-        ControlError: it is not possible now; nothing was decided.
+        ControlError: if the decision is not possible now; nothing was decided.
     """
     match decision:
         case dc.PauseDecision():

@@ -24,7 +24,7 @@ _T = TypeVar("_T", RunLimits, ModelSettings)
 
 @dataclass(frozen=True)
 class Change:
-    """What changes, checked."""
+    """Checked changes."""
 
     model: Model | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -35,33 +35,30 @@ class Change:
     allow_once: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
-        """What the model has to know of it; empty when it is nothing."""
+    def text_for_model(self) -> str:
+        """Text for the model about the change; empty if the model need not know."""
         hosts = [*self.allow, *(f"{host} (one connection)" for host in self.allow_once)]
         return f"From now on the sandbox may also reach {', '.join(hosts)}." if hosts else ""
 
     def event(self, source: str) -> ev.SettingsChanged:
-        """The event that records it."""
         halts: dict[str, Any] = {}
         if self.breakpoints is not None:
-            halts["breakpoints"] = [one.text for one in self.breakpoints]
+            halts["breakpoints"] = [breakpoint.text for breakpoint in self.breakpoints]
         if self.approve is not None:
             halts["approve"] = self.approve
+        hosts = {"allow": list(self.allow), "allow_once": list(self.allow_once)}
         return ev.SettingsChanged(
             model=self.model.name if self.model else None,
             settings=public_settings(dict(self.settings)),
             limits=dict(self.limits),
             halts=halts,
-            network={name: list(hosts) for name, hosts in self._hosts() if hosts},
+            network={name: entries for name, entries in hosts.items() if entries},
             source=source,
         )
 
-    def _hosts(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        return ("allow", self.allow), ("allow_once", self.allow_once)
-
 
 class _Changed(Protocol):
-    """The parts of a loop that can change."""
+    """Parts of a loop that can change."""
 
     model: Model
     settings: ModelSettings
@@ -71,14 +68,14 @@ class _Changed(Protocol):
 
 @dataclass
 class Changer:
-    """Checks changes in any thread, and makes them in the run's event loop."""
+    """Changer of a run's settings: checks changes in any thread, and applies them in the run's event loop."""
 
     loop: _Changed
     make_model: MakeModel
     used: dict[str, Model] = field(default_factory=dict)
-    """Receives the models that the run has used, by name."""
+    """Models that the run has used, by name."""
     network: Network | None = None
-    """What leaves the sandbox, once that is open and if its network is an allow-list."""
+    """Network of the sandbox, if the sandbox is open and the network is an allow-list."""
 
     def checked(
         self,
@@ -90,13 +87,13 @@ class Changer:
         allow: Iterable[str] | None = None,
         allow_once: Iterable[str] | None = None,
     ) -> Change:
-        """The change asked for; nothing has changed yet.
+        """Check a change without applying it.
 
         Raises:
-            ControlError: there is no such model, setting or limit, or nothing is to change.
+            ControlError: if a model, setting or limit is unknown or invalid, or no change is given.
         """
         if (model, settings, limits, breakpoints, approve, allow, allow_once) == (None,) * 7:
-            raise ControlError("Say what to change: model, settings, limits, breakpoints, approve or allow.")
+            raise ControlError("Name a change: model, settings, limits, breakpoints, approve or allow.")
         if (allow or allow_once) and self.network is None:
             raise ControlError("Hosts can be allowed only in a run whose sandbox has the network 'allow'.")
         try:
@@ -113,7 +110,7 @@ class Changer:
             raise ControlError(str(error)) from error
 
     def apply(self, change: Change, source: str) -> ev.SettingsChanged:
-        """Make the change; the event that records it."""
+        """Apply the change and return its event."""
         if change.model is not None:
             self.loop.model = self.used[change.model.name] = change.model
         self.loop.settings = dataclasses.replace(self.loop.settings, **change.settings)
@@ -131,13 +128,13 @@ class Changer:
 
 
 def unknown_model(name: str) -> Model:
-    """For runs that cannot make a model from a name. Raises ControlError."""
+    """Raise ControlError, for runs that cannot make a model from a name."""
     raise ControlError(
         f"This run cannot change to the model {name[:80]}: stop it, and resume with that model."
     )
 
 
-_WHOLE = ("top_k", "max_tokens", "steps", "tokens", "total_tokens")
+_WHOLE_NUMBERS = ("top_k", "max_tokens", "steps", "tokens", "total_tokens")
 
 
 def _mapping(what: str, value: object) -> Mapping[str, Any]:
@@ -149,8 +146,8 @@ def _mapping(what: str, value: object) -> Mapping[str, Any]:
 
 
 def checked_settings(now: ModelSettings, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes. Raises ControlError when one is invalid."""
-    known = [one.name for one in dataclasses.fields(now)]
+    """Return valid changes of settings; raise ControlError if a change is invalid."""
+    known = [field.name for field in dataclasses.fields(now)]
     for name, value in changes.items():
         if name not in known:
             raise ControlError(f"There is no setting {str(name)[:80]!r}: there are {', '.join(known)}.")
@@ -163,8 +160,8 @@ def checked_settings(now: ModelSettings, changes: Mapping[str, Any]) -> dict[str
 
 
 def checked_limits(now: RunLimits, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes. Raises ControlError when one is invalid."""
-    known = [one.name for one in dataclasses.fields(now)]
+    """Return valid changes of limits; raise ControlError if a change is invalid."""
+    known = [field.name for field in dataclasses.fields(now)]
     for name, value in changes.items():
         if name not in known:
             raise ControlError(f"There is no limit {str(name)[:80]!r}: there are {', '.join(known)}.")
@@ -174,10 +171,10 @@ def checked_limits(now: RunLimits, changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def with_changes(now: _T, changes: _T | Mapping[str, Any] | None) -> _T:
-    """Limits or settings with the changes: names and values, or a whole replacement.
+    """Apply changes to limits or settings: names and values, or a complete replacement.
 
     Raises:
-        ControlError: a change is invalid.
+        ControlError: if a change is invalid.
     """
     if changes is None:
         return now
@@ -193,10 +190,10 @@ def with_changes(now: _T, changes: _T | Mapping[str, Any] | None) -> _T:
 
 def _check_number(what: str, name: str, value: Any, at_least_zero: bool = False) -> None:
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if fits and name in _WHOLE:
+    if fits and name in _WHOLE_NUMBERS:
         fits = isinstance(value, int)
     if not fits or value < 0 or (value == 0 and not at_least_zero):
-        number = "a whole number" if name in _WHOLE else "a number"
+        number = "a whole number" if name in _WHOLE_NUMBERS else "a number"
         raise ControlError(
             f"The {what} is {number} {'of at least' if at_least_zero else 'above'} zero, not {value!r:.80}."
         )

@@ -1,4 +1,4 @@
-"""The arguments of a call as the model wrote them: parsed, and checked against the schema of the tool."""
+"""Arguments of a call as the model wrote them: parsed, and checked against the schema of the tool."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.trajectory.events import clean_text
 
-_SHOWN = 80
-_AROUND = 30
-"""Characters shown before and after the place where JSON is broken."""
-_LARGEST = 2**53
+_QUOTED_LENGTH = 80
+_CONTEXT_LENGTH = 30
+"""Characters quoted before and after the place where JSON is broken."""
+_MAX_NUMBER = 2**53  # larger whole numbers are not exact in JSON parsers that use floats
 
 
 class ArgumentsError(LLMSandboxError):
-    """A call cannot be executed as it was written. The message is for the model."""
+    """Error for a call that cannot be executed as written. The message is for the model."""
 
     def __init__(self, message: str, kind: str = "bad_arguments") -> None:
         super().__init__(message)
@@ -27,25 +27,29 @@ class ArgumentsError(LLMSandboxError):
 
 
 def parse_arguments(raw: str) -> dict[str, Any]:
-    """The arguments of a call from their JSON text; an empty text, `null` and `[]` are `{}`.
+    """Parse the arguments of a call from JSON; an empty text, `null` and `[]` are `{}`.
 
-    JSON that is broken as models break it is repaired, if the repair loses nothing and adds nothing: line ends in
-    strings, `\\$`, commas too many, quotes of other kinds, a fence. What is cut off never is: it may do another thing.
+    Typical errors of models are repaired if the repair loses and adds nothing: line ends in strings, `\\$`, extra
+    commas, other quotes, a fence. Text that is cut off is never repaired: its meaning could be different.
 
     Raises:
-        ArgumentsError: it is not JSON, or not an object.
+        ArgumentsError: if the text is not JSON, or not an object.
     """
     if not raw.strip():
         return {}
     try:
         value = json.loads(raw)
         if isinstance(value, str) and value.lstrip().startswith("{"):
-            value = json.loads(value)  # some servers write it as JSON twice
+            value = json.loads(value)  # some servers encode the arguments twice
     except (ValueError, RecursionError) as error:
         value = repaired(raw)
         if value is None:
+            if raw.rstrip().endswith(("}", "]", "`")):
+                advice = 'send it again, with \\" for a quote inside a text and \\n for the end of a line'
+            else:
+                advice = "it does not come to its end, so send it again, whole"
             raise ArgumentsError(
-                f"The arguments are not valid JSON ({_place(error, raw)}). Nothing was done: {_what_to_do(raw)}.",
+                f"The arguments are not valid JSON ({_place(error, raw)}). Nothing was done: {advice}.",
                 "malformed_json",
             ) from error
     if value is None or value == []:
@@ -59,31 +63,33 @@ def parse_arguments(raw: str) -> dict[str, Any]:
 
 
 _FENCE = "```"
-_INFO = re.compile(r"[\w-]*+")
-_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
-_LONGEST_REPAIR = 1_000_000
-"""Characters above which broken JSON is not repaired."""
+_FENCE_LANGUAGE = re.compile(r"[\w-]*+")
+_ESCAPE_OR_BACKSLASH = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
+_MAX_REPAIR_LENGTH = 1_000_000
+"""Maximum length of broken JSON that is repaired, in characters."""
 
 
 def repaired(raw: str) -> dict[str, Any] | None:
-    """The object that broken JSON surely means; None when it may mean another one, or is cut off."""
+    """Return the object that broken JSON certainly means; None if the meaning is unclear or the text is cut off."""
     text = raw.strip("\ufeff \t\r\n")
     if text.startswith(_FENCE) and text.endswith(_FENCE):
-        text = _INFO.sub("", text[len(_FENCE) : -len(_FENCE)], count=1).strip()
-    if not (text.startswith("{") and text.endswith("}")) or len(text) > _LONGEST_REPAIR:
+        text = _FENCE_LANGUAGE.sub("", text[len(_FENCE) : -len(_FENCE)], count=1).strip()
+    if not (text.startswith("{") and text.endswith("}")) or len(text) > _MAX_REPAIR_LENGTH:
         return None
-    # A backslash that JSON does not know is one of the shell or of a regular expression: it stays.
-    escaped = _ESCAPE.sub(lambda found: found[0] if len(found[0]) > 1 else "\\\\", text)
+    # A backslash that is not a JSON escape belongs to a shell command or a regular expression: keep it.
+    escaped = _ESCAPE_OR_BACKSLASH.sub(lambda found: found[0] if len(found[0]) > 1 else "\\\\", text)
     without = _STRING_OR_COMMA.sub(lambda found: "" if found[0] == "," else found[0], escaped)
     readers: tuple[Callable[[], Any], ...] = (
         lambda: json.loads(escaped, strict=False),  # with line ends and other control characters in strings
         lambda: json.loads(without, strict=False),
-        lambda: _python_literal(text),
+        lambda: ast.literal_eval(text),
         lambda: _guessed(escaped),
     )
     for read in readers:
         try:
-            value = read()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Python warns about unknown escapes
+                value = read()
         except (ValueError, SyntaxError, TypeError, IndexError, RecursionError, MemoryError):
             continue
         if isinstance(value, dict) and all(isinstance(name, str) for name in value):
@@ -91,46 +97,37 @@ def repaired(raw: str) -> dict[str, Any] | None:
     return None
 
 
-def _python_literal(text: str) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes that Python does not know
-        return ast.literal_eval(text)
-
-
 def _guessed(text: str) -> Any:
-    """What the package for broken JSON reads, if that has all of the text and nothing else."""
-    import json_repair  # only for calls that need it
+    """Return the object that `json_repair` reads, if the object has exactly the content of the text; otherwise None."""
+    import json_repair  # imported late: few calls need a repair
 
     value = json_repair.loads(text, skip_json_loads=True)
     if not isinstance(value, dict) or _substance(text) != _LAST_COMMA.sub("", _plain(value)):
         return None
     names, texts = _strings(value)
-    marks = sum(text.count(one) for one in _QUOTES)
-    inside = sum(one.count(quote) for one in (*names, *texts) for quote in _QUOTES)
-    # Each text is in two quotes, and so is each name or none: otherwise a quote was taken for a part of a text.
+    marks = sum(text.count(quote) for quote in _QUOTES)
+    inside = sum(string.count(quote) for string in (*names, *texts) for quote in _QUOTES)
+    # Each text is in two quotes, and so is each name or no name: otherwise a quote was read as part of a text.
     if marks - inside not in (2 * len(texts), 2 * (len(texts) + len(names))):
         return None
     read = _JSON_ESCAPE.sub(_unescaped, text)
-    return value if all(f"{one}{end}" in read for one in texts for end in _end_of(one, read)) else None
-
-
-def _end_of(text: str, read: str) -> tuple[str]:
-    """The quote after a text: white space before it would be lost."""
-    return (next((quote for quote in _QUOTES if f"{text}{quote}" in read), '"'),)
+    # A quote directly after each text: otherwise white space at the end of the text was lost.
+    complete = all(any(f"{text}{quote}" in read for quote in _QUOTES) for text in texts)
+    return value if complete else None
 
 
 def _strings(value: Any) -> tuple[list[str], list[str]]:
-    """The names and the texts of a JSON value, at any depth."""
+    """Return the names and the texts of a JSON value, at any depth."""
     names, texts, waiting = list[str](), list[str](), [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            texts.append(one)
-        elif isinstance(one, dict):
-            names += map(str, one)
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
+        item = waiting.pop()
+        if isinstance(item, str):
+            texts.append(item)
+        elif isinstance(item, dict):
+            names += map(str, item)
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
     return names, texts
 
 
@@ -138,61 +135,55 @@ _QUOTES = "\"'`\u201c\u201d\u2018\u2019"
 _STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*+"|,(?=\s*[}\]])', re.DOTALL)
 _JSON_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_EMPTY = re.compile(rf"[\s{_QUOTES}\\\x00-\x1f\x7f]+")
+_IGNORED_CHARACTERS = re.compile(rf"[\s{_QUOTES}\\\x00-\x1f\x7f]+")
 _LAST_COMMA = re.compile(r",(?=[}\]])")
-_WORDS = (("True", "true"), ("False", "false"), ("None", "null"))
+_PYTHON_WORDS = (("True", "true"), ("False", "false"), ("None", "null"))
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    said = found[1]
-    return chr(int(said[1:], 16)) if len(said) > 1 else _ESCAPES.get(said, said)
+    escape = found[1]
+    return chr(int(escape[1:], 16)) if len(escape) > 1 else _ESCAPES.get(escape, escape)
 
 
 def _substance(text: str) -> str:
-    """A JSON text without what a repair may change: white space, quotes, backslashes, commas too many."""
-    text = _LAST_COMMA.sub("", _EMPTY.sub("", _JSON_ESCAPE.sub(_unescaped, text)))
-    for name, other in _WORDS:
+    """Remove from a JSON text the parts that a repair may change: white space, quotes, backslashes, extra commas."""
+    text = _LAST_COMMA.sub("", _IGNORED_CHARACTERS.sub("", _JSON_ESCAPE.sub(_unescaped, text)))
+    for name, other in _PYTHON_WORDS:
         text = text.replace(name, other)
     return text
 
 
 def _plain(value: Any) -> str:
-    """The same of the object that was read."""
+    """Return the text of an object in the form of `_substance`."""
     match value:
         case dict():
-            return "{" + ",".join(f"{_plain(str(key))}:{_plain(one)}" for key, one in value.items()) + "}"
+            return "{" + ",".join(f"{_plain(str(key))}:{_plain(item)}" for key, item in value.items()) + "}"
         case list():
             return "[" + ",".join(map(_plain, value)) + "]"
         case str():
-            text = _EMPTY.sub("", value)
-            for name, other in _WORDS:
+            text = _IGNORED_CHARACTERS.sub("", value)
+            for name, other in _PYTHON_WORDS:
                 text = text.replace(name, other)
             return text
     return json.dumps(value)
 
 
 def _place(error: Exception, raw: str) -> str:
-    """What is wrong with a JSON text, and where, in words."""
+    """Describe the error in a JSON text and its place."""
     if not isinstance(error, json.JSONDecodeError):
         return "nested too deeply"
     try:
-        json.loads(error.doc, strict=False)  # line ends in strings are not what has to be changed
+        json.loads(error.doc, strict=False)  # repairs accept line ends in strings: report a later error
     except json.JSONDecodeError as later:
         error = later
     except RecursionError:
         return "nested too deeply"
     text, at = error.doc, min(error.pos, len(error.doc))
-    reason = f"{error.msg.removesuffix(' at')} at character {at + 1}"  # some of its messages end in "at"
+    reason = f"{error.msg.removesuffix(' at')} at character {at + 1}"  # some messages end in "at"
     if error.msg.startswith("Unterminated") or not text[at:].strip():
-        return f"{reason}; the text ends with {_one_line(text[-_AROUND:])}"
-    before, after = text[max(0, at - _AROUND) : at], text[at : at + _AROUND]
+        return f"{reason}; the text ends with {_one_line(text[-_CONTEXT_LENGTH:])}"
+    before, after = text[max(0, at - _CONTEXT_LENGTH) : at], text[at : at + _CONTEXT_LENGTH]
     return f"{reason}, after {_one_line(before)} and before {_one_line(after)}"
-
-
-def _what_to_do(raw: str) -> str:
-    if not raw.rstrip().endswith(("}", "]", "`")):
-        return "it does not come to its end, so send it again, whole"
-    return 'send it again, with \\" for a quote inside a text and \\n for the end of a line'
 
 
 def _one_line(text: str) -> str:
@@ -200,10 +191,10 @@ def _one_line(text: str) -> str:
 
 
 def known_arguments(properties: Mapping[str, dict[str, Any]], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that `properties` names, of the right types; others are ignored, null counts as left out.
+    """Return the arguments in `properties`, converted to their types. Null and unknown arguments are ignored.
 
     Raises:
-        ArgumentsError: an argument is of a wrong type.
+        ArgumentsError: if an argument has a wrong type.
     """
     known = {
         key: converted(arguments[key], properties[key])
@@ -215,14 +206,14 @@ def known_arguments(properties: Mapping[str, dict[str, Any]], arguments: Mapping
     return known
 
 
-_WHOLE = re.compile(r"\s*[+-]?\d{1,15}(?:\.0*)?\s*")
+_WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,15}(?:\.0*)?\s*")
 _DECIMAL = re.compile(r"\s*[+-]?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*")
 
 
 def converted(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A value in the type of its schema, where it is surely meant so: "30" is a number, "[1, 5]" a list."""
+    """Convert a value to the type of its schema if the meaning is certain: "30" is a number, "[1, 5]" a list."""
     match schema.get("type"):
-        case "integer" if isinstance(value, str) and _WHOLE.fullmatch(value):
+        case "integer" if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value):
             return int(float(value))
         case "integer" if isinstance(value, float) and value.is_integer():
             return int(value)
@@ -237,12 +228,12 @@ def converted(value: Any, schema: Mapping[str, Any]) -> Any:
                 return value
             return converted(found, schema) if isinstance(found, list | dict) else value
         case "array" if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
-            return [converted(one, items) for one in value]
+            return [converted(item, items) for item in value]
     return value
 
 
 def check_required(tool: str, required: Iterable[str], known: Container[str], sent: Iterable[str]) -> None:
-    """Raises ArgumentsError when a required argument is missing among the `known` ones."""
+    """Raise ArgumentsError if a required argument is not in `known`."""
     if missing := [key for key in required if key not in known]:
         names = ", ".join(sent)
         had = f"it has {names}" if names else "it has no arguments"
@@ -263,9 +254,9 @@ def _fits(value: Any, schema: dict[str, Any]) -> bool:
         case "string":
             return isinstance(value, str)
         case "integer":
-            return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST
+            return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER
         case "number":
-            return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+            return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER
         case "boolean":
             return isinstance(value, bool)
         case _:
@@ -292,12 +283,13 @@ def _name(value: Any) -> str:
         case str():
             return f"the text {quoted(value)}"
         case int() | float():
-            return f"the number {str(value)[:_SHOWN]}"
+            return f"the number {str(value)[:_QUOTED_LENGTH]}"
         case list():
             return f"the list {quoted(json.dumps(value))}"
     return "an object"
 
 
 def quoted(value: str) -> str:
-    """A text in quotes, cut when it is long."""
-    return json.dumps(value if len(value) <= _SHOWN else value[:_SHOWN] + "...", ensure_ascii=False)
+    """Put a text in quotes, shortened if it is long."""
+    short = value if len(value) <= _QUOTED_LENGTH else value[:_QUOTED_LENGTH] + "..."
+    return json.dumps(short, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`execute_bash`: a command in the persistent shell of the sandbox, and what the model is shown of it."""
+"""`execute_bash`: a command in the persistent shell of the sandbox, and the form of its result for the model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from llm_sandbox_nb.agent.tools.tool import CallView, Outcome, Tool, ToolContext
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 
-LONGEST_TIMEOUT = 3600.0
-"""Seconds that a model may ask for one command."""
+MAX_TIMEOUT = 3600.0
+"""Maximum seconds that a model may request for one command."""
 
 
 class ExecuteBash(Tool):
-    """Executes a command and shows its exit code and both streams."""
+    """Tool that executes a command and returns its exit code and both streams."""
 
     name = "execute_bash"
     description = """Run a command in the sandbox's bash and get its exit code, stdout and stderr.
@@ -32,7 +32,6 @@ to go on running in the background, with its output sent to a file.
     view = CallView(command="command", hide_observation=True)
 
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """See `Tool.properties`."""
         return {
             "command": {
                 "type": "string",
@@ -45,11 +44,10 @@ to go on running in the background, with its output sent to a file.
         }
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """See `Tool.execute`."""
         box, timeout = context.box, context.command_timeout
         if (asked := arguments.get("timeout")) is not None:
-            # Zero and less mean no time-out of its own: what is left of the run's time bounds the command.
-            timeout = min(max(asked, 1.0), LONGEST_TIMEOUT) if asked > 0 else LONGEST_TIMEOUT
+            # Zero or less requests no time-out: only the maximum and the run's remaining time limit the command.
+            timeout = min(max(asked, 1.0), MAX_TIMEOUT) if asked > 0 else MAX_TIMEOUT
         if context.time_left is not None:
             timeout = max(0.1, min(timeout, context.time_left))
         try:
@@ -59,7 +57,7 @@ to go on running in the background, with its output sent to a file.
         return await self.outcome(box, result)
 
     async def outcome(self, box: Sandbox, result: CommandResult) -> Outcome:
-        """What a caller reads of a finished command."""
+        """Return the result of a finished command for the caller."""
         files = {
             stream: await save_stream(box, data, stream)
             for stream, data in (("stdout", result.stdout), ("stderr", result.stderr))
@@ -69,7 +67,7 @@ to go on running in the background, with its output sent to a file.
 
 
 class BashInNewShell(ExecuteBash):
-    """`execute_bash` of records of the paper's package, which gives each command a shell of its own."""
+    """`execute_bash` for records of the paper's package, which runs each command in a new shell."""
 
     description = ExecuteBash.description.replace(
         "* The shell lasts from call to call: directory, variables, functions and activated environments stay.",
@@ -77,7 +75,6 @@ class BashInNewShell(ExecuteBash):
     )
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """See `Tool.execute`."""
         root, command = shlex.quote(context.box.directories.root), shlex.quote(arguments["command"])
         return await super().execute(
             {**arguments, "command": f"(cd -- {root} && exec bash -c {command})"}, context
@@ -85,9 +82,9 @@ class BashInNewShell(ExecuteBash):
 
 
 async def save_stream(box: Sandbox, data: bytes, stream: str) -> str | None:
-    """Save a stream that is not shown whole to a file in the sandbox; its path, or None when that failed."""
-    beside_root = posixpath.dirname(box.directories.root)
-    path = posixpath.join(beside_root, "tmp/llm-sandbox", f"{uuid.uuid4().hex[:8]}.{stream}")
+    """Save a stream that will be cut to a file in the sandbox. Return the path, or None after a failure."""
+    parent = posixpath.dirname(box.directories.root)
+    path = posixpath.join(parent, "tmp/llm-sandbox", f"{uuid.uuid4().hex[:8]}.{stream}")
     try:
         await box.write_file(path, data)
     except SandboxLostError:
@@ -101,8 +98,8 @@ HEAD_LINES = 40
 TAIL_LINES = 40
 HEAD_CHARACTERS = 8_000
 TAIL_CHARACTERS = 8_000
-_PIECE = 128 * 1024
-"""Bytes looked at from each end of a long stream: more than can be shown, so that cleaning is cheap."""
+_PIECE_BYTES = 128 * 1024
+"""Bytes read from each end of a long stream: more than can be shown, but few enough to clean fast."""
 
 # ECMA-48: control sequences, strings (OSC, DCS, PM, APC, SOS) up to their terminator, and short escapes.
 _ESCAPES = re.compile(
@@ -115,14 +112,14 @@ _JOINERS = frozenset("\u200d\ufe0e\ufe0f")
 
 
 def clean(data: bytes) -> str:
-    """Output as text: undecodable bytes marked, terminal codes and overwritten progress lines left out."""
+    """Convert output to text: mark undecodable bytes, remove terminal codes and overwritten progress lines."""
     text = _ESCAPES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
     text = _without_overwritten(text) if "\r" in text else text
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def _without_overwritten(text: str) -> str:
-    """Keep of each line what a terminal shows after its last carriage return; says how much that hides."""
+    """Keep only the part of each line after the last carriage return, and add a note about the number of others."""
     kept, hidden = [], 0
     for line in text.split("\n"):
         states = [state for state in line.split("\r") if state]
@@ -133,12 +130,12 @@ def _without_overwritten(text: str) -> str:
 
 
 def bound(data: bytes, where: str) -> tuple[str, bool]:
-    """A stream as the model sees it, and whether something in its middle was left out.
+    """Return a stream as text for the model, and True if a part in the middle was left out.
 
-    At most the first and last lines are kept, and of those the first and last characters. `where` is said at
-    the cut: how to get at what was left out.
+    A long stream is cut to its first and last lines, and to the first and last characters of these lines. `where`
+    is the advice at the cut about reading the missing part.
     """
-    if len(data) > 2 * _PIECE:
+    if len(data) > 2 * _PIECE_BYTES:
         head, tail = clean(_start_piece(data)), clean(_end_piece(data))
     else:
         head = tail = clean(data)
@@ -156,19 +153,19 @@ def bound(data: bytes, where: str) -> tuple[str, bool]:
 
 
 def _start_piece(data: bytes) -> bytes:
-    end = _PIECE
-    while data[end] & 0xC0 == 0x80 and end > _PIECE - 4:
+    end = _PIECE_BYTES
+    while data[end] & 0xC0 == 0x80 and end > _PIECE_BYTES - 4:  # not in the middle of a UTF-8 character
         end -= 1
     return data[:end]
 
 
 def _end_piece(data: bytes) -> bytes:
-    """From a line's start where there is one, so that neither a character nor a terminal code is cut."""
-    start = len(data) - _PIECE
-    line = data.find(b"\n", start, start + _PIECE // 2)
+    """Return the end of a stream from the start of a line, if possible, to cut no character or terminal code."""
+    start = len(data) - _PIECE_BYTES
+    line = data.find(b"\n", start, start + _PIECE_BYTES // 2)
     if line >= 0:
         return data[line + 1 :]
-    while data[start] & 0xC0 == 0x80 and start < len(data) - _PIECE + 4:
+    while data[start] & 0xC0 == 0x80 and start < len(data) - _PIECE_BYTES + 4:
         start += 1
     return data[start:]
 
@@ -191,7 +188,7 @@ def _last(text: str, room: int) -> str:
 
 
 def _continues(text: str, place: int) -> bool:
-    """Whether the code point at `place` belongs to the character before it."""
+    """Return True if the code point at `place` belongs to the previous character."""
     return (
         text[place] in _JOINERS
         or text[place - 1] == "\u200d"
@@ -201,12 +198,12 @@ def _continues(text: str, place: int) -> bool:
 
 
 def needs_cut(data: bytes) -> bool:
-    """Whether `bound` would cut this stream."""
-    return len(data) > 2 * _PIECE or bound(data, "")[1]
+    """Return True if `bound` would cut this stream."""
+    return len(data) > 2 * _PIECE_BYTES or bound(data, "")[1]
 
 
 def describe(result: CommandResult, stdout_file: str | None = None, stderr_file: str | None = None) -> str:
-    """The observation of a finished command. The files are where the sandbox keeps a cut stream whole."""
+    """Format the observation of a finished command. The files hold the complete streams if they are cut."""
     parts = [_ending(result)]
     if result.notice:
         parts.append(f"[{result.notice}]")

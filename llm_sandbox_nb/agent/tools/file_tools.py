@@ -1,10 +1,10 @@
-"""Tools for files as outside agents know them: `read_file`, `write_file`, `edit_file`, `list_files`, and a label."""
+"""File tools for outside agents, with the names they know: `read_file`, `write_file`, `edit_file`, `list_files`."""
 
 from __future__ import annotations
 
+import io
 import posixpath
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from llm_sandbox_nb.agent.tools.str_replace_editor import Editor, EditorError, failure_reason, not_once
@@ -13,17 +13,17 @@ from llm_sandbox_nb.agent.tools.tool import CallView, Outcome, Tool, ToolContext
 from llm_sandbox_nb.formatting import format_size, plural
 from llm_sandbox_nb.trajectory.events import clean_text
 
-CHARACTERS = 20_000
-"""Characters of a file, or of a list of files, in one result."""
+MAX_RESULT_LENGTH = 20_000
+"""Maximum characters of a file, or of a list of files, in one result."""
+_MAX_LABEL_LENGTH = 200
 
 
 class _FileTool(Tool):
-    """What those have in common: a failure is an observation, and nothing was done."""
+    """Base class of the file tools. A failure is an observation, and changes nothing."""
 
     only_edits = True
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """See `Tool.execute`."""
         editor = Editor(context.box)
         try:
             if "path" in arguments and not arguments["path"]:
@@ -33,12 +33,12 @@ class _FileTool(Tool):
             return Outcome(f"Error: {error}", error="editor", data={"error": str(error)})
 
     async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
-        """Execute a call. Raises EditorError."""
+        """Execute a call. Raise EditorError after a failure."""
         raise NotImplementedError
 
 
 class ReadFile(_FileTool):
-    """Some lines of a text file."""
+    """Tool that reads lines of a text file."""
 
     name = "read_file"
     description = "Read lines of a text file."
@@ -46,7 +46,6 @@ class ReadFile(_FileTool):
     view = CallView(headline=("path",))
 
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """See `Tool.properties`."""
         return {
             "path": {"type": "string", "description": "The file."},
             "offset": {"type": "integer", "description": "The first line, from 1."},
@@ -54,7 +53,6 @@ class ReadFile(_FileTool):
         }
 
     async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
-        """See `_FileTool.work`."""
         path = arguments["path"]
         try:
             file = await editor.read(path)
@@ -63,15 +61,16 @@ class ReadFile(_FileTool):
         total, first = count_lines(file.text), max(1, arguments.get("offset", 1))
         if first > max(1, total):
             raise EditorError(f"{path} has {plural(total, 'line')}, so there is no line {first}.")
-        lines = _lines(file.text)
-        chosen, room, shown = lines[first - 1 : first - 1 + arguments.get("limit", 2000)], CHARACTERS, []
+        lines = list(io.StringIO(file.text))  # unlike str.splitlines, only LF ends a line
+        chosen = lines[first - 1 : first - 1 + arguments.get("limit", 2000)]
+        room, shown = MAX_RESULT_LENGTH, []
         for line in chosen:
             if len(line) > room:
                 break
             shown.append(line)
             room -= len(line)
         if chosen and not shown:
-            shown = [chosen[0][:CHARACTERS]]
+            shown = [chosen[0][:MAX_RESULT_LENGTH]]
         last = first + len(shown) - 1
         content = str(clean_text("".join(shown)))
         cut = bool(chosen) and not "".join(shown).endswith(chosen[len(shown) - 1])
@@ -93,13 +92,8 @@ class ReadFile(_FileTool):
         return Outcome((content or f"{path} is empty.") + more, data=data)
 
 
-def _lines(text: str) -> list[str]:
-    """Lines with their ends; only LF ends one."""
-    return [f"{line}\n" for line in text.split("\n")[:-1]] + [last for last in text.split("\n")[-1:] if last]
-
-
 class WriteFile(_FileTool):
-    """A whole file."""
+    """Tool that writes a complete file."""
 
     name = "write_file"
     description = "Write a whole file; an existing one is replaced."
@@ -107,14 +101,12 @@ class WriteFile(_FileTool):
     view = CallView(headline=("path",), in_diff=("content",))
 
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """See `Tool.properties`."""
         return {
             "path": {"type": "string", "description": "The file."},
             "content": {"type": "string", "description": "All of its text."},
         }
 
     async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
-        """See `_FileTool.work`."""
         path, content = arguments["path"], arguments["content"]
         await editor.write(path, TextFile(content))
         size = len(content.encode())
@@ -123,7 +115,7 @@ class WriteFile(_FileTool):
 
 
 class EditFile(_FileTool):
-    """One replacement in a file, or all of them."""
+    """Tool that replaces text in a file, once or everywhere."""
 
     name = "edit_file"
     description = "Replace text in a file."
@@ -131,7 +123,6 @@ class EditFile(_FileTool):
     view = CallView(headline=("path",), in_diff=("old_string", "new_string"))
 
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """See `Tool.properties`."""
         return {
             "path": {"type": "string", "description": "The file."},
             "old_string": {"type": "string", "description": "The text to replace."},
@@ -140,7 +131,6 @@ class EditFile(_FileTool):
         }
 
     async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
-        """See `_FileTool.work`."""
         path, old, new = arguments["path"], arguments["old_string"], arguments["new_string"]
         if not old:
             raise EditorError("old_string is empty: give the text that is to be replaced, or use write_file.")
@@ -163,14 +153,13 @@ class EditFile(_FileTool):
 
 
 class ListFiles(_FileTool):
-    """A folder."""
+    """Tool that lists a folder."""
 
     name = "list_files"
     description = "List a folder, with sizes."
     view = CallView(headline=("path",))
 
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """See `Tool.properties`."""
         return {
             "path": {"type": "string", "description": "The folder."},
             "depth": {"type": "integer", "description": "How many levels."},
@@ -178,14 +167,13 @@ class ListFiles(_FileTool):
         }
 
     async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
-        """See `_FileTool.work`."""
         path, most = arguments.get("path", "."), max(1, arguments.get("max_entries", 200))
         try:
             found = await editor.box.list_files(path, depth=max(1, arguments.get("depth", 2)))
         except (OSError, ValueError) as error:
             raise EditorError(failure_reason("list", path, error)) from error
         folder = posixpath.normpath(posixpath.join(editor.box.directories.root, path))
-        rows, entries, room = list[str](), list[dict[str, Any]](), CHARACTERS
+        rows, entries, room = list[str](), list[dict[str, Any]](), MAX_RESULT_LENGTH
         for entry in found[:most]:
             name = str(clean_text(posixpath.relpath(entry.path, folder)))
             size = format_size(entry.size) if entry.kind == "file" else entry.kind
@@ -194,8 +182,7 @@ class ListFiles(_FileTool):
             if room < 0:
                 rows.pop()
                 break
-            one = asdict(entry)
-            entries.append({"path": name, "kind": one["kind"], "size": one["size"]})
+            entries.append({"path": name, "kind": entry.kind, "size": entry.size})
         left = len(found) - len(entries)
         more = f"\n[{left} more are not shown: list a folder below]" if left else ""
         data = {"path": folder, "entries": entries, "truncated": left > 0}
@@ -203,7 +190,7 @@ class ListFiles(_FileTool):
 
 
 class LabelCheckpoint(_FileTool):
-    """A step that changes nothing and has a name."""
+    """Tool that gives the current files a label; the step changes nothing."""
 
     name = "create_checkpoint"
     description = "Give the files as they are now a label."
@@ -211,13 +198,11 @@ class LabelCheckpoint(_FileTool):
     view = CallView(headline=("label",))
 
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """See `Tool.properties`."""
         return {"label": {"type": "string", "description": "A short name."}}
 
     async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
-        """See `_FileTool.work`."""
         label = arguments["label"].strip()
-        if not label or len(label) > 200 or label.isdecimal() or label in ("now", "undo"):
+        if not label or len(label) > _MAX_LABEL_LENGTH or label.isdecimal() or label in ("now", "undo"):
             raise EditorError("A label is a short name, and neither a number nor `now` nor `undo`.")
         return Outcome(f"The files as they are now have the label {label}.", data={"label": label})
 

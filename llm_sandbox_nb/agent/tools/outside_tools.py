@@ -1,4 +1,4 @@
-"""The tools of a run whose calls come from an outside agent, over MCP."""
+"""Tools of a run whose calls come from an outside agent, over MCP."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from llm_sandbox_nb.agent.tools.execute_bash import ExecuteBash, clean, save_stream
-from llm_sandbox_nb.agent.tools.file_tools import CHARACTERS, FILE_TOOLS
+from llm_sandbox_nb.agent.tools.file_tools import FILE_TOOLS, MAX_RESULT_LENGTH
 from llm_sandbox_nb.agent.tools.tool import Outcome, Tool, ToolContext
 from llm_sandbox_nb.agent.tools.toolbox import Toolbox
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 
-_STDERR_LEAST = 6_000
-"""Characters of stderr that are shown at least, however long stdout is."""
+_MIN_STDERR_LENGTH = 6_000
+"""Characters of stderr that are shown in any case, even if stdout is long."""
 
 
 class OutsideBash(ExecuteBash):
-    """A command whose output is cut at `CHARACTERS`, whatever its lines."""
+    """Tool that executes a command and cuts its output at `MAX_RESULT_LENGTH`, without a limit of lines."""
 
     async def outcome(self, box: Sandbox, result: CommandResult) -> Outcome:
-        """See `ExecuteBash.outcome`."""
         streams = {"stdout": result.stdout, "stderr": result.stderr}
-        room_err = max(_STDERR_LEAST, CHARACTERS - len(result.stdout))
-        err, err_cut = cut_output(result.stderr, min(room_err, CHARACTERS))
-        out, out_cut = cut_output(result.stdout, CHARACTERS - len(err))
+        room_err = max(_MIN_STDERR_LENGTH, MAX_RESULT_LENGTH - len(result.stdout))
+        err, err_cut = cut_output(result.stderr, min(room_err, MAX_RESULT_LENGTH))
+        out, out_cut = cut_output(result.stdout, MAX_RESULT_LENGTH - len(err))
         cut = [name for name, is_cut in (("stdout", out_cut), ("stderr", err_cut)) if is_cut]
         files: dict[str, str] = {}
         for name in cut:
@@ -47,7 +46,7 @@ class OutsideBash(ExecuteBash):
 
 
 def cut_output(data: bytes, room: int) -> tuple[str, bool]:
-    """Output as text of about `room` characters, the middle left out where it is longer; whether that was done."""
+    """Convert output to text of about `room` characters. The second value is True if the middle was left out."""
     if len(data) <= 4 * room:
         text = clean(data)
         if len(text) <= room:
@@ -61,7 +60,7 @@ def cut_output(data: bytes, room: int) -> tuple[str, bool]:
 
 
 def described_output(data: Mapping[str, Any]) -> str:
-    """The result of a command as text, with all that `data` has."""
+    """Format the result of a command as text."""
     if data["timed_out"]:
         ending = f"Timed out after {data['duration']:g} s: the command and all it started were ended."
     elif data["interrupted"]:
@@ -81,7 +80,7 @@ def described_output(data: Mapping[str, Any]) -> str:
 
 
 class KeepingTool(Tool):
-    """A tool whose newest outcome in each sandbox is kept, for the answer to who called it."""
+    """Wrapper of a tool that stores the newest outcome in each sandbox, for the answer to the caller."""
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool
@@ -90,20 +89,18 @@ class KeepingTool(Tool):
         self._newest: WeakKeyDictionary[Sandbox, Outcome] = WeakKeyDictionary()
 
     def newest(self, box: Sandbox) -> Outcome | None:
-        """The outcome of the newest call in a sandbox."""
+        """Return the outcome of the newest call in a sandbox."""
         return self._newest.get(box)
 
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """See `Tool.properties`."""
         return self._tool.properties(command_timeout)
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """See `Tool.execute`."""
         self._newest.pop(context.box, None)
         self._newest[context.box] = outcome = await self._tool.execute(arguments, context)
         return outcome
 
 
 def outside_toolbox() -> Toolbox:
-    """The tools of one run."""
+    """Make the tools of one run."""
     return Toolbox(KeepingTool(tool) for tool in (OutsideBash(), *FILE_TOOLS))

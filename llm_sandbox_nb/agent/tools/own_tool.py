@@ -1,4 +1,4 @@
-"""A user's own tool: a Python function that the model may call. It runs in the user's process, not in the sandbox."""
+"""User-defined tools: Python functions that the model may call, in the user's process and not in the sandbox."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from llm_sandbox_nb.daemon_threads import in_daemon_thread
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-"""What every provider takes as the name of a tool."""
+_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+"""Pattern of tool names that every provider accepts."""
 _EXAMPLE = 'as in `def lookup(word: str) -> str` with the docstring "Look up a word"'
 
 
 class _Schema(GenerateJsonSchema):
-    """Without a title for each argument, which only repeats its name."""
+    """JSON schema without titles of arguments, which only repeat their names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 class OwnTool(Tool):
-    """A function as a tool: its name, docstring and annotations are what the model reads.
+    """Function as a tool: the model reads the name, the docstring and the annotations.
 
-    `Annotated[str, "what it means"]` describes an argument. A parameter with the annotation `Sandbox` is not shown to
-    the model: it gets the run's sandbox. Other functions than coroutine functions are called in a thread.
+    `Annotated[str, "the meaning"]` describes an argument. A parameter with the annotation `Sandbox` is hidden from the
+    model and receives the run's sandbox. Functions that are not coroutine functions are called in a thread.
     """
 
     in_sandbox = False
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raises InputError when the function cannot be a tool: without a docstring or types, for example."""
+        """Raise InputError if the function cannot be a tool, for example without a docstring or types."""
         self.function = function
         self.name = _checked_name(function)
         self.description = _docstring(function, self.name)
@@ -53,15 +53,13 @@ class OwnTool(Tool):
         parameters = _parameters(function, self.name)
         self._box = next((name for name in parameters if hints.get(name) is Sandbox), None)
         if self._box and not inspect.iscoroutinefunction(function):
-            raise InputError(f"{self.name} takes the sandbox, so it has to wait for it: write `async def`.")
-        shown = [one for name, one in parameters.items() if name != self._box]
-        if untyped := [one.name for one in shown if one.name not in hints]:
-            raise InputError(f"The parameter {untyped[0]} of {self.name} has no type: give one, {_EXAMPLE}.")
-        self.required = tuple(one.name for one in shown if one.default is one.empty)
-        fields = {
-            one.name: hint if one.name in self.required else NotRequired[hint]
-            for one, hint in ((one, _described(hints[one.name])) for one in shown)
-        }
+            raise InputError(f"{self.name} uses the sandbox, so it must be able to wait: write `async def`.")
+        shown = [parameter for name, parameter in parameters.items() if name != self._box]
+        if untyped := [parameter.name for parameter in shown if parameter.name not in hints]:
+            raise InputError(f"The parameter {untyped[0]} of {self.name} has no type: add one, {_EXAMPLE}.")
+        self.required = tuple(parameter.name for parameter in shown if parameter.default is parameter.empty)
+        types = {parameter.name: _described(hints[parameter.name]) for parameter in shown}
+        fields = {name: hint if name in self.required else NotRequired[hint] for name, hint in types.items()}
         try:
             self._arguments: TypeAdapter[dict[str, Any]] = TypeAdapter(TypedDict(self.name, fields))  # type: ignore[operator]
             self._schema = self._arguments.json_schema(schema_generator=_Schema)
@@ -71,16 +69,15 @@ class OwnTool(Tool):
             ) from error
 
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """See `Tool.properties`."""
         return dict(self._schema.get("properties", {}))
 
     def parameters(self, command_timeout: float) -> dict[str, Any]:
-        """See `Tool.parameters`; with the definitions that the arguments refer to."""
+        """Return `Tool.parameters` with the definitions to which the arguments refer."""
         definitions = {"$defs": self._schema["$defs"]} if "$defs" in self._schema else {}
         return super().parameters(command_timeout) | definitions
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Tool.check`. Null for a required argument may be its value."""
+        """Check like `Tool.check`, but accept null as the value of a required argument."""
         properties = self.properties(0)
         sent = {
             name: converted(arguments[name], properties[name]) for name in properties if name in arguments
@@ -96,7 +93,7 @@ class OwnTool(Tool):
         return known
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """See `Tool.execute`. What the function raises is the result that the model reads."""
+        """Call the function. An exception of the function is the result that the model reads."""
         values = dict(self._arguments.validate_python(dict(arguments)))
         if self._box:
             values[self._box] = context.box
@@ -122,46 +119,45 @@ class OwnTool(Tool):
 
 
 class RecordedTool(Tool):
-    """A user's own tool as a record describes it: its calls can be read and edited, and not executed."""
+    """User-defined tool from a record, whose calls can be read and edited, but not executed."""
 
     in_sandbox = False
 
     def __init__(self, function: Mapping[str, Any]) -> None:
-        """`function` is its schema, as the record has it."""
+        """`function` is the schema of the tool in the record."""
         self.name, self.description = str(function.get("name")), str(function.get("description", ""))
         parameters = function.get("parameters", {})
         self._properties, self.required = parameters.get("properties", {}), parameters.get("required", ())
 
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """See `Tool.properties`."""
         return dict(self._properties)
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Tool.check`. Types are not checked: the function does that when the run resumes."""
+        """Check like `Tool.check`, but without types: the function checks types when the run resumes."""
         known = {name: arguments[name] for name in self._properties if name in arguments}
         check_required(self.name, self.required, known, arguments)
         return known
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """See `Tool.execute`. Always raises InputError."""
+        """Raise InputError: the function of the tool is not in the record."""
         raise InputError(missing_tools([self.name]))
 
 
 def missing_tools(names: list[str]) -> str:
-    """What to do when a run cannot continue without tools of its own."""
+    """Return the error sentence for a run that cannot continue without user-defined tools."""
     which = "the tool" if len(names) == 1 else "the tools"
     listed = ", ".join(names)
     return f"This run had {which} {listed} of your own: give the same again, as in tools=[{listed}]."
 
 
 def _bounded(text: str) -> str:
-    """As the output of a command: control characters shown, and the middle of a long text left out."""
+    """Clean and cut a text like the output of a command."""
     return bound(text.encode("utf-8", "replace"), "ask for less")[0]
 
 
 def _checked_name(function: object) -> str:
     name = getattr(function, "__name__", "")
-    if not inspect.isroutine(function) or not _NAME.fullmatch(name):
+    if not inspect.isroutine(function) or not _TOOL_NAME.fullmatch(name):
         raise InputError(
             f"A tool of your own is a function with a name, {_EXAMPLE}; it cannot be {function!r:.80}."
         )
@@ -185,19 +181,19 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
 
 
 def _parameters(function: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
-    found = dict(inspect.signature(function).parameters)
-    for one in found.values():
-        if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL, one.VAR_KEYWORD):
+    parameters = dict(inspect.signature(function).parameters)
+    for parameter in parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise InputError(
-                f"{name} takes {one.replace(annotation=one.empty)}, and a model gives each argument by its name: "
-                "leave it out."
+                f"{name} has the parameter {parameter.replace(annotation=parameter.empty)}, and a model gives each "
+                "argument by its name: leave this parameter out."
             )
-    return found
+    return parameters
 
 
 def _described(hint: Any) -> Any:
-    """A type with the text beside it, as in `Annotated[str, "a word"]`, as the description of the argument."""
+    """Make the text in `Annotated[str, "a word"]` the description of the argument."""
     if get_origin(hint) is not Annotated:
         return hint
-    texts = [one for one in get_args(hint)[1:] if isinstance(one, str)]
+    texts = [text for text in get_args(hint)[1:] if isinstance(text, str)]
     return Annotated[hint, Field(description=texts[0])] if texts else hint

@@ -22,30 +22,30 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
 from llm_sandbox_nb.trajectory.events import clean_text
 
-READ_LIMIT = 32 * 1024 * 1024
-"""Bytes of the largest file that is viewed or edited."""
+MAX_FILE_BYTES = 32 * 1024 * 1024
+"""Maximum size of a file to view or edit."""
 VIEW_CHARACTERS = 16_000
-"""Characters of a file that one `view` shows."""
+"""Maximum number of characters of a file in the result of one `view`."""
 SNIPPET_LINES = 4
-_LISTED = 200
-_NAMED_LINES = 20
+_MAX_LISTED_ENTRIES = 200
+_MAX_NAMED_LINES = 20
 
 
 class EditorError(LLMSandboxError):
-    """The command cannot be done; nothing was changed. The message is for the model."""
+    """Error for a command that cannot be executed; nothing was changed. The message is for the model."""
 
 
 @dataclass(frozen=True)
 class Editor:
-    """The editor over one sandbox. Each command returns what the model is shown."""
+    """Editor for one sandbox. Each command returns the text for the model."""
 
     box: Sandbox
 
     async def view(self, path: str, view_range: Sequence[int] | None = None) -> str:
-        """A text file with line numbers, whole or from one line to another, or a folder two levels deep.
+        """Return a text file or a range of its lines, with line numbers, or list a folder two levels deep.
 
         Raises:
-            EditorError: it is not there, is binary, or the range is not in it.
+            EditorError: if the file is missing or binary, or the range is invalid.
         """
         try:
             file = await self.read(path)
@@ -61,10 +61,10 @@ class Editor:
         return "\n".join(filter(None, (_headline(path, file, total), body, _clipped(shown, last, total))))
 
     async def create(self, path: str, file_text: str) -> str:
-        """Make a new file, and the folders it lies in.
+        """Create a new file and its parent folders.
 
         Raises:
-            EditorError: something is there already, or it cannot be written.
+            EditorError: if the path exists already, or cannot be written.
         """
         try:
             await self.box.write_file(path, file_text.encode(), exclusive=True)
@@ -78,10 +78,10 @@ class Editor:
         return f"{path} was created: {_lines(count_lines(file_text))}, {len(file_text.encode())} bytes."
 
     async def str_replace(self, path: str, old_str: str, new_str: str = "") -> str:
-        """Replace the one place in a file where `old_str` is; an empty `new_str` removes it.
+        """Replace the only occurrence of `old_str` in a file; an empty `new_str` removes the text.
 
         Raises:
-            EditorError: there is no such place, or more than one, or the file cannot be edited.
+            EditorError: if `old_str` does not occur exactly once, or the file cannot be edited.
         """
         if not old_str:
             raise EditorError("old_str is empty: give the text that is to be replaced, or use insert.")
@@ -96,10 +96,10 @@ class Editor:
         return _edited(path, edited, line, line + new_str.count("\n"))
 
     async def insert(self, path: str, insert_line: int, new_str: str) -> str:
-        """Put whole lines into a file after line `insert_line` (0: before the first).
+        """Insert complete lines after line `insert_line` of a file (0: before the first).
 
         Raises:
-            EditorError: the file has no such line, or cannot be edited.
+            EditorError: if the file has no such line, or cannot be edited.
         """
         file = await self.read_for_edit(path)
         total = count_lines(file.text)
@@ -112,12 +112,17 @@ class Editor:
         return _edited(path, edited, insert_line + 1, insert_line + max(1, count_lines(new_str)))
 
     async def read(self, path: str) -> TextFile:
-        """A text file. Raises EditorError, and IsADirectoryError."""
+        """Read a text file.
+
+        Raises:
+            EditorError: if the file cannot be read, is too large, or is binary.
+            IsADirectoryError: if the path is a folder.
+        """
         try:
-            data = await self.box.read_file(path, limit=READ_LIMIT)
+            data = await self.box.read_file(path, limit=MAX_FILE_BYTES)
         except OutputLimitExceededError as error:
             raise EditorError(
-                f"{path} is larger than {READ_LIMIT // 1024**2} MB: use execute_bash, with grep or sed."
+                f"{path} is larger than {MAX_FILE_BYTES // 1024**2} MB: use execute_bash, with grep or sed."
             ) from error
         except IsADirectoryError:
             raise
@@ -131,14 +136,14 @@ class Editor:
             ) from error
 
     async def read_for_edit(self, path: str) -> TextFile:
-        """A text file, and no folder. Raises EditorError."""
+        """Read a text file. Raise EditorError for all failures, including folders."""
         try:
             return await self.read(path)
         except IsADirectoryError as error:
             raise EditorError(f"{path} is a directory: only files can be edited.") from error
 
     async def write(self, path: str, file: TextFile) -> None:
-        """Write a file back. Raises EditorError."""
+        """Write a file. Raise EditorError after a failure."""
         try:
             await self.box.write_file(path, file.encode())
         except NotEncodableError as error:
@@ -158,14 +163,17 @@ class Editor:
         names = [
             f"{entry.path}/" if entry.kind == "directory" else entry.path
             for entry in entries
-            if not _hidden(posixpath.relpath(entry.path, folder))
+            if not any(
+                part.startswith(".") and part != ".."
+                for part in posixpath.relpath(entry.path, folder).split("/")
+            )
         ]
         head = f"{path}, two levels deep, hidden names left out:"
         if not names:
             return f"{head}\n(nothing)"
-        more = len(names) - _LISTED
+        more = len(names) - _MAX_LISTED_ENTRIES
         tail = [f"[{more} more are not shown: view a folder below, or use execute_bash]"] if more > 0 else []
-        return "\n".join([head, *names[:_LISTED], *tail])
+        return "\n".join([head, *names[:_MAX_LISTED_ENTRIES], *tail])
 
 
 def _checked_range(path: str, view_range: Sequence[int] | None, total: int) -> tuple[int, int]:
@@ -199,9 +207,9 @@ def _headline(path: str, file: TextFile, total: int) -> str:
 
 
 def _numbered(text: str, first: int, last: int, room: int) -> tuple[str, int]:
-    """Lines `first` to `last` as `cat -n` shows them, as far as `room` reaches, and the last one shown.
+    """Number the lines `first` to `last` like `cat -n`, up to about `room` characters.
 
-    A single line that is longer than that is cut.
+    Returns the text and the number of its last line. If the first line alone is too long, it is cut.
     """
     rows: list[str] = []
     place = 0
@@ -211,7 +219,9 @@ def _numbered(text: str, first: int, last: int, room: int) -> tuple[str, int]:
         end = text.find("\n", place)
         end = len(text) if end < 0 else end
         line = text[place : min(end, place + room)].removesuffix("\r")
-        row = f"{number:6}\t{clean_text(line)}"  # with a mark for each byte that is not in the encoding
+        row = (
+            f"{number:6}\t{clean_text(line)}"  # bytes that could not be decoded become replacement characters
+        )
         if len(row) > room and rows:
             return "\n".join(rows), number - 1
         cut = end - place > room
@@ -240,10 +250,10 @@ def _edited(path: str, file: TextFile, first: int, last: int) -> str:
 
 
 def not_once(path: str, text: str, old: str, places: list[int], name: str = "old_str") -> str:
-    """Why a text cannot be replaced that is not at one place only; `name` is the argument that has it."""
+    """Return the error sentence for a text that does not occur exactly once; `name` is the argument with the text."""
     if places:
-        lines = [text.count("\n", 0, place) + 1 for place in places[:_NAMED_LINES]]
-        more = " and more" if len(places) > _NAMED_LINES else ""
+        lines = [text.count("\n", 0, place) + 1 for place in places[:_MAX_NAMED_LINES]]
+        more = " and more" if len(places) > _MAX_NAMED_LINES else ""
         return (
             f"{name} is in {path} {len(places)} times, at lines {', '.join(map(str, lines))}{more}: add "
             "lines around it until it is unique. Nothing was changed."
@@ -258,7 +268,7 @@ def not_once(path: str, text: str, old: str, places: list[int], name: str = "old
 
 
 def _near_miss(text: str, old: str) -> int | None:
-    """The line where `old` would be if blanks did not count."""
+    """Return the line where `old` occurs if differences in white space are ignored, or None."""
     wanted = [" ".join(line.split()) for line in old.strip("\r\n").split("\n")]
     if not any(wanted):
         return None
@@ -269,12 +279,8 @@ def _near_miss(text: str, old: str) -> int | None:
     return None
 
 
-def _hidden(relative: str) -> bool:
-    return any(part.startswith(".") and part != ".." for part in relative.split("/"))
-
-
 def failure_reason(verb: str, path: str, error: Exception) -> str:
-    """Why a file could not be read, written or listed, as a sentence."""
+    """Return a sentence with the reason why a file could not be read, written or listed."""
     match error:
         case FileNotFoundError():
             return f"{path} does not exist."
@@ -292,7 +298,7 @@ def _lines(count: int) -> str:
 
 
 class StrReplaceEditor(Tool):
-    """The editor as a tool of the model."""
+    """Tool that views and edits text files."""
 
     name = "str_replace_editor"
     description = """View, create and edit text files, exact to the byte.
@@ -306,7 +312,6 @@ tabs included; take in lines around it until it is unique.
     only_edits = True
 
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """See `Tool.properties`."""
         return {
             "command": {"type": "string", "enum": list(_REQUIRED), "description": "What to do."},
             "path": {
@@ -332,11 +337,9 @@ tabs included; take in lines around it until it is unique.
         }
 
     def required_with(self, arguments: Mapping[str, Any]) -> Sequence[str]:
-        """See `Tool.required_with`."""
         return (*self.required, *_REQUIRED.get(arguments.get("command", ""), ()))
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """See `Tool.execute`."""
         try:
             return Outcome(await _edit(Editor(context.box), arguments))
         except EditorError as error:
@@ -349,7 +352,7 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
     "str_replace": ("old_str",),
     "insert": ("insert_line", "new_str"),
 }
-"""The commands, and what each needs besides the path."""
+"""Required arguments of each command, in addition to the path."""
 
 
 async def _edit(editor: Editor, arguments: Mapping[str, Any]) -> str:

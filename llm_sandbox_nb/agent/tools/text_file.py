@@ -1,4 +1,4 @@
-"""A text file as bytes, exactly: its encoding, how its lines end, how to write it back; and diffs of changed files."""
+"""Text files without loss: encoding, line ends, writing back the same bytes; and diffs of changed files."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# Encodings without states and byte order: what is left alone in a file stays as it is.
-_PREFERRED = ("cp1252", "cp1251", "cp932", "gb18030", "cp949", "big5")
-_UNSUITED = re.compile(r"utf_?(7|16|32)|iso2022|hz|idna|punycode")
-_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-_SAMPLE = 256 * 1024
+# Encodings without states and byte order: an edit does not change the bytes of other parts of the file.
+_PREFERRED_ENCODINGS = ("cp1252", "cp1251", "cp932", "gb18030", "cp949", "big5")
+_UNSUITED_ENCODING = re.compile(r"utf_?(7|16|32)|iso2022|hz|idna|punycode")
+_CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_SAMPLE_BYTES = 256 * 1024
 
 
 class NotTextError(LLMSandboxError):
-    """The bytes are not text in any encoding we can write back unchanged."""
+    """Error for bytes that are not text in any encoding that can be written back unchanged."""
 
 
 class NotEncodableError(LLMSandboxError):
-    """The new text has a character that the file's encoding does not have; says which."""
+    """Error for a character that the file's encoding lacks; the message is the character."""
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """The content of a text file. `encode` gives back exactly the bytes that `decode_text` took."""
+    """Content of a text file. `encode` returns exactly the bytes that `decode_text` has decoded."""
 
     text: str
     encoding: str = "utf-8"
@@ -45,18 +45,17 @@ class TextFile:
 
     @property
     def crlf(self) -> bool:
-        """Whether every line ends with CR LF."""
+        """True if every line ends with CR LF."""
         return "\r\n" in self.text and self.text.count("\r\n") == self.text.count("\n")
 
     def with_text(self, text: str) -> TextFile:
-        """The same file with another text."""
         return replace(self, text=text)
 
     def encode(self) -> bytes:
-        """The bytes of the file.
+        """Return the bytes of the file.
 
         Raises:
-            NotEncodableError: the text has a character that the encoding lacks.
+            NotEncodableError: if the text has a character that the encoding lacks.
         """
         try:
             return self.mark + self.text.encode(self.encoding, self.errors)
@@ -67,10 +66,11 @@ class TextFile:
 def decode_text(data: bytes) -> TextFile:
     """Read the bytes of a file as text.
 
-    A byte order mark decides; then UTF-8; then a guess, taken only when writing it back gives the same bytes.
+    The encoding is that of a byte order mark, or UTF-8, or a guess that is used only if encoding the text returns the
+    same bytes.
 
     Raises:
-        NotTextError: it is binary.
+        NotTextError: if the file is binary.
     """
     for mark, encoding in _MARKS:
         if data.startswith(mark) and (file := _exact(data[len(mark) :], encoding, mark)):
@@ -79,8 +79,8 @@ def decode_text(data: bytes) -> TextFile:
         raise NotTextError
     file = _exact(data, "utf-8")
     if file is None:
-        sample = data[:_SAMPLE]
-        if len(_CONTROL.findall(sample)) * 50 > len(sample):
+        sample = data[:_SAMPLE_BYTES]
+        if len(_CONTROL_CHARACTER.findall(sample)) * 50 > len(sample):  # more than 2 %
             raise NotTextError
         file = _guess(data) or TextFile(data.decode("utf-8", "surrogateescape"), errors="surrogateescape")
     return file
@@ -98,31 +98,31 @@ def _guess(data: bytes) -> TextFile | None:
     import charset_normalizer
 
     odd = next((place for place, byte in enumerate(data) if byte > 127), 0)
-    start = max(0, odd - _SAMPLE // 2)
-    matches = charset_normalizer.from_bytes(data[start : start + _SAMPLE])
+    start = max(0, odd - _SAMPLE_BYTES // 2)
+    matches = charset_normalizer.from_bytes(data[start : start + _SAMPLE_BYTES])
     best = matches.best()
     if best is None:
         return None
     tied = [match for match in matches if match.chaos <= best.chaos and match.coherence >= best.coherence]
     names = {name for match in tied for name in (match.encoding, *match.could_be_from_charset)}
-    for name in (*(name for name in _PREFERRED if name in names), best.encoding):
-        if not _UNSUITED.search(name) and (file := _exact(data, name)):
+    for name in (*(name for name in _PREFERRED_ENCODINGS if name in names), best.encoding):
+        if not _UNSUITED_ENCODING.search(name) and (file := _exact(data, name)):
             return file
     return None
 
 
 def count_lines(text: str) -> int:
-    """Lines as an editor counts them: what follows the last line end counts when it is not empty."""
+    """Count the lines like an editor: text after the last line end counts as a line."""
     return text.count("\n") + (not text.endswith("\n") and bool(text))
 
 
 def to_crlf(text: str) -> str:
-    """`text` with every bare LF made CR LF."""
+    """Replace every LF without CR by CR LF."""
     return re.sub(r"(?<!\r)\n", "\r\n", text)
 
 
 def occurrences(text: str, part: str, limit: int = 1000) -> list[int]:
-    """Where `part` begins in `text`, overlapping places included, at most `limit` of them."""
+    """Return the places of `part` in `text`, overlapping places included, at most `limit` of them."""
     places: list[int] = []
     place = text.find(part)
     while place >= 0 and len(places) < limit:
@@ -132,10 +132,10 @@ def occurrences(text: str, part: str, limit: int = 1000) -> list[int]:
 
 
 def replace_once(file: TextFile, old: str, new: str) -> tuple[TextFile | None, list[int]]:
-    """Replace the one place where `old` is. Returns the new file and its place, or None and all places.
+    """Replace the only occurrence of `old`. Return the new file and the place, or None and all places.
 
-    In a file whose lines all end with CR LF, LF in `old` and `new` means CR LF. With mixed line ends `old` is
-    looked for as it is and, when it is not there, with CR LF.
+    In a file whose lines all end with CR LF, LF in `old` and `new` means CR LF. With mixed line ends, `old` is searched
+    unchanged first, then with CR LF.
     """
     if file.crlf:
         old, new = to_crlf(old), to_crlf(new)
@@ -149,7 +149,7 @@ def replace_once(file: TextFile, old: str, new: str) -> tuple[TextFile | None, l
 
 
 def replace_all(file: TextFile, old: str, new: str) -> tuple[TextFile, int]:
-    """Replace every occurrence of `old`, and count them. Line ends as in `replace_once`."""
+    """Replace every occurrence of `old`; return the new file and the count. Line ends are as in `replace_once`."""
     if file.crlf:
         old, new = to_crlf(old), to_crlf(new)
     if old not in file.text and (changed := to_crlf(old)) in file.text:
@@ -158,9 +158,9 @@ def replace_all(file: TextFile, old: str, new: str) -> tuple[TextFile, int]:
 
 
 def insert_after(file: TextFile, line: int, new: str) -> TextFile:
-    """Put `new` in as whole lines after line number `line` (0: at the top), in the file's kind of line ends.
+    """Insert `new` as complete lines after line number `line` (0: at the top), with the file's line ends.
 
-    A file without a line end at its end keeps that when the new lines come last.
+    If the file has no line end at its end, new last lines have none either.
     """
     end = "\r\n" if file.crlf else "\n"
     new = to_crlf(new) if file.crlf else new
@@ -182,16 +182,17 @@ def _line_end(text: str, line: int) -> int:
 
 
 DIFF_CHARACTERS = 64 * 1024
-"""Characters of one diff, and of all diffs of a call."""
+"""Maximum characters of one diff, and of all diffs of a call."""
 CHANGED_FILES = 500
-"""Files of one call that are named."""
-_AT_ONCE = 32 * 1024
+"""Maximum number of changed files in the record of one call."""
+_MAX_INLINE_DIFF_BYTES = 32 * 1024
+"""Size of all files above which the diffs are made in a thread: the work would block the event loop."""
 
 
 async def file_diffs(changes: Changes) -> tuple[list[FileDiff], str]:
-    """The changes as they are recorded, and a text about those left out. Long work runs in a thread."""
+    """Return the changes for the record, and a text about changes that were left out."""
     files = changes.files[:CHANGED_FILES]
-    if sum(len(file.before or b"") + len(file.after or b"") for file in files) <= _AT_ONCE:
+    if sum(len(file.before or b"") + len(file.after or b"") for file in files) <= _MAX_INLINE_DIFF_BYTES:
         diffs = _all(files)
     else:
         diffs = await asyncio.to_thread(_all, files)
@@ -209,7 +210,7 @@ def _all(files: tuple[FileChange, ...]) -> list[FileDiff]:
 
 
 def file_diff(change: FileChange, room: int = DIFF_CHARACTERS) -> FileDiff:
-    """One changed file, with a unified diff when both sides are text of a sensible size."""
+    """Describe a changed file, with a unified diff if both versions are text of at most `COMPARED_BYTES` together."""
     made = FileDiff(
         path=clean_text(change.path), kind=change.kind, size=change.size, size_before=change.size_before
     )

@@ -1,4 +1,4 @@
-"""What a tool of the model declares: everything else in the package reads it from here."""
+"""Declaration of a tool of the model: everything else in the package uses this interface."""
 
 from __future__ import annotations
 
@@ -13,70 +13,70 @@ from llm_sandbox_nb.sandbox.contract import CommandResult, OutputCallback, Sandb
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a call: what the model reads, and the rest for the record."""
+    """Result of a call: the observation for the model, and data for the record."""
 
     observation: str
     error: str | None = None
-    """Short name of what was wrong with the call."""
+    """Short name of the problem with the call."""
     result: CommandResult | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
-    """The result for a caller that is a program."""
+    """Result for a caller that is a program."""
 
 
 @dataclass(frozen=True)
 class ToolContext:
-    """What a call is executed with."""
+    """Sandbox and limits for the execution of a call."""
 
     box: Sandbox
     command_timeout: float
-    """Seconds for a command that names no time-out."""
+    """Default command timeout in seconds."""
     time_left: float | None = None
-    """Seconds that the run has left; None without a limit."""
+    """Remaining seconds of the run; None without a limit."""
     on_output: OutputCallback | None = None
 
 
 @dataclass(frozen=True)
 class CallView:
-    """How a call of a tool is shown to a person. The names are arguments of the tool."""
+    """Display of a tool's calls for a person. The values are names of arguments."""
 
     command: str = ""
-    """Shown as a command line, instead of all arguments."""
+    """Argument to show as a command line, in place of all arguments."""
     headline: tuple[str, ...] = ()
-    """Shown beside the tool's name."""
+    """Arguments to show next to the tool's name."""
     in_diff: tuple[str, ...] = ()
-    """Not shown when the call changed a file: the diff shows them."""
+    """Arguments to hide if the call changed a file: the diff shows them."""
     hide_observation: bool = False
-    """Whether an observation without an error is left out: the output says it all, or there is nothing to say."""
+    """True to hide observations without an error, for example because the output is shown already."""
 
 
 class Tool(ABC):
-    """One tool of the model."""
+    """Tool of the model."""
 
     name: str
     description: str
     required: Sequence[str] = ()
     view: CallView = CallView()
     in_sandbox: bool = True
-    """Whether all that a call executes is in the sandbox, so that an interrupt of the sandbox ends the call."""
+    """True if calls execute only in the sandbox, so that an interrupt of the sandbox ends a call."""
     only_edits: bool = False
-    """Whether a call runs no command, so that `approve="edits"` executes it without asking."""
+    """True if calls run no command, so that `approve="edits"` executes them without a question."""
     last_observation: str = ""
-    """The observation of a call that ends the run, for which no sandbox is needed; empty where a call does not."""
+    """Observation of a call that ends the run, without a sandbox; empty for tools that do not end the run."""
 
     @abstractmethod
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """The JSON schema of each argument. `command_timeout` is the time-out in force, in seconds."""
+        """Return the JSON schema of each argument. `command_timeout` is the default timeout in seconds."""
 
     @abstractmethod
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
         """Execute a call whose arguments were checked.
 
         Raises:
-            SandboxLostError: the sandbox died.
+            SandboxLostError: if the sandbox died.
         """
 
     def parameters(self, command_timeout: float) -> dict[str, Any]:
-        """The JSON schema of all arguments."""
+        """Return the JSON schema of all arguments."""
         return {
             "type": "object",
             "properties": self.properties(command_timeout),
@@ -84,7 +84,7 @@ class Tool(ABC):
         }
 
     def schema(self, command_timeout: float) -> dict[str, Any]:
-        """The tool as providers take it."""
+        """Return the tool in the form of a request to a provider."""
         function = {
             "name": self.name,
             "description": self.description,
@@ -93,14 +93,14 @@ class Tool(ABC):
         return {"type": "function", "function": function}
 
     def required_with(self, arguments: Mapping[str, Any]) -> Sequence[str]:
-        """Arguments that a call with these arguments needs."""
+        """Return the names of the arguments that a call with these arguments requires."""
         return self.required
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that the tool knows; null counts as left out, others are ignored.
+        """Return the arguments that the tool knows. Null and unknown arguments are ignored.
 
         Raises:
-            ArgumentsError: an argument is missing or of a wrong type.
+            ArgumentsError: if an argument is missing or has a wrong type.
         """
         known = known_arguments(self.properties(0), arguments)
         check_required(self.name, self.required_with(known), known, arguments)

@@ -1,4 +1,4 @@
-"""The tools that the model has. A new tool of this package is a file beside this one, and an entry in `TOOLS`."""
+"""Tools of the model. A new tool of this package is a file in this folder, and an entry in `TOOLS`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 
 
 class Submit(Tool):
-    """Ends the run."""
+    """Tool that ends the run."""
 
     name = "submit"
     description = (
@@ -26,16 +26,14 @@ class Submit(Tool):
     last_observation = "Submitted."
 
     def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """See `Tool.properties`."""
         return {}
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """See `Tool.execute`."""
         return Outcome(self.last_observation)
 
 
 class Toolbox(Mapping[str, Tool]):
-    """The tools of one run, by their names. It never changes, so dataclasses may have it as a default."""
+    """Tools of one run by name. Immutable, so that dataclasses may use an instance as a default."""
 
     __hash__ = object.__hash__
 
@@ -52,14 +50,14 @@ class Toolbox(Mapping[str, Tool]):
         return len(self._tools)
 
     def schemas(self, command_timeout: float = DEFAULT_TIMEOUT) -> list[dict[str, Any]]:
-        """The tools as providers take them. `command_timeout` is the time-out in force, in seconds."""
+        """Return the tools in the form of a request. `command_timeout` is the default timeout in seconds."""
         return [tool.schema(command_timeout) for tool in self.values()]
 
     def check(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that `tool` knows, of the right types; null counts as left out, others are ignored.
+        """Return the arguments that `tool` knows, converted to their types. Null and unknown arguments are ignored.
 
         Raises:
-            ArgumentsError: the tool is unknown, an argument is missing or of a wrong type.
+            ArgumentsError: if the tool is unknown, or an argument is missing or has a wrong type.
         """
         if tool not in self:
             raise ArgumentsError(
@@ -69,22 +67,22 @@ class Toolbox(Mapping[str, Tool]):
 
 
 TOOLS: Final = Toolbox((ExecuteBash(), StrReplaceEditor(), Submit()))
-"""The tools that every run has."""
+"""Tools of every run."""
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     name: schema for tool in TOOLS.values() for name, schema in tool.properties(DEFAULT_TIMEOUT).items()
 }
-"""The arguments of these tools, by name, with their schemas."""
+"""Schemas of all arguments of these tools, by name."""
 
 
 def with_own_tools(functions: Iterable[Callable[..., Any]]) -> Toolbox:
-    """The tools of a run whose model may also call these functions of the user's.
+    """Make a toolbox with the tools of every run and functions of the user.
 
     Raises:
-        InputError: one of them cannot be a tool, or two have the same name.
+        InputError: if a function cannot be a tool, or two tools have the same name.
     """
     given: Any = functions
     if not callable(given) and (isinstance(given, str) or not isinstance(given, Iterable)):
-        raise InputError(f"tools takes functions of yours, as in tools=[lookup], not {given!r:.80}.")
+        raise InputError(f"tools are functions of yours, as in tools=[lookup], not {given!r:.80}.")
     tools: dict[str, Tool] = dict(TOOLS)
     for function in [functions] if callable(functions) else functions:
         tool = OwnTool(function)
@@ -95,15 +93,15 @@ def with_own_tools(functions: Iterable[Callable[..., Any]]) -> Toolbox:
 
 
 def ends_run(tool: str) -> bool:
-    """Whether a call of this tool ends the run. A user's own tool never does."""
+    """Return True if a call of this tool ends the run. User-defined tools never end the run."""
     return tool in TOOLS and bool(TOOLS[tool].last_observation)
 
 
 def only_edits(tool: str) -> bool:
-    """Whether a call of this tool runs no command. A user's own tool may."""
+    """Return True if calls of this tool run no command. User-defined tools may run commands."""
     return tool in TOOLS and TOOLS[tool].only_edits
 
 
 def call_view(tool: str) -> CallView:
-    """How calls of a tool are shown, which may be a user's own, or one of another program's record."""
+    """Return the display of a tool's calls; the default one for tools of users and other programs."""
     return TOOLS[tool].view if tool in TOOLS else CallView()

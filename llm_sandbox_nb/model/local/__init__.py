@@ -2,12 +2,12 @@
 
 | module | subject |
 |---|---|
-| `table` | the models that have a name here |
-| `source` | which file a name means: of the table, a path, or a file on Hugging Face |
-| `wheels`, `hub` | fetch such a file |
-| `store` | the folder of fetched files, and the checksums that are known |
+| `table` | the models with a name |
+| `source` | the file of a name: in the table, at a path, or on Hugging Face |
+| `wheels`, `hub` | fetching of such a file |
+| `store` | the folder of fetched files, and known checksums |
 | `gguf` | the header of a model's file |
 | `machine` | free memory, disk and processors |
-| `server` | starts the server and ends it; `engine` is the program in the child process |
-| `local_model` | the model, as a run knows it |
+| `server` | start and end of the server; `engine` is the program in the child process |
+| `local_model` | the model in a run |
 """

@@ -1,8 +1,8 @@
-"""The program in the child process: loads a model, and serves it on loopback until its parent ends.
+"""Program in the child process that loads a model and serves requests on loopback until its parent ends.
 
-It reads one line of JSON, the plan, from stdin, and writes one line of JSON to stdout: the address, or an error. Then
-its stdin stays open: it ends when that is closed, which happens also when the parent is killed. On Linux the kernel
-ends it at once in that case. It imports nothing of the package, and writes the engine's log to stderr.
+The program reads one line of JSON, the plan, from stdin, and writes one line of JSON to stdout: the address, or an
+error. It ends when stdin is closed, also because the parent was killed; on Linux the kernel then ends the program at
+once. The program imports nothing of the package, and writes the engine's log to stderr.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def main() -> None:
     os.dup2(2, 1)
     _end_with(plan["parent"])
     try:
-        server, said = _serve(plan)
-    except Exception as error:  # noqa: BLE001 - the parent says it in one sentence
-        server, said = None, {"error": f"{type(error).__name__}: {error}"[:2000]}
-    answers.write(json.dumps(said) + "\n")
+        server, answer = _serve(plan)
+    except Exception as error:  # noqa: BLE001 - the parent reports the error in one sentence
+        server, answer = None, {"error": f"{type(error).__name__}: {error}"[:2000]}
+    answers.write(json.dumps(answer) + "\n")
     answers.close()
     if server is not None:
         threading.Event().wait()
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent ends, however that happens."""
+    """End this process when its parent ends for any reason."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: which model it is, and whether the file is whole. It is hostile, so all is bounded."""
+"""Header of a GGUF file: facts about the model, and a check that the file is complete. All reads are bounded."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from llm_sandbox_nb.model.contract import ModelError
 _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_MOST_KEYS = 4096
-_MOST_TENSORS = 65_536
-_LONGEST = 1 << 20
-"""Bytes of a text that is kept; a chat template may be long."""
-_MOST_ITEMS = 2_000_000
-"""Items of a list: the largest vocabularies have 300,000 words."""
-_KEPT = ("general.", "split.")
-_KEPT_ENDS = (
+_MAX_KEYS = 4096
+_MAX_TENSORS = 65_536
+_MAX_TEXT_BYTES = 1 << 20
+"""Maximum length of a text: chat templates may be long."""
+_MAX_LIST_ITEMS = 2_000_000
+"""Maximum length of a list: the largest vocabularies have 300,000 words."""
+_STORED_PREFIXES = ("general.", "split.")
+_STORED_SUFFIXES = (
     ".context_length", ".block_count", ".embedding_length", ".attention.head_count", ".attention.head_count_kv",
     ".attention.key_length", ".attention.value_length",
 )  # fmt: skip
 
 
 class _NotGgufError(LLMSandboxError):
-    """The file is no GGUF; the message continues `... is no GGUF file`."""
+    """Error for a file that is not a valid GGUF file; the message continues a sentence that begins with the path."""
 
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What a model's file says of itself."""
+    """Facts about a model in the header of its file."""
 
     architecture: str
     title: str
@@ -42,12 +42,12 @@ class GgufHeader:
 
     @property
     def context_length(self) -> int:
-        """Tokens that the model was trained for; 0 when the file does not say."""
+        """Tokens that the model was trained for; 0 if unknown."""
         return self._number("context_length")
 
     @property
     def cache_bytes_per_token(self) -> int:
-        """Memory for one token of a conversation, in 16-bit numbers; an upper bound where layers differ."""
+        """Memory for one token of a conversation, in 16-bit numbers; an upper bound if layers differ."""
         layers, heads = self._number("block_count"), self._number("attention.head_count")
         of_cache = self._number("attention.head_count_kv") or heads
         each = self._number("embedding_length") // heads if heads else 0
@@ -57,7 +57,7 @@ class GgufHeader:
 
     @property
     def parts(self) -> int:
-        """Files that the model was split into."""
+        """Number of files of a model that was split."""
         count = self.values.get("split.count")
         return count if isinstance(count, int) and count > 1 else 1
 
@@ -67,10 +67,10 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """The header of a model's file.
+    """Read the header of a model's file.
 
     Raises:
-        ModelError: it cannot be read, is no GGUF file, is not whole, or holds no language model.
+        ModelError: if the file cannot be read, is not a complete GGUF file, or has no language model.
     """
     try:
         if path.is_dir():
@@ -95,18 +95,18 @@ class _Reader:
 
     def header(self) -> GgufHeader:
         if self._file.read(4) != _MAGIC:
-            raise _NotGgufError("is no GGUF file: give a model in the format of llama.cpp.")
+            raise _NotGgufError("is not a GGUF file: give a model in the format of llama.cpp.")
         if (version := self._number("I")) not in (2, 3):
             raise _NotGgufError(
                 f"is a GGUF file of version {version}, and 2 and 3 can be read: convert it anew."
             )
         tensors, keys = self._number("Q"), self._number("Q")
-        if keys > _MOST_KEYS or tensors > _MOST_TENSORS:
-            raise _NotGgufError("is no valid GGUF file: its header has impossible numbers.")
-        values = dict(self._pair() for _ in range(keys))
+        if keys > _MAX_KEYS or tensors > _MAX_TENSORS:
+            raise _NotGgufError("is not a valid GGUF file: its header has impossible numbers.")
+        values = {self._text(): self._value(self._number("I")) for _ in range(keys)}
         architecture = values.get("general.architecture")
         if not isinstance(architecture, str) or not architecture or not tensors:
-            raise _NotGgufError("holds no language model: it names no architecture, or has no tensors.")
+            raise _NotGgufError("has no language model: it names no architecture, or has no tensors.")
         last = max(self._tensor() for _ in range(tensors))
         alignment = values.get("general.alignment")
         alignment = alignment if isinstance(alignment, int) and 0 < alignment <= 1 << 20 else 32
@@ -117,15 +117,11 @@ class _Reader:
         kept = {
             name: value
             for name, value in values.items()
-            if name.startswith(_KEPT) or name.endswith(_KEPT_ENDS)
+            if name.startswith(_STORED_PREFIXES) or name.endswith(_STORED_SUFFIXES)
         }
         return GgufHeader(
             architecture[:100], title[:200] if isinstance(title, str) else "", MappingProxyType(kept)
         )
-
-    def _pair(self) -> tuple[str, Any]:
-        name = self._text()
-        return name, self._value(self._number("I"))
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
@@ -135,10 +131,12 @@ class _Reader:
         return self._number(_scalar(kind))
 
     def _skip_list(self) -> Any:
-        """Nothing, or the largest number of a short list: a model may have a number for each layer."""
+        """Skip a list. Return the largest number of a short list, which may have a number for each layer, or None."""
         kind, count = self._number("I"), self._number("Q")
-        if count > _MOST_ITEMS or kind == _ARRAY:
-            raise _NotGgufError("is no valid GGUF file: a list in its header is too long or in another list.")
+        if count > _MAX_LIST_ITEMS or kind == _ARRAY:
+            raise _NotGgufError(
+                "is not a valid GGUF file: a list in its header is too long or in another list."
+            )
         if kind == _STRING:
             for _ in range(count):
                 self._skip(self._number("Q"))
@@ -150,17 +148,17 @@ class _Reader:
         return max((self._number(code) for _ in range(count)), default=None)
 
     def _tensor(self) -> int:
-        """Where the data of the next tensor begins, after the header."""
+        """Read the description of a tensor. Return the offset of its data after the header."""
         self._text()
         if (dimensions := self._number("I")) > 8:
-            raise _NotGgufError("is no valid GGUF file: a tensor has too many dimensions.")
+            raise _NotGgufError("is not a valid GGUF file: a tensor has too many dimensions.")
         self._skip(8 * dimensions + 4)
         return int(self._number("Q"))
 
     def _text(self) -> str:
         length = self._number("Q")
-        if length > _LONGEST:
-            raise _NotGgufError("is no valid GGUF file: a text in its header is too long.")
+        if length > _MAX_TEXT_BYTES:
+            raise _NotGgufError("is not a valid GGUF file: a text in its header is too long.")
         return self._bytes(length).decode("utf-8", "replace")
 
     def _number(self, code: str) -> Any:
@@ -181,7 +179,7 @@ class _Reader:
 
 def _scalar(kind: int) -> str:
     if kind not in _SCALARS:
-        raise _NotGgufError("is no valid GGUF file: its header has an unknown type.")
+        raise _NotGgufError("is not a valid GGUF file: its header has an unknown type.")
     return _SCALARS[kind]
 
 

@@ -1,4 +1,4 @@
-"""Fetches a file of Hugging Face, through huggingface_hub: into its cache, with its settings and its token."""
+"""Fetching of a file from Hugging Face, with the cache, the settings and the token of huggingface_hub."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SUM = re.compile(r"[0-9a-f]{64}")
 
 
 def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
-    """The file in the cache; fetched, or the rest of it, when it is not there. Its checksum is right.
+    """Return a file in the cache with a correct checksum. Fetch the file, or its missing part, if necessary.
 
     Raises:
-        ModelError: it cannot be fetched, or is not what the repository says.
-        FetchStoppedError: nobody waits any more.
+        ModelError: if the file cannot be fetched, or differs from the file in the repository.
+        FetchStoppedError: if nobody waits for the file any more.
     """
     import huggingface_hub
     from huggingface_hub import errors
@@ -52,18 +52,18 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
         ) from error
     except errors.HFValidationError as error:
         raise ModelError(
-            f"{name} is no file of Hugging Face: {_first_line(error)}", kind="not_found"
+            f"{name} is not a file of Hugging Face: {_first_line(error)}", kind="not_found"
         ) from error
     except FetchStoppedError:
         raise
-    except Exception as error:  # of whatever HTTP library it uses
+    except Exception as error:  # from any HTTP library
         raise _unreachable(name, error) from error
     _check_sum(path, name, stop)
     return path
 
 
 def _check_sum(path: Path, name: str, stop: Stop) -> None:
-    """Large files are stored under their SHA-256. Raises ModelError when one has another."""
+    """Raise ModelError if a large file, whose stored name is its SHA-256, has another checksum."""
     blob = path.resolve()
     if not _SUM.fullmatch(blob.name):
         return
@@ -72,14 +72,14 @@ def _check_sum(path: Path, name: str, stop: Stop) -> None:
         blob.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         raise ModelError(
-            f"What was fetched for {name} is another file (sha256 {found[:16]}..., and {blob.name[:16]}... was "
+            f"The file fetched for {name} is another file (sha256 {found[:16]}..., and {blob.name[:16]}... was "
             "expected): it was removed; try again.",
             kind="setup",
         )
 
 
 def _progress(what: str, size: int, stop: Stop) -> type[Any]:
-    """What huggingface_hub shows its progress with."""
+    """Make a progress bar class for huggingface_hub."""
     from tqdm import tqdm
 
     share = Share(what, size)
@@ -101,16 +101,16 @@ def _progress(what: str, size: int, stop: Stop) -> type[Any]:
 
 class _Nowhere:
     def write(self, text: str) -> None:
-        """Drop it."""
+        pass
 
     def flush(self) -> None:
-        """Do nothing."""
+        pass
 
 
 def _unreachable(name: str, error: Exception) -> ModelError:
     return ModelError(
-        f"{name} could not be fetched ({_first_line(error)}): check the network, then try again; what has come is "
-        "kept.",
+        f"{name} could not be fetched ({_first_line(error)}): check the network, then try again; the part that "
+        "arrived is kept.",
         kind="setup",
     )
 

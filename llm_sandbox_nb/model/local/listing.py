@@ -1,4 +1,4 @@
-"""Lists the local models that have a name, with what each needs and whether it is here, and fetches one."""
+"""List of the local models with a name: requirements and presence on this machine; fetching of a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llm_sandbox_nb.model.local.table import MODELS
 
 
 def models_json() -> list[dict[str, Any]]:
-    """The models of the table, for a program."""
+    """Return the models of the table for a program."""
     return [
         {
             "name": f"{PREFIX}{model.name}",
@@ -35,13 +35,13 @@ def models_json() -> list[dict[str, Any]]:
 
 
 def models_text() -> str:
-    """The models of the table, and how to use them."""
+    """Format a table of the models, with instructions."""
     lines = [f"{'name':<26} {'file':>9} {'memory':>9}  {'licence':<11} {'fetched':<8} model"]
-    for one in models_json():
-        here = "yes" if one["fetched"] else "no"
-        sizes = f"{format_size(one['size']):>9} {format_size(one['memory']):>9}"
-        lines.append(f"{one['name']:<26} {sizes}  {one['licence']:<11} {here:<8} {one['title']}")
-        lines.append(f"{'':<26} {one['source']}, sha256 {one['sha256']}")
+    for model in models_json():
+        here = "yes" if model["fetched"] else "no"
+        sizes = f"{format_size(model['size']):>9} {format_size(model['memory']):>9}"
+        lines.append(f"{model['name']:<26} {sizes}  {model['licence']:<11} {here:<8} {model['title']}")
+        lines.append(f"{'':<26} {model['source']}, sha256 {model['sha256']}")
     use = "Use one with `--model NAME`; it is fetched when it is first used, or with `models --fetch NAME`."
     lines += ["", missing_extra() or use]
     lines.append(f"Any other: {PREFIX}PATH.gguf or {PREFIX}hf:OWNER/REPOSITORY/FILE.gguf.")
@@ -50,10 +50,10 @@ def models_text() -> str:
 
 
 def fetch_model(name: str) -> Path:
-    """Fetch the file of `local/NAME`, check it, and give its path.
+    """Fetch and check the file of `local/NAME`, and return its path.
 
     Raises:
-        ModelError: it cannot be fetched, or is no model's file.
+        ModelError: if the file cannot be fetched, or is not a model.
     """
     source = find_source(name.removeprefix(PREFIX))
     if problem := missing_extra():
@@ -70,7 +70,7 @@ def fetch_model(name: str) -> Path:
 
 
 def local_models() -> str:
-    """Whether local models can run here, and with what memory; for `doctor`."""
+    """Return a sentence for `doctor`: local models can run with this much memory, or the missing package."""
     if problem := missing_extra():
         return problem
     engine = importlib.metadata.version("xllamacpp")

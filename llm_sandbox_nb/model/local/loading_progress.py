@@ -1,4 +1,4 @@
-"""Says how far the fetching and the loading of a model are. A cell and a command choose where that is shown."""
+"""Progress of fetching and loading a model. Cells and commands choose the place of the output."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextvars import ContextVar
 from typing import TextIO
 
 Show = Callable[[str], None]
-"""Called with a line that takes the place of the one before; from any thread."""
+"""Function called from any thread with a line that replaces the line before."""
 
 shown_by: ContextVar[Show | None] = ContextVar("shown_by", default=None)
-"""Where lines go in this context; None: to stderr."""
-_PAUSE = 10.0
-"""Seconds between two lines where none can take the place of the other."""
+"""Function that shows lines in this context; None for stderr."""
+_SECONDS_BETWEEN_LINES = 10.0
+"""Minimum time between two lines in an output that cannot replace lines."""
 
 
 class LineWriter:
-    """Writes to a stream: in a terminal each line takes the place of the one before, elsewhere it writes few."""
+    """Writer of progress to a stream: replaces the line in a terminal, and writes few lines to other streams."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -26,7 +26,7 @@ class LineWriter:
         self._due, self._subject = 0.0, ""
 
     def __call__(self, line: str) -> None:
-        """Show a line; an empty one ends them."""
+        """Show a line; an empty line removes the line before."""
         if self._out.isatty():
             self._out.write(f"\r{line.ljust(self._width)}" if line else f"\r{' ' * self._width}\r")
             self._width = len(line)
@@ -34,7 +34,7 @@ class LineWriter:
             subject, _, _ = line.partition(":")
             if subject == self._subject and time.monotonic() < self._due:
                 return
-            self._subject, self._due = subject, time.monotonic() + _PAUSE
+            self._subject, self._due = subject, time.monotonic() + _SECONDS_BETWEEN_LINES
             self._out.write(f"{line}\n")
         self._out.flush()
 
@@ -43,7 +43,7 @@ _to_stderr: dict[int, LineWriter] = {}
 
 
 def show(line: str) -> None:
-    """Show what is done now, such as `Fetching qwen: 20 %`; an empty line when it is done."""
+    """Show the current work, such as `Fetching qwen: 20 %`; an empty line after its end."""
     if (chosen := shown_by.get()) is not None:
         chosen(line)
         return
@@ -54,14 +54,14 @@ def show(line: str) -> None:
 
 
 class Share:
-    """Shows the share of a work that is done, whenever its percentage has changed."""
+    """Progress of a work as a percentage, shown after each change."""
 
     def __init__(self, what: str, whole: int) -> None:
         self._what, self._whole = what, whole
         self._shown = -1
 
     def reached(self, done: int) -> None:
-        """So much of the whole is done."""
+        """Show the percentage for `done` units of the whole, if the percentage has changed."""
         percent = min(100, done * 100 // self._whole) if self._whole else 0
         if percent != self._shown:
             self._shown = percent

@@ -1,4 +1,4 @@
-"""A model on this machine, `local/NAME`: its file is fetched and its server started when it is first needed."""
+"""Model on this machine, `local/NAME`, whose file is fetched and whose server is started at the first use."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from llm_sandbox_nb.model.local.store import Stop, known_sum
 from llm_sandbox_nb.model.message_form import SendReasoning
 
 REPLY_SHARE = 4
-"""Part of the context that one reply may take at most: a small model may repeat itself until its context is full."""
+"""Maximum part of the context for one reply: a small model may repeat itself until its context is full."""
 SERVER_LOG = "model-server.log"
 """The engine's log in the folder of a run."""
 
 
 @dataclass(frozen=True)
 class _Served:
-    """A model that can be asked."""
+    """Model with a running server."""
 
     model: LiteLLMModel
     server: ModelServer
@@ -36,12 +36,12 @@ class _Served:
 
 
 class LocalModel:
-    """A model that a child process of this one serves; `model_names.make_model` makes it."""
+    """Model served by a child of this process, made by `model_names.make_model`."""
 
     scripted = False
 
     def __init__(self, name: str, *, send_reasoning: SendReasoning = "auto") -> None:
-        """Raises ModelError when the name means no model."""
+        """Raise ModelError if the name does not mean a model."""
         self.name = name
         self._source = find_source(name.removeprefix(PREFIX))
         self._send_reasoning = send_reasoning
@@ -50,29 +50,29 @@ class LocalModel:
         self._recalled: tuple[Mapping[str, Any], list[tuple[dict[str, Any], str | None, bool]]] | None = None
 
     async def check(self) -> None:
-        """Fetch the model's file and start its server, where that is not done yet.
+        """Fetch the model's file and start its server, if necessary.
 
         Raises:
-            ModelError: something that it needs is missing, and the message says how to get it.
+            ModelError: if a requirement is missing, with advice.
         """
         await self._ready()
 
     def prepare(self) -> None:
-        """Begin to import what requests need."""
+        """Start to import LiteLLM if the server runs already."""
         if self._served is not None:
             self._served.model.prepare()
 
     @property
     def writes_calls(self) -> bool:
-        """Whether the table says that its calls have to be text."""
+        """True if the table marks the model for calls as text."""
         return isinstance(self._source, ListedSource) and self._source.model.writes_calls
 
     def served_by(self) -> Mapping[str, Any]:
-        """Which file and engine answer; empty before `check`."""
+        """Return the file and engine of the model; empty before `check`."""
         return self._served.facts if self._served else {}
 
     def introduction(self) -> str:
-        """The same in one sentence."""
+        """Return a sentence about the file and engine; empty before `check`."""
         if self._served is None:
             return ""
         facts = self._served.facts
@@ -83,12 +83,12 @@ class LocalModel:
         )
 
     def log_to(self, folder: Path) -> None:
-        """Write the server's log also into the folder of a run, until `end_log`."""
+        """Also write the server's log to the folder of a run, until `end_log`."""
         self._logs.add(folder / SERVER_LOG)
         self._place_logs()
 
     def end_log(self, folder: Path) -> None:
-        """Write no more into that folder."""
+        """Stop writing the server's log to a folder."""
         self._logs.discard(folder / SERVER_LOG)
         if self._served is not None:
             self._served.server.end_log(folder / SERVER_LOG)
@@ -101,13 +101,13 @@ class LocalModel:
     def recall(
         self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
     ) -> None:
-        """Know again what was learned in another process; see `Recalls`."""
+        """Restore knowledge from another process; see `Recalls`."""
         self._recalled = learned, list(replies)
         if self._served is not None:
             self._served.model.recall(*self._recalled)
 
     async def context_limit(self) -> ContextLimit | None:
-        """The tokens that its server was started with."""
+        """Return the context of the running server."""
         return ContextLimit(self._served.server.plan.context, True) if self._served else None
 
     async def reply(
@@ -117,11 +117,11 @@ class LocalModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """One request; the server is started again when it has ended.
+        """Send one request; restart the server if it has ended.
 
         Raises:
-            ContextOverflowError: it does not fit.
-            ModelError: anything else; of kind `tools` where the model's chat template has no place for them.
+            ContextOverflowError: if the conversation does not fit.
+            ModelError: after other failures; of kind `tools` if the model's chat template does not support tools.
         """
         served = await self._ready()
         if tools and not served.server.takes_tools:
@@ -130,9 +130,9 @@ class LocalModel:
                 "text.",
                 kind="tools",
             )
-        most = served.server.plan.context // REPLY_SHARE
-        asked = most if settings.max_tokens is None else min(settings.max_tokens, most)
-        settings = dataclasses.replace(settings, max_tokens=asked)
+        limit = served.server.plan.context // REPLY_SHARE
+        tokens = limit if settings.max_tokens is None else min(settings.max_tokens, limit)
+        settings = dataclasses.replace(settings, max_tokens=tokens)
         served.server.requests += 1
         try:
             reply = await served.model.reply(messages, tools, settings, on_delta)

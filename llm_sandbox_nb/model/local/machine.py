@@ -1,4 +1,4 @@
-"""What this machine has for a model: processors, memory and disk, within the limits of its control group."""
+"""Resources of this machine for a model: processors, memory and disk, within the limits of the control group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROC = Path("/proc")
 
 
 def free_memory() -> int:
-    """Bytes that a new process can use: what is free, or can be freed, and allowed in a container."""
+    """Return the bytes that a new process can use: free or reclaimable memory, within the limits of a container."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
@@ -25,7 +25,7 @@ def free_memory() -> int:
 
 
 def processors() -> int:
-    """Threads that compute at the same time: cores, not their halves, and no more than a container may use."""
+    """Return the number of threads for computation: physical cores, within the limits of a container."""
     import psutil
 
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -42,14 +42,14 @@ def processors() -> int:
 
 
 def free_disk(folder: Path) -> int:
-    """Bytes that can be written to the folder, which need not exist yet."""
+    """Return the bytes that can be written to a folder, which need not exist yet."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def _own_groups(controller: str) -> list[tuple[Path, int]]:
-    """The control groups of this process, from the innermost to the root, with their versions."""
+    """Return the control groups of this process with their versions, from the innermost to the root."""
     try:
         lines = (_PROC / "self/cgroup").read_text().splitlines()
         hierarchies = list(find_hierarchies(_PROC))
@@ -72,7 +72,7 @@ def _own_groups(controller: str) -> list[tuple[Path, int]]:
 
 
 def _given_back(group: Path) -> int:
-    """Bytes of files in memory, which the kernel gives back when a process needs them."""
+    """Return the bytes of the page cache that the kernel frees when a process needs memory."""
     for line in _text(group / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file") and value.isdigit():

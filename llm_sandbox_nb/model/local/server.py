@@ -1,4 +1,4 @@
-"""The server of a local model: a child process, one for all runs of this process, that ends with it."""
+"""Server of a local model: a child process for all runs of this process, which ends with this process."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from llm_sandbox_nb.model.local.gguf import GgufHeader
 from llm_sandbox_nb.model.local.loading_progress import show
 from llm_sandbox_nb.model.local.store import Stop
 
-_WORKING = 300_000_000
-"""Bytes that the engine needs beside the weights and the conversation."""
-_WEIGHTS = 1.4
-"""Memory of the weights, by the size of their file: much is kept in a second, faster form too."""
-_LEAST_CONTEXT, _MOST_CONTEXT = 4096, 16_384
-"""Tokens. Below the first, no run fits; above the second, a processor reads for many minutes."""
-_SHARE = 0.8
-"""Of the free memory that a model may take."""
-_MOST_CACHE = 1024
-"""MiB for conversations that were left and may continue."""
-_TAIL = 400
-"""Lines of the engine's log that are kept for runs to come and for errors."""
-_LONGEST_LINE = 4000
-_LARGEST_LOG = 5_000_000
-"""Bytes of log in the folder of one run."""
-_ENDING = 60.0
-"""Seconds that a killed process may take to end."""
+_ENGINE_BYTES = 300_000_000
+"""Memory of the engine, in addition to the weights and the conversation."""
+_WEIGHTS_FACTOR = 1.4
+"""Memory of the weights divided by the size of their file: the engine also stores many of them in a faster form."""
+_MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 4096, 16_384
+"""Below the minimum, no run fits; above the maximum, a processor reads for many minutes."""
+_MEMORY_SHARE = 0.8
+"""Share of the free memory for a model."""
+_MAX_CACHE_MIB = 1024
+"""Maximum memory for conversations that may continue."""
+_LOG_LINES = 400
+"""Number of lines of the engine's log stored for later runs and for errors."""
+_MAX_LOG_LINE_BYTES = 4000
+_MAX_LOG_BYTES = 5_000_000
+"""Maximum size of the log in the folder of a run."""
+_EXIT_TIMEOUT = 60.0
+"""Seconds to wait for the end of a killed process."""
 
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """How a model is served."""
+    """Settings of a model's server."""
 
     file: Path
     name: str
@@ -57,62 +57,63 @@ class ServerPlan:
 
 
 def plan_server(file: Path, name: str, header: GgufHeader) -> ServerPlan:
-    """How this machine can serve a model.
+    """Choose the context and the caches for this machine.
 
     Raises:
-        ModelError: its memory does not suffice.
+        ModelError: if the memory is too small.
     """
     free = machine.free_memory()
-    weights, each = int(file.stat().st_size * _WEIGHTS) + _WORKING, header.cache_bytes_per_token
-    trained = header.context_length or _LEAST_CONTEXT
-    fits = int((free * _SHARE - weights) / each) if each else _LEAST_CONTEXT
-    context = min(trained, _MOST_CONTEXT, max(fits, _LEAST_CONTEXT)) // 256 * 256
-    needed = weights + each * context
+    fixed = int(file.stat().st_size * _WEIGHTS_FACTOR) + _ENGINE_BYTES
+    per_token = header.cache_bytes_per_token
+    trained = header.context_length or _MIN_CONTEXT_TOKENS
+    fits = int((free * _MEMORY_SHARE - fixed) / per_token) if per_token else _MIN_CONTEXT_TOKENS
+    context = min(trained, _MAX_CONTEXT_TOKENS, max(fits, _MIN_CONTEXT_TOKENS)) // 256 * 256
+    needed = fixed + per_token * context
     if needed > free:
         raise ModelError(
             f"{name} needs about {format_size(needed)} of memory, and {format_size(free)} are free here: end other "
             "programs and kernels, or choose a smaller model (`llm-sandbox-nb models` lists some).",
             kind="setup",
         )
-    cache = min(_MOST_CACHE, max(0, int(free * _SHARE) - needed) // 2**20 // 2)
+    cache = min(_MAX_CACHE_MIB, max(0, int(free * _MEMORY_SHARE) - needed) // 2**20 // 2)
     return ServerPlan(file, name, context, machine.processors(), cache)
 
 
 class ModelServer:
-    """A server that runs. Made by `serve`."""
+    """Running server, made by `serve`."""
 
     def __init__(self, plan: ServerPlan) -> None:
         self.plan = plan
         self.key = clean_key(secrets.token_hex(24), "The key of the local model's server")
         self.address = self.engine = ""
         self.takes_tools = False
-        """Whether its chat template has a place for tools."""
+        """True if the model's chat template supports tools."""
         self.requests = 0
-        """How many are being answered."""
+        """Number of requests without an answer yet."""
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = threading.Event()
         self._error = ""
-        self._tail: deque[bytes] = deque(maxlen=_TAIL)
+        self._tail: deque[bytes] = deque(maxlen=_LOG_LINES)
         self._logs: dict[Path, IO[bytes]] = {}
         self._lock = threading.Lock()
 
     @property
     def alive(self) -> bool:
-        """Whether its process runs."""
+        """True while the process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def used(self) -> bool:
-        """Whether a run logs what it does, or waits for a reply."""
+        """True if a run stores the log, or waits for a reply."""
         return bool(self._logs or self.requests)
 
     @property
     def process_id(self) -> int | None:
-        """Of the child process."""
+        """Id of the child process."""
         return self._process.pid if self._process else None
 
     def ending(self) -> str:
-        """How its process ended, for a sentence."""
+        """Describe the end of the process, for a sentence."""
         code = self._process.poll() if self._process else None
         if code is None or code >= 0:
             return f"ended with exit code {code}"
@@ -121,13 +122,13 @@ class ModelServer:
         return f"ended with signal {-code}"
 
     def start(self, stop: Stop) -> None:
-        """Start the process and wait until it serves.
+        """Start the process and wait until the server is ready.
 
         Raises:
-            ModelError: it cannot load the model.
-            FetchStoppedError: nobody waits any more.
+            ModelError: if the server cannot load the model.
+            FetchStoppedError: if nobody waits for the model any more.
         """
-        # The thread lives as long as the process: on Linux the kernel ends a child whose thread has ended.
+        # The thread must live as long as the process: on Linux the kernel ends a child when its parent thread ends.
         threading.Thread(target=self._keep, name="local-model-server", daemon=True).start()
         began = time.monotonic()
         while not self._answered.wait(0.2):
@@ -142,7 +143,7 @@ class ModelServer:
         self._look_at_template()
 
     def _keep(self) -> None:
-        """Start the process, read what it says, and wait for its end."""
+        """Start the process, read its answer, and wait for its end."""
         try:
             self._process = process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "llm_sandbox_nb.model.local.engine"],
@@ -150,7 +151,7 @@ class ModelServer:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C in a terminal is for the run, not for its model
-                # Threads that wait actively for each other stand still on a busy machine.
+                # Active waiting of threads for each other is very slow on a busy machine.
                 env={"OMP_WAIT_POLICY": "passive", **os.environ},
             )
             assert process.stdin
@@ -165,12 +166,12 @@ class ModelServer:
                 process.stdin.write(json.dumps(plan).encode() + b"\n")
                 process.stdin.flush()
             line = process.stdout.readline(100_000)
-            said = json.loads(line) if line else {}
-            self.address, self.engine = said.get("address", ""), said.get("engine", "")
+            answer = json.loads(line) if line else {}
+            self.address, self.engine = answer.get("address", ""), answer.get("engine", "")
             if not self.address:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_ENDING if not line else 0.0)
-                self._error = self._last_error() or said.get("error", "") or f"its server {self.ending()}"
+                    process.wait(_EXIT_TIMEOUT if not line else 0.0)
+                self._error = self._last_error() or answer.get("error", "") or f"its server {self.ending()}"
         except (OSError, ValueError) as error:
             self._error = str(error)
         finally:
@@ -184,7 +185,7 @@ class ModelServer:
 
     def _read_log(self, source: IO[bytes]) -> None:
         with source:
-            while line := source.readline(_LONGEST_LINE):
+            while line := source.readline(_MAX_LOG_LINE_BYTES):
                 with self._lock:
                     self._tail.append(line)
                     for path in tuple(self._logs):
@@ -193,19 +194,19 @@ class ModelServer:
     def _write(self, path: Path, line: bytes) -> None:
         file = self._logs[path]
         with contextlib.suppress(OSError):  # a full disk ends the log, not the server
-            if file.tell() < _LARGEST_LOG:
+            if file.tell() < _MAX_LOG_BYTES:
                 file.write(line)
                 file.flush()
 
     def _last_error(self) -> str:
-        """What the engine's log says last of an error, without its full stop."""
+        """Return the first error in the stored part of the engine's log, without its full stop."""
         with self._lock:
             lines = [line.decode("utf-8", "replace").strip() for line in self._tail]
         errors = [line for line in lines if " E " in line[:20]]
         return errors[0].partition(": ")[2][:300].rstrip(".") if errors else ""
 
     def _look_at_template(self) -> None:
-        """Ask whether the model's chat template takes tools."""
+        """Find out from the server if the model's chat template supports tools."""
         try:
             with httpx.Client(trust_env=False, timeout=30.0) as client:
                 answer = client.get(f"{self.address}/props", headers={"Authorization": f"Bearer {self.key}"})
@@ -214,7 +215,7 @@ class ModelServer:
             self.takes_tools = False
 
     def log_to(self, path: Path) -> None:
-        """Write the log into a file too, from the server's start."""
+        """Also write the log to a file, beginning with the stored lines."""
         with self._lock, contextlib.suppress(OSError):
             if path not in self._logs:
                 self._logs[path] = path.open("ab")
@@ -222,7 +223,7 @@ class ModelServer:
                     self._write(path, line)
 
     def end_log(self, path: Path) -> None:
-        """Write no more into that file."""
+        """Stop writing the log to a file."""
         with self._lock, contextlib.suppress(OSError):
             if file := self._logs.pop(path, None):
                 file.close()
@@ -233,7 +234,7 @@ class ModelServer:
             with contextlib.suppress(OSError):
                 self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ENDING)
+                self._process.wait(_EXIT_TIMEOUT)
 
 
 _servers: dict[Path, ModelServer] = {}
@@ -241,7 +242,7 @@ _starting = threading.Lock()
 
 
 def _forget_servers() -> None:
-    """After a fork: the servers are those of the parent."""
+    """Forget all servers in a forked child: they belong to the parent."""
     global _starting
     _servers.clear()
     _starting = threading.Lock()
@@ -252,19 +253,19 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 
 def running_server(file: Path) -> ModelServer | None:
-    """The server of a file in this process, when it runs."""
+    """Return the running server of a file in this process, or None."""
     server = _servers.get(file)
     return server if server is not None and server.alive else None
 
 
 def serve(file: Path, name: str, header: GgufHeader, stop: Stop) -> ModelServer:
-    """The server of a file: the one that runs in this process, else a new one.
+    """Return the running server of a file in this process, or start one.
 
-    Where memory does not suffice, servers of other models that no run uses are ended first.
+    If the memory is too small, unused servers of other models are ended first.
 
     Raises:
-        ModelError: the machine's memory does not suffice, or the model cannot be loaded.
-        FetchStoppedError: nobody waits any more.
+        ModelError: if the memory is too small, or the model cannot be loaded.
+        FetchStoppedError: if nobody waits for the model any more.
     """
     while not _starting.acquire(timeout=0.2):
         stop.check()

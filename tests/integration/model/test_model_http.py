@@ -32,7 +32,7 @@ from llm_sandbox_nb.agent.model_call import well_formed
 from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.model_names import make_model
-from llm_sandbox_nb.model.retries import MARGIN, RetryPolicy, reply_with_retries
+from llm_sandbox_nb.model.retries import COUNT_TOLERANCE_TOKENS, RetryPolicy, reply_with_retries
 
 SCRIPT = """
 chunk: 4
@@ -378,7 +378,10 @@ def test_an_overflow_is_understood_and_cured_where_fewer_tokens_do(
     server.fail_next(overflow(vendor, 32768, 5000, 65536))
     model = make_model("my-model", api_base=server.url, api_key="key")
     run(reply_with_retries(model, USER, TOOLS, ModelSettings(max_tokens=65536)))
-    assert [request.body["max_tokens"] for request in server.requests[1:]] == [65536, 32768 - 5000 - MARGIN]
+    assert [request.body["max_tokens"] for request in server.requests[1:]] == [
+        65536,
+        32768 - 5000 - COUNT_TOLERANCE_TOKENS,
+    ]
 
 
 @pytest.mark.parametrize("name", ["my-model", "hosted_vllm/my-model", "deepseek/my-model"])

@@ -17,7 +17,7 @@ from support import eventually, run
 from llm_sandbox_nb.agent.model_call import well_formed
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.contract import ContextOverflowError, Model, ModelError, ModelSettings, Reply
-from llm_sandbox_nb.model.litellm_model import REPLY_TOKENS, backend
+from llm_sandbox_nb.model.litellm_model import DEFAULT_REPLY_TOKENS, backend
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 
@@ -611,7 +611,7 @@ def test_a_limit_of_tokens_is_always_sent() -> None:
     with AnsweringServer() as server:
         ask(model_at(server))
         ask(model_at(server), max_tokens=77)
-    assert [one.body["max_tokens"] for one in server.posts] == [REPLY_TOKENS, 77]
+    assert [one.body["max_tokens"] for one in server.posts] == [DEFAULT_REPLY_TOKENS, 77]
 
 
 def test_arguments_that_the_limit_cut_are_known_by_the_tokens() -> None:

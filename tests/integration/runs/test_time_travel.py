@@ -297,13 +297,13 @@ async def test_wrong_wishes_get_a_sentence_and_change_nothing(box: Sandbox, tmp_
     edits: list[tuple[Any, dict[str, Any], str]] = [
         ({"wrong": 1}, {}, "command"),
         ("ls", {}, "have names"),
-        (None, {"foo": 1}, "takes no 'foo'"),
+        (None, {"foo": 1}, "has no argument 'foo'"),
         ({"command": 3}, {}, "command"),
     ]
     for arguments, changes, words in edits:
         with pytest.raises(ControlError, match=words):
             run.edit(arguments, **changes)
-    with pytest.raises(ControlError, match="takes no 'command'"):
+    with pytest.raises(ControlError, match="has no argument 'command'"):
         run.edit(tool="submit", command="ls")
     with held(run.journal), pytest.raises(JournalError, match="executes already"):
         run.edit(command="ls")

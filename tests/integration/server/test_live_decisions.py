@@ -105,7 +105,7 @@ def test_what_makes_no_sense_is_told_in_a_sentence_and_changes_nothing(
         ({"action": "change"}, 400, "must say what"),
         ({"action": "change", "settings": {"heat": 1}}, 409, "no setting"),
         ({"action": "change", "limits": {"steps": -1}}, 409, "above zero"),
-        ({"action": "change", "breakpoints": ["open('x')"]}, 409, "cannot stand"),
+        ({"action": "change", "breakpoints": ["open('x')"]}, 409, "not allowed"),
         ({"action": "change", "breakpoints": [1]}, 400, "texts only"),
         ({"action": "change", "approve": "maybe"}, 400, "one of ask, edits, auto"),
         ({"action": "change", "model": "scripted/no-such-script"}, 409, "script"),

@@ -56,22 +56,22 @@ def test_what_an_expression_means(text: str, moment: Moment, met: bool) -> None:
         ("", "empty"),
         ("tool ==", "cannot be read"),
         ("comand == 'ls'", "did you mean command"),
-        ("__import__('os').system('touch /tmp/x')", "cannot stand"),
-        ("tool.__class__", "cannot stand"),
-        ("().__class__.__bases__", "cannot stand"),
-        ("[x for x in command]", "cannot stand"),
-        ("(lambda: 1)()", "cannot stand"),
+        ("__import__('os').system('touch /tmp/x')", "not allowed"),
+        ("tool.__class__", "not allowed"),
+        ("().__class__.__bases__", "not allowed"),
+        ("[x for x in command]", "not allowed"),
+        ("(lambda: 1)()", "not allowed"),
         ("tool := 'x'", "cannot be read"),
-        ("command[0]", "cannot stand"),
-        ("9 ** 9 ** 9", "cannot stand"),
-        ("'a' * 10", "cannot stand"),
-        ("f'{tool}'", "cannot stand"),
-        ("len(command, 1)", "cannot stand"),
-        ("command.startswith('a', 'b')", "cannot stand"),
-        ("command.format(tool)", "cannot stand"),
-        ("open('/etc/passwd')", "cannot stand"),
+        ("command[0]", "not allowed"),
+        ("9 ** 9 ** 9", "not allowed"),
+        ("'a' * 10", "not allowed"),
+        ("f'{tool}'", "not allowed"),
+        ("len(command, 1)", "not allowed"),
+        ("command.startswith('a', 'b')", "not allowed"),
+        ("command.format(tool)", "not allowed"),
+        ("open('/etc/passwd')", "not allowed"),
         ("len", "no name 'len'"),
-        ("tool == b'x'", "cannot stand"),
+        ("tool == b'x'", "not allowed"),
         ("\0", "cannot be read"),
         ("(" * 300 + ")" * 300, "cannot be read"),
         ("not " * 400 + "step", "too many parts"),
@@ -169,5 +169,5 @@ def test_who_has_to_approve_what() -> None:
     assert run(pause_rules(approve="ask").why(RM, readable=False)) is None
     with pytest.raises(PauseRulesError, match="ask, edits, auto"):
         pause_rules(approve="yes")
-    with pytest.raises(PauseRulesError, match="takes functions"):
+    with pytest.raises(PauseRulesError, match="a function or several"):
         pause_rules(break_when=["x"])  # type: ignore[list-item]

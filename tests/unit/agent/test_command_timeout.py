@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llm_sandbox_nb.agent.tools.execute_bash import LONGEST_TIMEOUT
+from llm_sandbox_nb.agent.tools.execute_bash import MAX_TIMEOUT
 from llm_sandbox_nb.agent.tools.tool import ToolContext
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.sandbox.contract import CommandResult
@@ -30,10 +30,10 @@ class Box:
         (30, None, 30.0),
         (30, 10.0, 10.0),
         (0.2, None, 1.0),
-        (-1, None, LONGEST_TIMEOUT),
+        (-1, None, MAX_TIMEOUT),
         (-1, 900.0, 900.0),
         (0, 900.0, 900.0),
-        (10**6, None, LONGEST_TIMEOUT),
+        (10**6, None, MAX_TIMEOUT),
     ],
 )
 def test_the_timeout_of_a_command(asked: float | None, left: float | None, given: float) -> None:

@@ -147,7 +147,7 @@ def test_decisions_come_from_the_run_and_from_other_threads(tmp_path: Path) -> N
 
 def test_nothing_cannot_be_said_and_a_control_has_one_run(tmp_path: Path) -> None:
     control = RunControl()
-    with pytest.raises(ControlError, match="nothing to say"):
+    with pytest.raises(ControlError, match="message is empty"):
         control.say(" \n")
     run(solved(tmp_path, SUBMIT, control=control))
     with pytest.raises(InputError, match="another run"):

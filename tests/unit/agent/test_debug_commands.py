@@ -78,10 +78,10 @@ def test_one_line_is_one_decision(lines: list[str], ran: list[str], tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("contineu", "There is no command 'contineu'"), ("continue please", "takes nothing more"),
+        ("contineu", "There is no command 'contineu'"), ("continue please", "has no arguments"),
         ("edit", "NAME=VALUE"), ("edit ls", "NAME=VALUE"), ("edit command='ls", "check its quotes"),
-        ("edit {oops", "not JSON"), ("edit file=1", "takes no 'file'"), ("observe x", "not executed yet"),
-        ("say", "nothing to say"), ("change", "NAME=VALUE"), ("change heat=1", "no setting 'heat'"),
+        ("edit {oops", "not JSON"), ("edit file=1", "has no argument 'file'"), ("observe x", "not executed yet"),
+        ("say", "message is empty"), ("change", "NAME=VALUE"), ("change heat=1", "no setting 'heat'"),
         ("change model=nobody", "no model nobody"),
     ],
 )  # fmt: skip
@@ -204,7 +204,7 @@ def test_a_function_that_fails_or_says_nonsense_ends_the_run(tmp_path: Path) -> 
         ({"approve": "ask"}, NO_DECIDER),
         ({"approve": "maybe"}, "ask, edits, auto"),
         ({"breakpoints": ["comand"]}, "did you mean command"),
-        ({"break_when": ["x"]}, "takes functions"),
+        ({"break_when": ["x"]}, "a function or several"),
         ({"on_pause": "jump"}, "'stop' or 'continue'"),
     ],
 )
@@ -304,7 +304,7 @@ def test_words_work_on_any_control(tmp_path: Path) -> None:
     assert [one() for one in tries] == ["", ""]
     assert (
         execute_debug_command(control, "edit command=x", source="t")
-        == "No call waits for a decision: the run is not paused at one."
+        == "No call waits for a decision: the run is not paused at a call."
     )
 
 

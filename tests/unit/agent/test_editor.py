@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory_sandbox import MemorySandbox
 from support import examples
 
-from llm_sandbox_nb.agent.tools.str_replace_editor import READ_LIMIT, Editor, EditorError
+from llm_sandbox_nb.agent.tools.str_replace_editor import MAX_FILE_BYTES, Editor, EditorError
 from llm_sandbox_nb.agent.tools.text_file import NotTextError, decode_text
 
 PATH = '/testbed/a b\'s "file".txt'
@@ -251,7 +251,7 @@ def test_binary_files_are_refused_in_a_sentence(data: bytes) -> None:
 
 
 def test_files_that_are_too_large_are_refused() -> None:
-    assert "32 MB" in refused(editor(b"a" * (READ_LIMIT + 1)), "view", PATH)
+    assert "32 MB" in refused(editor(b"a" * (MAX_FILE_BYTES + 1)), "view", PATH)
 
 
 def test_view_of_a_directory_is_two_levels_deep_without_hidden_names() -> None:

@@ -212,7 +212,7 @@ def submit() -> str:
     [
         ([no_docstring], "no_docstring has no docstring"),
         ([no_type], "The parameter word of no_type has no type"),
-        ([many], "many takes *words, and"),
+        ([many], "many has the parameter *words, and"),
         ([not_waiting], "write `async def`"),
         ([undefined], "A type of undefined cannot be read"),
         ([strange], "A model cannot write the arguments of strange"),
@@ -241,7 +241,7 @@ def test_a_held_call_can_be_changed_to_what_the_tool_takes() -> None:
         "lookup",
         {"word": "a", "most": 2},
     )
-    with pytest.raises(ControlError, match="takes no 'color'"):
+    with pytest.raises(ControlError, match="has no argument 'color'"):
         edited_call(tools, "lookup", {"word": "a"}, None, {"color": "red"}, None)
     with pytest.raises(ControlError, match="There is no tool"):
         edited_call(TOOLS, "lookup", {"word": "a"}, None, {}, None)

@@ -63,7 +63,9 @@ def test_an_earlier_message_is_not_read_again() -> None:
 
 def test_the_oldest_conversations_are_forgotten() -> None:
     kept: PerConversation[list[dict[str, Any]]] = PerConversation()
-    many = [[{"role": "user", "content": str(number)}] for number in range(known_history._KEPT + 3)]
+    many = [
+        [{"role": "user", "content": str(number)}] for number in range(known_history._MAX_CONVERSATIONS + 3)
+    ]
     for one in many:
         kept.keep(one, one)
         kept.keep(many[0], many[0])

@@ -53,8 +53,8 @@ def test_a_number_for_each_layer_counts_as_its_largest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "is no GGUF file"),
-        (b"PK\x03\x04 a wheel", "is no GGUF file"),
+        (b"", "is not a GGUF file"),
+        (b"PK\x03\x04 a wheel", "is not a GGUF file"),
         (b"GGUF", "is cut off"),
         (gguf_bytes(version=9), "version 9"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1, 1 << 60), "impossible numbers"),

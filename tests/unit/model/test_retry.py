@@ -11,8 +11,8 @@ from virtual_time import run_in_virtual_time
 
 from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.retries import (
-    MARGIN,
-    SMALLEST_REPLY,
+    COUNT_TOLERANCE_TOKENS,
+    MIN_REDUCED_REPLY_TOKENS,
     RetryPolicy,
     reply_with_retries,
     smaller_request,
@@ -158,7 +158,7 @@ def test_too_many_tokens_asked_for_are_made_fewer() -> None:
     model = Failing(overflow(context_limit=32768, prompt_tokens=5000))
     told = ask(model, settings=ModelSettings(max_tokens=65536, temperature=0.5))
     assert told == [(1, "context", 0.0)]
-    assert model.asked[1] == ModelSettings(max_tokens=32768 - 5000 - MARGIN, temperature=0.5)
+    assert model.asked[1] == ModelSettings(max_tokens=32768 - 5000 - COUNT_TOLERANCE_TOKENS, temperature=0.5)
 
 
 def test_without_numbers_the_tokens_are_halved_until_it_fits_or_is_too_little() -> None:
@@ -179,8 +179,8 @@ def test_without_numbers_the_tokens_are_halved_until_it_fits_or_is_too_little() 
     [
         (None, overflow()),
         (4096, overflow(context_limit=32768, prompt_tokens=33000)),
-        (4096, overflow(context_limit=32768, prompt_tokens=32768 - SMALLEST_REPLY)),
-        (SMALLEST_REPLY, overflow()),
+        (4096, overflow(context_limit=32768, prompt_tokens=32768 - MIN_REDUCED_REPLY_TOKENS)),
+        (MIN_REDUCED_REPLY_TOKENS, overflow()),
         (4096, ModelError("other", kind="server", retryable=True)),
     ],
 )
@@ -202,6 +202,6 @@ def test_a_smaller_request_is_smaller_and_worth_asking(
     if smaller is None:
         return
     assert smaller.max_tokens is not None
-    assert smaller.max_tokens >= SMALLEST_REPLY
+    assert smaller.max_tokens >= MIN_REDUCED_REPLY_TOKENS
     assert asked is None or smaller.max_tokens < asked
     assert completion is None or smaller.max_tokens <= completion

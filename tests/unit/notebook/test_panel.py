@@ -60,7 +60,7 @@ class Control:
 
     def say(self, text: str, source: str) -> None:
         if not text.strip():
-            raise ControlError("There is nothing to say: give some text.")
+            raise ControlError("The message is empty. Type a message for the model.")
         self.done.append(("say", text, source))
 
 
@@ -121,7 +121,7 @@ def test_a_decision_of_the_page_is_carried_out_and_answered() -> None:
     assert widget.say(type="control", id=5, action="say", text="hi")["error"] is None
     assert control.done == [("stop", "cell"), ("say", "hi", "cell")]
     assert "'text' must be given" in widget.say(type="control", id=6, action="say")["error"]
-    assert "nothing to say" in widget.say(type="control", id=6, action="say", text=" ")["error"]
+    assert "message is empty" in widget.say(type="control", id=6, action="say", text=" ")["error"]
     assert "'action' must be one of" in widget.say(type="control", id=7, action="__class__")["error"]
     assert "not fork" in widget.say(type="control", id=8, action="fork", step=1)["error"]
     before = len(widget.sent)

@@ -17,7 +17,7 @@ from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.model.contract import ModelError
 
 WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
-    "load nothing": (lambda run: Run.load(None), "takes a folder, a file, or a part of a run's id, not None"),  # type: ignore[arg-type]
+    "load nothing": (lambda run: Run.load(None), "needs a folder, a file, or a part of a run's id, not None"),  # type: ignore[arg-type]
     "load a number": (lambda run: Run.load(3), "not 3"),  # type: ignore[arg-type]
     "load what is not there": (lambda run: Run.load("/no/such/run"), "There is no run at /no/such/run"),
     "rewind too far": (lambda run: run.rewind(99), "There is no step 99 in this attempt: it has the steps 0 to 2."),
@@ -39,7 +39,7 @@ WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
     "pause": (lambda run: run.pause(), "loaded from its record"),
     "step": (lambda run: run.step(), "loaded from its record"),
     "say": (lambda run: run.say("x"), "loaded from its record"),
-    "say nothing": (lambda run: RunControl().say(None), "The model reads text, and None is none."),  # type: ignore[arg-type]
+    "say nothing": (lambda run: RunControl().say(None), "The model reads text: give a string, not None."),  # type: ignore[arg-type]
     "stop": (lambda run: run.stop(), "loaded from its record"),
     "change": (lambda run: run.change(model="x"), "loaded from its record"),
     "an event that is none": (lambda run: run.at("zz"), "There is no event 'zz' in this run"),
