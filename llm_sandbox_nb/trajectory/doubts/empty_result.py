@@ -1,4 +1,4 @@
-"""The rule about results that hold nothing."""
+"""The rule about empty results."""
 
 from __future__ import annotations
 
