@@ -22,8 +22,9 @@ from llm_sandbox_nb.agent.run_spec import SandboxOpening
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
+from llm_sandbox_nb.runs.aligned_steps import shown
 from llm_sandbox_nb.runs.checkpoint_files import files_after, starting_files
-from llm_sandbox_nb.runs.compare import EndFiles, left_out, printable, shown
+from llm_sandbox_nb.runs.end_files import EndFiles, left_out, printable
 from llm_sandbox_nb.runs.event_loops import Awaitable
 from llm_sandbox_nb.runs.recorded_spec import recorded_shell, recorded_spec, sandbox_options
 from llm_sandbox_nb.sandbox.errors import HistoryError
