@@ -225,7 +225,8 @@ def decision_problem(error: ValidationError, action: str) -> str:
     name = str(first["loc"][0]) if first["loc"] else ""
     match first["type"]:
         case "extra_forbidden":
-            return f"'{action}' has {', '.join(_fields(action)) or 'no fields'}, not '{name[:80]}'."
+            fields = ", ".join(_fields(action))
+            return f"'{action}' has no field '{name[:80]}'{f': it has {fields}' if fields else ''}."
         case "missing":
             return _missing(action, name)
         case "value_error" if not name:

@@ -195,7 +195,7 @@ class RunStarted(EventBase):
     @classmethod
     def _is_version(cls, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{value!r:.40} is not a schema version")
+            raise ValueError(f"{value!r:.40} is not the number of a version")
         return value
 
     @property
