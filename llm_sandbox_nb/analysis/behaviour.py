@@ -12,12 +12,12 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 WANDERING_SHARE = 0.5
 WANDERING_TURNS = 10
-"""A run wanders if it has at least `WANDERING_TURNS` turns and at least that share of them makes no progress."""
+"""A run wanders with at least `WANDERING_TURNS` turns of which at least that share makes no progress."""
 
 
 @dataclass
 class Turn:
-    """One turn. `attempted`: capabilities that its code uses. `succeeded`: those whose call ended well.
+    """A turn. `attempted`: capabilities that its code uses. `succeeded`: those whose call ended well.
 
     `why`: the reason if the turn made no progress: `no call`, `failed` (every call did) or `repeated` (every call was
     made before, with the same output); otherwise empty.

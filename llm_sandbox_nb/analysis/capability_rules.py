@@ -70,7 +70,7 @@ def parts_of_file(path: str, text: str) -> Parts:
 
 
 def parts_of_shell(text: str, depth: int = 0) -> Parts:
-    """Return the commands of shell code, and the programs that it passes to interpreters or writes to files."""
+    """Return the commands of shell code, and the programs passed to interpreters or written to files."""
     commands: list[Command] = []
     programs: list[Code] = []
     for command in shell_commands(text):

@@ -17,7 +17,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Loaded:
-    """One run. `group` is its folder relative to the given path, by which tables group runs.
+    """A run. `group` is its folder relative to the given path, by which tables group runs.
 
     A folder `runs` and its content, as in a benchmark's results, belong to the group above. `form` is `journal`, or
     the name of another project's format.
@@ -76,7 +76,7 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
 
 
 def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
-    """Add a run, or count the reason why it is left out. Of two records of one run, the longer one is kept.
+    """Add a run, or count the reason to leave the run out. Of two records of one run, the longer one is kept.
 
     `known`: the indexes of the runs so far, by the digest of the model's work.
     """

@@ -49,7 +49,7 @@ _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.D
 
 
 def program_uses(text: str) -> tuple[set[str], list[str]]:
-    """Return the capabilities that a program uses, and the literal shell commands that it starts.
+    """Return the capabilities that a program uses, and its literal shell commands.
 
     Of a text that is not Python as a whole, the valid parts count.
     """

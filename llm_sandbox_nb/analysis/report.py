@@ -1,4 +1,4 @@
-"""One HTML file that shows an analysis: tables and pictures, without scripts and external resources."""
+"""An HTML file that shows an analysis: tables and pictures, without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ def _problems(reading: Reading) -> str:
 
 
 def write_report(reading: Reading, path: str | Path, title: str = "What these runs did") -> Path:
-    """Write the page to `path`; a reader never sees half of it."""
+    """Write the page to `path`; a reader never sees half a page."""
     return write_whole(Path(path), report_html(reading, title).encode("utf-8", "replace"), follow_links=True)

@@ -63,7 +63,7 @@ class Tokens:
 @dataclass(frozen=True)
 @dataclass(frozen=True)
 class _Request:
-    """One request: tokens sent, tokens received, and the part of these that joins the history."""
+    """A request: tokens sent, tokens received, and the part of these that joins the history."""
 
     sent: int
     received: int

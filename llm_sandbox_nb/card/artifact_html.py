@@ -43,7 +43,7 @@ _ACTIVE = {
 
 
 def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
-    """Return the file with its name, drawn by its kind, or the reason why it is not shown. `unfolded`: in full."""
+    """Return the file with its name, drawn by its kind, or the reason for its absence. `unfolded`: in full."""
     body = f"<p class='lsn-quiet'>{escape(artifact.omitted)}</p>"
     if artifact.data is not None:
         body = _unfolding(artifact, _body(artifact, artifact.data), unfolded)
@@ -63,7 +63,7 @@ def _is_text(artifact: Artifact) -> bool:
 
 
 def _unfolding(artifact: Artifact, body: str, unfolded: bool) -> str:
-    """Fold a body: a picture or a page is small until it is unfolded; texts and tables are hidden until then.
+    """Fold a body: a picture or a page is small until unfolded; texts and tables are hidden until then.
 
     A file that takes much memory is also hidden, behind a sentence about this: browsers load it only after a click.
     """
@@ -78,7 +78,7 @@ def _unfolding(artifact: Artifact, body: str, unfolded: bool) -> str:
 
 
 def decoding_warning(artifact: Artifact) -> str:
-    """Return the reason why the file is shown only after a click: it takes too much memory. Empty otherwise."""
+    """Return the reason why the file is shown only after a click: its decoded size. Empty otherwise."""
     if artifact.data is None:
         return ""
     if artifact.suffix in _PAGES:
@@ -142,7 +142,7 @@ def _pdf(artifact: Artifact, data: bytes) -> str:
 
 
 def _json(data: bytes) -> str:
-    """Indent JSON; anything else, or JSON that is nested too deep, stays as it is."""
+    """Indent JSON; anything else, or JSON that is nested too deep, stays unchanged."""
     text = text_of(data)
     with suppress(ValueError, RecursionError):
         text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)

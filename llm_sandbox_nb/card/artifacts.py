@@ -15,14 +15,14 @@ from llm_sandbox_nb.windows import open_no_link
 
 @dataclass(frozen=True)
 class Artifact:
-    """One file of the output folder, with its content if known."""
+    """A file of the output folder, with its content if known."""
 
     path: str
     """Relative to the output folder, with `/`."""
     mime: str
     size: int
     data: bytes | None = None
-    """The content; None if it is not shown."""
+    """The content; None if not shown."""
     omitted: str = ""
     """Reason why `data` is None."""
     href: str | None = None
@@ -66,7 +66,7 @@ def _load(saved: ArtifactSaved, folder: Path | None, room: int, each: int) -> Ar
 
 
 def relative_path(path: Path | None) -> str | None:
-    """Return the path from the working directory, which is the notebook's folder; None if it is elsewhere."""
+    """Return the path from the working directory, which is the notebook's folder; None for a path elsewhere."""
     if path is None:
         return None
     try:

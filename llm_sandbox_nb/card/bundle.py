@@ -69,7 +69,7 @@ def trajectory_json(
 def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
     """Return a few bytes that stand for the record of a run that the page can watch at the server.
 
-    `folder` is the folder of the record, relative to the notebook's folder; None if it is elsewhere.
+    `folder` is the folder of the record, relative to the notebook's folder; None for a folder elsewhere.
     """
     live = {"run_id": run_id, "server": True, "folder": folder}
     bare = {"schema_version": ev.SCHEMA_VERSION, "run_id": run_id, "events": [], "text_limit": None}
@@ -77,7 +77,7 @@ def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
 
 
 def artifact_json(artifact: Artifact, place: int | None = None) -> dict[str, Any]:
-    """Return a file with its content, or with the figure that holds it, or with the reason why it is omitted."""
+    """Return a file with its content, or with the figure that holds it, or with the reason for its absence."""
     entry: dict[str, Any] = {"mime": artifact.mime, "size": artifact.size}
     if artifact.href:
         entry["href"] = artifact.href

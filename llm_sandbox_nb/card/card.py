@@ -32,7 +32,7 @@ Bundle = dict[str, Any]
 
 
 class Card:
-    """Renderer of a run's events as a bundle; sending it is the display's task."""
+    """Renderer of a run's events as a bundle, which the display sends."""
 
     def __init__(
         self, caps: Caps | None = None, folder: Path | None = None, trajectory: Trajectory | None = None
@@ -104,7 +104,7 @@ class Card:
         return text_of(artifact.data).strip() == answer.strip()
 
     def _where(self, artifacts: list[Artifact], text_limit: int | None) -> list[str]:
-        """Return a note on what is only in the run's folder, with the folder's path."""
+        """Return a note on data that is only in the run's folder, with the folder's path."""
         missing = []
         if any(artifact.data is None for artifact in artifacts):
             missing.append("some files are only in the run's folder")
@@ -184,7 +184,7 @@ def run_display(run: RunRecord) -> Display:
 
 
 class ShownFile(RunFile):
-    """One file that the model left. A cell shows it by its kind: a picture, a page without scripts, sound, text."""
+    """A file that the model left, shown in a cell by its kind: a picture, a page without scripts, sound, text."""
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         files = self.path

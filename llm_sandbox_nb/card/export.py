@@ -18,7 +18,7 @@ from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 CAPS = Caps(artifact=25_000_000, run=100_000_000, events=200_000_000)
-"""Larger caps than in a notebook: the file holds one run, and nobody edits it."""
+"""Larger caps than in a notebook: the file holds a single run, and nobody edits the file."""
 
 _VIEW = """\
 <main id="llm-sandbox-view"><noscript>Allow scripts: this page shows the run with its own.</noscript></main>

@@ -57,7 +57,7 @@ def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limi
 
 
 def header_html(trajectory: Trajectory, limit: int, *, live: bool) -> str:
-    """Return one line: the state of the run and its task, which unfolds if it is longer."""
+    """Return one line: the state of the run and its task; a long task unfolds."""
     state = trajectory.state(live=live)
     sign = f"<span style='color:{_COLOURS[state.meaning]}'>●</span>"
     task = _task(trajectory.start.task, limit) if trajectory.start else ""
@@ -179,7 +179,7 @@ def step_anchor(trajectory: Trajectory, number: int) -> str:
 
 
 def _protection_html(protection: dict[str, Any]) -> str:
-    """Return a chip that unfolds to what is protected and what is not."""
+    """Return a chip that unfolds to the list of protections and of gaps."""
     lines = [protection_text(protection), *(protection.get(key) for key in ("protects", "does_not_protect"))]
     body = "".join(f"<div>{escape(clip(str(line), 500))}</div>" for line in lines if line)
     bad = "" if isolates(protection.get("isolation")) else " lsn-r"

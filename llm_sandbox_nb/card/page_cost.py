@@ -1,4 +1,4 @@
-"""Estimate of the elements and memory of a page without its scripts, before it is shown.
+"""Estimate of the elements and memory of a page without its scripts, before display.
 
 The view counts the same in `labextension/src/artifacts/page-cost.ts`.
 """
@@ -74,9 +74,9 @@ class _Named:
     """An element with an id."""
 
     elements: int = 0
-    """Number of elements in it, including itself."""
+    """Number of elements inside, plus 1."""
     uses: list[str] = field(default_factory=list)
-    """Ids of the elements that are copied into it."""
+    """Ids of the elements that are copied inside."""
 
 
 class _Count(HTMLParser):
@@ -129,7 +129,7 @@ class _Count(HTMLParser):
             self._addresses(data)
 
     def copied(self, name: str, within: int) -> int:
-        """Return the number of elements in a copy of the element with this id, with elements copied into it."""
+        """Return the number of elements in a copy of the element with this id, with all nested copies."""
         if name in self._sizes or within > 100:
             return self._sizes.get(name, _MANY)
         self._sizes[name] = 1  # browsers do not draw circular references

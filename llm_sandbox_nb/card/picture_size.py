@@ -24,7 +24,7 @@ class PictureSize:
     frames: int = 1
     """Number of pictures in the file, one after the other."""
     depth: int = 4
-    """Bytes of a pixel while it is decoded."""
+    """Bytes of a pixel during decoding."""
 
     @property
     def decoded(self) -> int:

@@ -1,4 +1,4 @@
-"""An HTML or SVG file as it looks without its scripts."""
+"""An HTML or SVG file without its scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROOT_ATTRIBUTES = ("class", "id", "style", "lang", "dir", "bgcolor", "text")
 
 
 def static_page(text: str) -> tuple[str, bool]:
-    """Remove the scripts of an HTML or SVG file. Return the page, which needs a policy, and True if it had scripts.
+    """Remove the scripts of an HTML or SVG file. Return the page, which needs a policy, and True if there were scripts.
 
     Nothing in the result runs, loads or navigates. A policy and a sandbox are not enough. Chromium looks up the host of
     a frame, a form or a link, and connects to it, before the policy refuses to go there, so that data leaves in the

@@ -20,7 +20,7 @@ def escape(text: str) -> str:
 
 
 def json_for_script(value: object) -> str:
-    """Return JSON that cannot end the `<script>` element around it."""
+    """Return JSON that cannot end the surrounding `<script>` element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 

@@ -16,7 +16,7 @@ Check = Callable[[Mapping[str, bytes]], str]
 
 @dataclass(frozen=True)
 class Example:
-    """One example. `scripted/NAME` plays a model that solves it after a mistake."""
+    """An example. `scripted/NAME` plays a model that finds the solution after a mistake."""
 
     name: str
     title: str

@@ -37,7 +37,7 @@ _REMOVING = ".being-removed"
 
 @dataclass(frozen=True)
 class RunEntry:
-    """One run on disk."""
+    """A run on disk."""
 
     folder: Path
     short_id: str
@@ -145,7 +145,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
 
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, list[ev.Doubt] | None]:
-    """Return the first event, the last event if it ends the run, with its score, and the doubts; else None for each.
+    """Return the first event, the end of the run with its score, and the doubts; None for all if there is no end.
 
     These parts of a journal are enough for most rows.
     """

@@ -106,7 +106,7 @@ _PARTIAL = "files.partial"
 
 
 class CheckpointFiles:
-    """Reader of a run's files at its checkpoints: from the sandbox while it is open, otherwise from the run folder."""
+    """Reader of a run's files at its checkpoints: from an open sandbox, otherwise from the run folder."""
 
     def __init__(self, run: RunRecord) -> None:
         self._run = run

@@ -23,7 +23,7 @@ _MAX_NAMED_PATHS = 8
 
 @dataclass(frozen=True)
 class ComparedFile:
-    """One path that differs in the end: for each run type, mode and digest; None for a run without the file."""
+    """A path that differs in the end: for each run type, mode and digest; None for a run without the file."""
 
     path: str
     states: tuple[str | None, ...]
@@ -49,7 +49,7 @@ class EndFiles:
         return None if entry is None or entry.base else self._described(entry)
 
     def known_state(self, path: str) -> str | None:
-        """Return the same also for a path of the image, as far as the history knows it; None if deleted."""
+        """Return the same also for a path of the image, as far as known to the history; None if deleted."""
         if (state := self.state(path)) or self.hides(path):
             return state
         entry = self._reader.of_image(path)

@@ -50,7 +50,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class PendingCall(Generic[T]):
-    """A call that begins when it is awaited. Until then, any use of the result reports the missing `await`."""
+    """A call that begins with the `await`. Until then, any use of the result reports the missing `await`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], call: str

@@ -27,7 +27,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 R = TypeVar("R", bound=RunRecord)
 _MAKING = ".being-made"
-"""Marks a fork's folder until its journal exists, which is written last and makes it a run."""
+"""Marks a fork's folder until its journal exists, which is written last and completes the run."""
 _STALE_SECONDS = 3600.0  # longer than any copy of a run takes
 
 

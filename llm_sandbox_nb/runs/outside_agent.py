@@ -75,7 +75,7 @@ class OutsideError(Exception):
 
 @dataclass(eq=False)
 class OutsideCall:
-    """One call from outside, which becomes a step when its turn comes."""
+    """A call from outside, which becomes a step of the run."""
 
     tool: str
     arguments: Json
@@ -111,7 +111,7 @@ class OutsideModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """Wait for the next call and return it as a reply; see `Model.reply`."""
+        """Wait for the next call, the reply; see `Model.reply`."""
         last = messages[-1] if len(messages) > _FIRST_MESSAGES and messages[-1]["role"] == "user" else {}
         text = str(last.get("content", ""))
         call = await self._next_call(text.removesuffix(steps_remaining(text)).strip())
@@ -144,7 +144,7 @@ class _OutsideSession(Session):
 
 
 class OutsideAgent:
-    """One run that is driven from outside. Lives in the event loop of the run."""
+    """A run that is driven from outside. Lives in the event loop of the run."""
 
     def __init__(self, run: Run, name: str, *, shared: bool) -> None:
         """`shared`: others use the sandbox too; the sandbox of a fork belongs to its run alone."""
@@ -348,7 +348,7 @@ class OutsideAgent:
         return True
 
     async def record_others(self) -> None:
-        """Record changes that no step made, so that a rewind asks before it undoes them."""
+        """Record changes that no step made, so that a rewind asks before undoing them."""
         session, box, folder = self.run.context.session, self.box, self.run.folder
         if session is None or self.current is not None:
             return

@@ -198,7 +198,7 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: object) -> None:
-    """Check that the record alone does not send requests to an address that it names.
+    """Check that the record alone does not direct requests to an address.
 
     Args:
         model: the name of the model, if it is that of the record.

@@ -53,10 +53,10 @@ _PAUSE_OPTIONS = ("approve", "break_when", "breakpoints", "on_pause", "step")
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """Changes when a run resumes. None leaves a value as it was."""
+    """Changes when a run resumes. None leaves a value unchanged."""
 
     text: str | None = None
-    """Message for the model before it continues."""
+    """First message for the model."""
     model: str | Model | None = None
     settings: ModelSettings | Mapping[str, Any] | None = None
     limits: RunLimits | Mapping[str, Any] | None = None
@@ -193,7 +193,7 @@ def _first_message(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
 
 
 def _drop_unkept_calls(run: RunRecord, recorder: Recorder) -> None:
-    """Rewind to where conversation and files last agreed: the process was killed before it stored a call's changes."""
+    """Rewind to where conversation and files last agreed: the process was killed before storing a call's changes."""
     trajectory = run.trajectory
     to = trajectory.uncovered
     if run.context.living() is not None or to is None:

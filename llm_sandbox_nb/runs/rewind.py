@@ -111,7 +111,7 @@ class Preview(Awaitable):
         return tuple(change for change in self.files if change.path in self.undoes.paths)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the preview for the view, which asks before it rewinds."""
+        """Return the preview for the view, which asks before a rewind."""
         return {
             "step": self.step,
             "what": self.what,

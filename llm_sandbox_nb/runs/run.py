@@ -54,7 +54,7 @@ class ClosedSandbox(Awaitable):
 
 
 class Run(RunRecord, Awaitable):
-    """One run. In a coroutine, `await` the results of its methods.
+    """A run. In a coroutine, `await` the results of its methods.
 
     >>> result = await solve("How many r's are in strawberry?", model="openai/gpt-5")
     >>> result.answer, result.stop_reason, result.files["poster.png"], result.steps[3].calls[0].output
@@ -317,7 +317,7 @@ class Run(RunRecord, Awaitable):
         isolation: str | None = None,
         network: str | None = None,
     ) -> Run:
-        """Make a second run with all of this one up to `step`, in a folder next to it, with a sandbox of its own.
+        """Make a second run with all of this one up to `step`, in a sibling folder, with a sandbox of its own.
 
         Both can resume, also at the same time: `other.resume()`. `other.close()` ends its sandbox.
 
@@ -343,7 +343,7 @@ class Run(RunRecord, Awaitable):
         return self.trajectory.branches
 
     def at(self, attempt: Branch | str) -> Run:
-        """Return this run as it was at the end of an attempt, or at an event: to read and to compare.
+        """Return this run at the end of an attempt, or at an event: to read and to compare.
 
         Raises:
             InputError: if the argument is neither.
@@ -410,7 +410,7 @@ class Run(RunRecord, Awaitable):
         return report.run
 
     def close(self) -> ClosedSandbox:
-        """End the sandbox of a fork; its files stay, and it can resume in another one. Closing twice is harmless."""
+        """End the sandbox of a fork; its files stay, and the run can resume elsewhere. Closing twice is harmless."""
         return self._do(self._closed, "result.close()")
 
     async def _closed(self) -> ClosedSandbox:
@@ -479,7 +479,7 @@ class Run(RunRecord, Awaitable):
         return RunFiles(self.folder / FILES, ShownFile)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Display:
-        """Return the card, unless the cell has shown it already."""
+        """Return the card, or only a text if the cell has shown the card already."""
         return ({"text/plain": repr(self)}, {}) if self.context.shown else run_display(self)
 
     def __repr__(self) -> str:

@@ -41,7 +41,7 @@ from llm_sandbox_nb.trajectory.doubts.rules import Rule
 
 
 class LiveCard(Protocol):
-    """Live display of one run while it executes."""
+    """Live display of a run."""
 
     @property
     def can_decide(self) -> bool:
@@ -279,7 +279,7 @@ def _model(model: str | Model, api_base: str | None, api_key: str | None) -> Mod
 
 
 def _other_model(name: str, first: str | Model, api_base: str | None, api_key: str | None) -> Model:
-    """Make the model for a change. It gets the key and the address of the first if its provider is the same."""
+    """Make the model for a change, with the key and the address of a first model of the same provider."""
     same = isinstance(first, str) and name.partition("/")[0] == first.partition("/")[0]
     return _model(name, api_base if same else None, api_key if same else None)
 

@@ -18,7 +18,7 @@ _MARKS = frozenset(
 
 @dataclass(frozen=True)
 class Branch:
-    """One line of events, from the first to `tip`."""
+    """A line of events, from the first to `tip`."""
 
     tip: str
     """Id of the last event, for `Trajectory.at`."""
@@ -108,7 +108,7 @@ class Tree:
         return id
 
     def _tips(self) -> list[str]:
-        """Return the events that only marks follow; the checkpoint after such an event belongs to it."""
+        """Return the events that only marks follow; with the checkpoint after such an event, if any."""
         lead_on: set[str | None] = set()
         named: dict[str | None, str] = {}
         tips = []

@@ -102,7 +102,7 @@ class Usage(EventModel):
 
 
 class Chip(EventModel):
-    """One consequence of a step, in a few words: a failure, a person's decision, or a file with its lines."""
+    """A consequence of a step, in a few words: a failure, a person's decision, or a file with its lines."""
 
     text: str
     """The words on the chip."""
@@ -137,7 +137,7 @@ class Verdict(EventModel):
     """The verdict of a check, as shown in the state of a run."""
 
     outcome: Literal["passed", "failed", "score", "text", "error"]
-    """`passed`, `failed`: by a command or a function. `score`: a number. `text`: a remark. `error`: it did not run."""
+    """`passed`, `failed`: by a command or a function. `score`: a number. `text`: a remark. `error`: not run."""
     summary: str
     """The verdict in a few words, such as `exit 1` or `0.8`."""
     protected: bool = True
@@ -225,7 +225,7 @@ class MessageAdded(EventBase):
 
     kind: Literal["message"] = "message"
     message: dict[str, Any]
-    """The message exactly as it is sent to the model."""
+    """The message exactly as sent to the model."""
 
 
 class ModelRequested(EventBase):
@@ -277,9 +277,9 @@ class ModelReplied(EventBase):
     step: int
     """Step number, from 1."""
     message: dict[str, Any]
-    """The assistant message as it is sent back in the history."""
+    """The assistant message as sent back in the history."""
     reasoning: str | None = None
-    """The reasoning, if the server returned it."""
+    """The reasoning; None if the server returned none."""
     usage: Usage | None = None
     """Tokens and cost of the reply; None if they are not known."""
     finish_reason: str | None = None
@@ -299,7 +299,7 @@ class ModelReplied(EventBase):
 
 
 class ContextKnown(EventBase):
-    """The size of a model's context, learned from its server; it applies to all further requests to this model."""
+    """The size of a model's context, learned from its server, for all further requests to this model."""
 
     kind: Literal["context.known"] = "context.known"
     model: str
@@ -368,7 +368,7 @@ class CallStarted(EventBase):
 
 
 class CallOutput(EventBase):
-    """Output of a command as it arrives. Transient."""
+    """Live output of a command. Transient."""
 
     kind: Literal["call.output"] = "call.output"
     call_id: str
@@ -380,14 +380,14 @@ class CallOutput(EventBase):
 
 
 class FileDiff(EventModel):
-    """One path that a call changed."""
+    """A path that a call changed."""
 
     path: str
     """Absolute path in the sandbox."""
     kind: Literal["added", "modified", "deleted"]
     """Kind of change."""
     size: int
-    """Bytes of the file after the change; of a deleted file, before it."""
+    """Bytes of the file after the change; of a deleted file, before the deletion."""
     diff: str | None = None
     """Unified diff; None if a side is not text or is too large."""
     note: str = ""
@@ -417,7 +417,7 @@ class CallFinished(EventBase):
     error: str | None = None
     """Short name of a fault of the call itself (`bad_arguments`, `interrupted`, ...)."""
     exit_code: int | None = None
-    """Exit code of the command; None for other tools, or if it did not exit."""
+    """Exit code of the command; None for other tools, or for a killed command."""
     timed_out: bool = False
     """True if the command was killed at its timeout."""
     stdout: Text = ""
@@ -453,7 +453,7 @@ class CallFinished(EventBase):
 class StepFacts(EventBase):
     """The summary of a step, written after the step has ended; a later summary of the same step replaces it.
 
-    It belongs to the event that it follows, and no event follows it: it is on every branch that has that event.
+    The facts belong to the event before them, on every branch that has this event. No event follows them.
     """
 
     kind: Literal["step.facts"] = "step.facts"
@@ -493,7 +493,7 @@ class Doubt(EventModel):
 class DoubtsFound(EventBase):
     """Doubts about a call, or with `final` all doubts about the run, the worst first, replacing the others.
 
-    Like `step.facts`, it belongs to the event that it follows, and no event follows it.
+    Like `step.facts`, they belong to the event before them, and no event follows them.
     """
 
     kind: Literal["doubts"] = "doubts"
@@ -583,7 +583,7 @@ class Noted(EventBase):
 
 
 ControlAction = Literal["pause", "paused", "resume", "step", "say", "stop"]
-"""A person's decision; `paused` is recorded by the run itself when it pauses. `step`: resume until the next place
+"""A person's decision; `paused` is recorded by the run itself at a pause. `step`: resume until the next place
 where a run can pause."""
 
 
@@ -783,7 +783,7 @@ class Checked(EventBase):
 
 
 class Rewarded(EventBase):
-    """The reward of a rollout in training. It follows the end of the run, after the other runs of the group ended."""
+    """The reward of a rollout in training, recorded after the end of the run and of all other runs of the group."""
 
     kind: Literal["rewarded"] = "rewarded"
     training_step: int
@@ -815,7 +815,7 @@ class RunFinished(EventBase):
     wall_time: float = 0.0
     """Seconds."""
     without_answer: bool = False
-    """True if the model submitted without a saved file and without an answer, although it was reminded."""
+    """True if the model submitted without a saved file and without an answer, in spite of a reminder."""
     check: Verdict | None = None
     """The verdict on this end; None if nothing was checked."""
 
@@ -860,7 +860,7 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(Annotated[Union[tuple(_TAGGED)], Disc
 
 
 def parse_event(line: str | bytes) -> Event:
-    """Parse one event from one JSON text. Raises `pydantic.ValidationError` (a `ValueError`) if it is not an event."""
+    """Parse one event from one JSON text. Raises `pydantic.ValidationError` (a `ValueError`) for anything else."""
     return _ADAPTER.validate_json(line)
 
 
@@ -873,12 +873,12 @@ def dump_event(event: Event) -> str:
 
 
 def parse_python(value: Any) -> Event:
-    """Parse one event from a decoded JSON value. Raises `pydantic.ValidationError` if it is not an event."""
+    """Parse one event from a decoded JSON value. Raises `pydantic.ValidationError` for anything else."""
     return _ADAPTER.validate_python(value)
 
 
 def clean_text(value: Any) -> Any:
-    r"""Return `value` with every lone surrogate in its texts replaced, so that it can be written as UTF-8.
+    r"""Return `value` with every lone surrogate in its texts replaced, ready for UTF-8.
 
     They are caused by `\ud800` in a model's JSON and by file names that are not UTF-8.
     """

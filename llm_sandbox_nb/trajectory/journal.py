@@ -40,7 +40,7 @@ _PREVIEW_CHARACTERS = 4000
 
 
 class JournalError(OneSentence, Exception):
-    """Raised if a journal cannot be read or begun, or another process writes to it. The message says why."""
+    """Raised if a journal cannot be read or begun, or has another writer. The message is the reason."""
 
 
 class JournalNotWrittenError(OSError):
@@ -97,13 +97,13 @@ class Journal:
             raise JournalNotWrittenError(error.errno, error.strerror, str(self.path)) from error
 
     def store_text(self, text: str) -> ev.Text:
-        """Return the text itself, or a `Blob` that points to the stored text if it is large."""
+        """Return the text itself, or a `Blob` that points to a large stored text."""
         if len(text) <= BLOB_THRESHOLD:
             return text
         return self._store_blob(text.encode("utf-8", "replace"), clip(text, _PREVIEW_CHARACTERS))
 
     def store_bytes(self, data: bytes) -> ev.Text:
-        """Return the text of `data` if it is short UTF-8, otherwise a `Blob` with the bytes."""
+        """Return short UTF-8 `data` as text, otherwise a `Blob` with the bytes."""
         if len(data) <= BLOB_THRESHOLD:
             with suppress(UnicodeDecodeError):
                 return data.decode()

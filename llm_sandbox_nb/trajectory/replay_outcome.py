@@ -15,7 +15,7 @@ _MAX_OUTCOME_BYTES = 64 * 1024
 
 
 def replayed_run(start: ev.RunStarted | None) -> str | None:
-    """Return the id of the run that a run replays; None if it is not a replay."""
+    """Return the id of the run that a run replays; None without a replay."""
     name = start.settings.get("replay_of") if start else None
     return name if isinstance(name, str) and name else None
 

@@ -12,7 +12,7 @@ from llm_sandbox_nb.one_sentence import OneSentence
 from llm_sandbox_nb.own_folder import file_names, is_file
 
 JOURNAL = "journal.jsonl"
-"""One event in each line."""
+"""JSON lines, an event in each."""
 BLOBS = "blobs"
 """Texts that are too long for a line of the journal, by their SHA-256."""
 FILES = "files"
@@ -33,7 +33,7 @@ class RunNotFoundError(OneSentence, FileNotFoundError):
 
 
 class RunFile(os.PathLike[str]):
-    """One file that the model left. Pass it to any function that accepts a path, or read it."""
+    """A file that the model left. Any function that accepts a path accepts this object."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name

@@ -41,9 +41,9 @@ class RunSummary:
     state: str
     """Stop reason; `ready` after a rewind; `open` without an end: the run is live, or was cut off."""
     status: Status
-    """The state as far as the beginning and the end of the journal show it."""
+    """The state as far as the ends of the journal show."""
     steps: int
-    """The number of the last step; -1 if the end of the journal does not contain it."""
+    """The number of the last step; -1 if not found at the end of the journal."""
     forked_from: str | None
     """Id of the run from which this one was forked."""
 

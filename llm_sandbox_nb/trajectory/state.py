@@ -97,7 +97,7 @@ _BY_LABEL = {state.label: state for state in State}
 
 
 def state_words(state: str, detail: str = "") -> str:
-    """Return the words of a state by its name. A later version's unknown name is shown as it is."""
+    """Return the words of a state by its name. An unknown name of a later version is shown unchanged."""
     known = _BY_LABEL.get(state)
     if known is None:
         return sentence_case(state)
@@ -120,7 +120,7 @@ class RunState:
 
 
 _STOPPERS = {"on_pause": "the rule for its pauses"}
-"""Words for the source that stopped a run, if it was not a person."""
+"""Words for a source other than a person that stopped a run."""
 _FAILED_REPLAY_ENDS = ("interrupted", "model_error", "sandbox_lost", "error")
 """Ends that a replay shares with any run; each other end means only that the record has no more."""
 _RUN_NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
@@ -215,7 +215,7 @@ class Status:
         return finish.stop_reason in _LIMITS or finish.stop_reason in others
 
     def rewind(self, step: int | None) -> None:
-        """Move HEAD to the end of `step`, or into it; None: to another branch, without a rewind."""
+        """Move HEAD to a place in `step`, or at its end; None: to another branch, without a rewind."""
         self._clear()
         self.ready_at = None if self.finish else step
         self.check = self.check if self.finish else None

@@ -55,7 +55,7 @@ _SENTENCE = re.compile(r".{8,}?[.!?:](?=\s|$)")
 
 
 def step_line(step: Step, root: str, *, running: bool = False) -> ev.StepLine:
-    """Return the line of a step: the recorded one, otherwise one made from the step as it is now.
+    """Return the line of a step: the recorded one, otherwise a line made from the step so far.
 
     Args:
         root: the folder in which the run works.

@@ -42,7 +42,7 @@ def with_doubts(known: list[ev.Doubt], new: list[ev.Doubt]) -> list[ev.Doubt]:
 
 @dataclass
 class Call:
-    """One tool call: proposal, execution and result."""
+    """A tool call: proposal, execution and result."""
 
     id: str
     tool: str
@@ -80,7 +80,7 @@ class Call:
 
 @dataclass
 class Step:
-    """One reply of the model and the results of its calls. Steps count from 1."""
+    """A reply of the model and the results of its calls. Steps count from 1."""
 
     number: int
     thought: str = ""
@@ -189,7 +189,7 @@ class Trajectory:
 
     @property
     def finish(self) -> ev.RunFinished | None:
-        """The end of the run; None while the run is open or if it was killed."""
+        """The end of the run; None for a running or killed run."""
         return self.status.finish
 
     @property
@@ -314,7 +314,7 @@ class Trajectory:
 
     @property
     def stop_reason(self) -> str | None:
-        """Reason of the end; None while the run is open or if it was killed."""
+        """Reason of the end; None for a running or killed run."""
         return self.finish.stop_reason if self.finish else None
 
     @property
@@ -452,7 +452,7 @@ class Trajectory:
                 self.checks.append(event)
 
     def messages(self, *, answer_open: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the conversation exactly as it was sent to the model, rebuilt from the events.
+        """Yield the conversation exactly as sent to the model, rebuilt from the events.
 
         If the conversation was shortened for a small context, the shortened form is returned; `steps` have all of it.
         If the run was killed amid a step, calls of its last reply may lack results; `answer_open` adds a result to each

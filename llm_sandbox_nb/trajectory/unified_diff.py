@@ -13,7 +13,7 @@ _MAX_LINES = 20_000
 
 
 def unified(path: str, before: str, after: str, max_characters: int) -> tuple[str | None, str]:
-    """Return a unified diff and a note on its missing parts; the diff is None if it would take too long."""
+    """Return a unified diff and a note on its missing parts; the diff is None if difflib would be too slow."""
     rows: list[str] = []
     old, new = _split(before), _split(after)
     if _costly(old, new):

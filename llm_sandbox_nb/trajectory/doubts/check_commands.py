@@ -137,7 +137,7 @@ class CheckRun:
     action: Action
     family: Family
     targets: tuple[str, ...]
-    """Files and test names that the check was limited to; empty if it had no limit."""
+    """Files and test names that limited the check; empty without a limit."""
     failed: bool
     passed: int | None
     """Number of tests that passed, according to the output."""

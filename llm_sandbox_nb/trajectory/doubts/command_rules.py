@@ -383,7 +383,7 @@ _BEGINNING_HINTS = ("arn", "kip", "ould not", "ailed", "rror", "nvalid")
 
 
 def _printed(action: Action) -> str:
-    """Return the error that a command printed although it exited with code 0; empty without one."""
+    """Return the error that a command printed in spite of exit code 0; empty without an error."""
     known: str | None = action.__dict__.get("_printed")
     if known is None:
         known = action.__dict__["_printed"] = _error_in(action)
@@ -420,7 +420,7 @@ def _only_looks(action: Action) -> bool:
 
 
 def _program_of(action: Action) -> str:
-    """Return the name of the program that an action ran, to find later runs of it."""
+    """Return the name of the program that an action ran, to find later runs of the program."""
     for command in action.commands:
         name = posixpath.basename(command.words[0]) if command.words else ""
         if name in _WEAK or not name or name in _LOOKS:

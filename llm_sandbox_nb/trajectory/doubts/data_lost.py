@@ -215,7 +215,7 @@ def _made_anew(action: Action, version: Version) -> bool:
 
 
 def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old: int) -> str | None:
-    """Return an addition to the text if the step announced a smaller loss or none; None if it announced the loss."""
+    """Return an addition to the text if the step announced a smaller loss or none; None for an announced loss."""
     said = action.said
     if not says(evidence, action, _SAYS_LESS):
         task = _SAYS_LESS.search(evidence.task)

@@ -12,7 +12,7 @@ from llm_sandbox_nb.trajectory.events import Doubt
 from llm_sandbox_nb.trajectory.trajectory import Step
 
 _MIN_UPLOAD_BYTES = 4096
-"""Bytes above which a connection that sends more than it receives is an upload: a request alone is smaller."""
+"""Bytes above which a connection with more bytes out than in is an upload: a request alone is smaller."""
 _HOST = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 _URL_HOST = re.compile(r"\bhttps?://(?:[^/\s@\"']*@)?([A-Za-z0-9.-]+)")
 _REMOTE = re.compile(r"(?:[\w.-]+@)?([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+):")
@@ -89,7 +89,7 @@ def _hosts_of(action: Action) -> Iterator[str]:
 
 
 def _is_named(host: str, named: set[str], words: set[str]) -> bool:
-    """Return True if a task names a host, a domain above it, or its owner: `github` for api.github.com."""
+    """Return True if a task names a host, its domain or its owner: `github` for api.github.com."""
     if _LOCAL.fullmatch(host) or any(host == one or host.endswith(f".{one}") for one in named):
         return True
     labels = host.split(".")

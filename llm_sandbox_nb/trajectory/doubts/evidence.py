@@ -96,7 +96,7 @@ class Version:
 
     @cached_property
     def text(self) -> str | None:
-        """The text; None if the record does not hold it."""
+        """The text; None if not recorded."""
         chain: list[Version] = []
         version: Version | None = self
         while version is not None and "text" not in version.__dict__ and len(chain) < 500:
@@ -174,7 +174,7 @@ def names_in(text: str) -> list[str]:
 
 @dataclass(eq=False)
 class Action:
-    """One finished call of a tool."""
+    """A finished call of a tool."""
 
     number: int
     """Index among all actions, from 0."""

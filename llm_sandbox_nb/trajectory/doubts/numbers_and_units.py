@@ -175,7 +175,7 @@ def _in_file(version: Version, forms: set[str]) -> bool:
 
 
 def _in_inputs(evidence: Evidence, forms: set[str]) -> bool:
-    """Return True if a program printed the number into the answer's file itself, so that no output needs to have it."""
+    """Return True if a program printed the number into the answer's file itself, and not to an output."""
     version = evidence.answer_version
     action = version.action if version is not None else None
     if action is None or action.kind != "bash":

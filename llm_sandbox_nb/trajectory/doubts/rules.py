@@ -55,7 +55,7 @@ _RULES_AFTER_ACTION: tuple[Callable[[Evidence, Action], Iterator[Doubt]], ...] =
 
 
 class DoubtFinder:
-    """Finder of the doubts about one run as it grows."""
+    """Finder of the doubts about a growing run."""
 
     def __init__(self, own: Sequence[Rule] = ()) -> None:
         self.evidence = Evidence()
@@ -96,7 +96,7 @@ class DoubtFinder:
 
 
 def own_doubts(rule: Rule, evidence: Evidence) -> list[Doubt]:
-    """Apply a user's function; if it fails, return a doubt that reports the failure."""
+    """Apply a user's function; an exception becomes a doubt that reports the failure."""
     name = getattr(rule, "__name__", type(rule).__name__).replace("_", " ")
     try:
         given = rule(evidence)

@@ -21,7 +21,7 @@ from llm_sandbox_nb.trajectory.events import Doubt
 
 
 def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
-    """The answer, or a result, was written before the last result that bears on it, or before its source changed."""
+    """The answer, or a result, was written before the last relevant result, or before its source changed."""
     reported: set[int] = set()
     for version in sorted(evidence.results, key=lambda one: (one is not evidence.answer_version, one.path)):
         action = version.action
