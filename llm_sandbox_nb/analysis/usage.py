@@ -61,7 +61,6 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-@dataclass(frozen=True)
 class _Request:
     """A request: tokens sent, tokens received, and the part of these that joins the history."""
 

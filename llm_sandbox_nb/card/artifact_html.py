@@ -16,7 +16,7 @@ from urllib.parse import quote
 from llm_sandbox_nb.card.artifacts import Artifact
 from llm_sandbox_nb.card.frame import sandboxed_frame
 from llm_sandbox_nb.card.page_cost import decoded_warning, unfolding_warning
-from llm_sandbox_nb.card.picture_size import BOUND, picture_size
+from llm_sandbox_nb.card.picture_size import MAX_DECODED_BYTES, picture_size
 from llm_sandbox_nb.card.tables import delimited_table, parquet_table
 from llm_sandbox_nb.card.text import escape, markdown_html
 from llm_sandbox_nb.encoded_text import text_of
@@ -88,7 +88,7 @@ def decoding_warning(artifact: Artifact) -> str:
     if artifact.data[4:8] == b"ftyp":
         return "Named as another kind of picture, but it is AVIF."
     size = picture_size(artifact.data)
-    if size is None or size.decoded <= BOUND:
+    if size is None or size.decoded <= MAX_DECODED_BYTES:
         return ""
     return f"This picture decodes to {format_size(size.decoded)} ({size.width} × {size.height} pixels)."
 

@@ -35,7 +35,7 @@ def _policy(*, scripts: bool) -> str:
 
 POLICY = _policy(scripts=True)
 STATIC_POLICY = _policy(scripts=False)
-REMAINDER = (
+REMAINING_RISK = (
     "Its scripts run in a frame that cannot read this page or load from the network. Once you click into it, it gets "
     "your keys and can play sound, copy to the clipboard and ask for a file. A hostile page can still send a few bytes "
     "in the host name of an address that it tries to open."
@@ -87,7 +87,7 @@ def sandboxed_frame(document: bytes, *, height: int = 420) -> str:
         "RUNNING": json_for_script(_head(POLICY) + PRELUDE),
         "DENIED": json_for_script(DENIED),
         "RUNS": "true" if runs else "false",
-        "REMAINDER": json_for_script(REMAINDER),
+        "REMAINDER": json_for_script(REMAINING_RISK),
         "PACKED": _pack(document),
         "SAFE": _pack(page.encode("utf-8", "replace")),
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from urllib.parse import unquote_to_bytes
 
-from llm_sandbox_nb.card.picture_size import BOUND, picture_size
+from llm_sandbox_nb.card.picture_size import MAX_DECODED_BYTES, picture_size
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import format_count, format_size
 
@@ -42,7 +42,7 @@ def decoded_warning(text: str) -> str:
     elements, decoded = page_cost(text)
     return (
         f"What this page holds decodes to {format_size(decoded)}."
-        if elements <= MAX_ELEMENTS and decoded > BOUND
+        if elements <= MAX_ELEMENTS and decoded > MAX_DECODED_BYTES
         else ""
     )
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-BOUND = 128 * 2**20
+MAX_DECODED_BYTES = 128 * 2**20
 """Bytes of a decoded picture that is shown without a click."""
 
 

@@ -20,13 +20,12 @@ from llm_sandbox_nb.card.text import escape
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.plain_text import first_line
 
-ROWS = 30
-COLUMNS = 20
+_MAX_ROWS = 30
+_MAX_COLUMNS = 20
 _CELL_CHARACTERS = 80
-MEMORY = 2 * 1024**3
+_MEMORY_BYTES = 2 * 1024**3
 """Bytes of address space of the reading process."""
-TIMEOUT = 30.0
-"""Seconds."""
+_TIMEOUT_SECONDS = 30.0
 
 _READER = """
 import io, json, sys
@@ -65,14 +64,20 @@ class UnreadableTableError(Exception):
 def first_rows(data: bytes, longest: int) -> dict[str, Any]:
     """Return the beginning of a Parquet file: `columns` with name and type, `rows` as texts, `total_rows`, `width`.
 
-    At most `ROWS` rows and `COLUMNS` columns, each text cut to `longest` characters.
+    At most `_MAX_ROWS` rows and `_MAX_COLUMNS` columns, each text cut to `longest` characters.
 
     Raises:
         UnreadableTableError: if the file is not Parquet, or needs too much memory or time.
     """
-    command = [sys.executable, "-P", "-c", _READER, *map(str, (MEMORY, ROWS, COLUMNS, longest))]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        _READER,
+        *map(str, (_MEMORY_BYTES, _MAX_ROWS, _MAX_COLUMNS, longest)),
+    ]
     try:
-        done = subprocess.run(command, input=data, capture_output=True, timeout=TIMEOUT)
+        done = subprocess.run(command, input=data, capture_output=True, timeout=_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise UnreadableTableError("it takes too long") from error
     except OSError as error:
@@ -86,11 +91,13 @@ def first_rows(data: bytes, longest: int) -> dict[str, Any]:
 
 
 def table_html(header: Sequence[str], rows: Iterable[Sequence[str]], note: str, width: int) -> str:
-    """Return a table of at most `COLUMNS` columns, from a table of `width` columns, with `note` below."""
-    head = "".join(f"<th>{_cell(name)}</th>" for name in header[:COLUMNS])
-    body = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row[:COLUMNS])}</tr>" for row in rows)
-    if width > COLUMNS:
-        note = f"{note}{', ' if note else ''}{width - COLUMNS} more columns"
+    """Return a table of at most `_MAX_COLUMNS` columns, from a table of `width` columns, with `note` below."""
+    head = "".join(f"<th>{_cell(name)}</th>" for name in header[:_MAX_COLUMNS])
+    body = "".join(
+        f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row[:_MAX_COLUMNS])}</tr>" for row in rows
+    )
+    if width > _MAX_COLUMNS:
+        note = f"{note}{', ' if note else ''}{width - _MAX_COLUMNS} more columns"
     below = f"<p class='lsn-quiet'>{escape(note)}</p>" if note else ""
     return f"<table class='lsn-table'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
@@ -105,7 +112,7 @@ def delimited_table(text: str, delimiter: str) -> str:
         delimiter = ";"
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
-        rows = list(islice(reader, ROWS + 1))
+        rows = list(islice(reader, _MAX_ROWS + 1))
         more = sum(1 for row in reader if row)
     except csv.Error as error:
         return f"<p class='lsn-quiet'>Not a table that can be shown: {escape(str(error))}.</p>"

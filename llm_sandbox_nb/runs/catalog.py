@@ -19,7 +19,7 @@ from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.history.store import is_history_in_use
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_json, doubts_line, doubts_of
-from llm_sandbox_nb.trajectory.journal import LINE_MOST, JournalError, read_journal
+from llm_sandbox_nb.trajectory.journal import MAX_LINE_BYTES, JournalError, read_journal
 from llm_sandbox_nb.trajectory.replay_outcome import replay_finding, replayed_run
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL, run_folders, short_ids
 from llm_sandbox_nb.trajectory.run_summary import recorded_doubts
@@ -150,7 +150,7 @@ def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, li
     These parts of a journal are enough for most rows.
     """
     with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
-        first = file.readline(LINE_MOST)
+        first = file.readline(MAX_LINE_BYTES)
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - _TAIL_BYTES))
         lines = file.read().splitlines(keepends=True)

@@ -151,8 +151,8 @@ def _html_row(row: AlignedRow, is_first: bool) -> str:
     texts = [_step_texts(step) for step in row.steps]
     shown_texts = list(zip(*map(_marked, zip_longest(*texts, fillvalue="")), strict=True))
     cells = "".join(
-        f'<td style="text-align: left; vertical-align: top">{_html_step(step, marked[: len(own)])}</td>'
-        for step, own, marked in zip(row.steps, texts, shown_texts, strict=True)
+        f'<td style="text-align: left; vertical-align: top">{_html_step(step, marked[: len(plain)])}</td>'
+        for step, plain, marked in zip(row.steps, texts, shown_texts, strict=True)
     )
     label = "first difference" if is_first else _WORDS[row.likeness]
     return f'<tr style="background: {_COLOURS[row.likeness]}"><td>{escape(label)}</td>{cells}</tr>'

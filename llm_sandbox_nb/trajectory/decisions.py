@@ -32,9 +32,9 @@ from pydantic import (
     model_validator,
 )
 
-LONGEST_TEXT = 100_000
+MAX_TEXT_CHARACTERS = 100_000
 """Characters of a text for the model."""
-LONGEST_ARGUMENTS = 4_000_000
+MAX_ARGUMENTS_CHARACTERS = 4_000_000
 """Characters of the arguments of a call, as JSON."""
 _MAX_NAME_CHARACTERS = 256
 _MAX_BREAKPOINTS = 100
@@ -42,21 +42,22 @@ _MAX_HOSTS = 100
 
 
 def _small(value: dict[str, Any]) -> dict[str, Any]:
-    if len(json.dumps(value)) > LONGEST_ARGUMENTS:
+    if len(json.dumps(value)) > MAX_ARGUMENTS_CHARACTERS:
         raise ValueError("too large")
     return value
 
 
-_Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+_Text = Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]
 _Name = Annotated[str, Field(min_length=1, max_length=_MAX_NAME_CHARACTERS)]
 _Object = Annotated[dict[str, Any], AfterValidator(_small)]
 _StepNumber = Annotated[int, Field(strict=True, ge=0, lt=1_000_000)]
 
 _MUST_BE = {
-    "text": f"a text of at most {LONGEST_TEXT} characters",
+    "text": f"a text of at most {MAX_TEXT_CHARACTERS} characters",
     **dict.fromkeys(("call_id", "tool", "model"), f"a name of at most {_MAX_NAME_CHARACTERS} characters"),
     **dict.fromkeys(
-        ("arguments", "changes", "settings", "limits"), f"an object of at most {LONGEST_ARGUMENTS} characters"
+        ("arguments", "changes", "settings", "limits"),
+        f"an object of at most {MAX_ARGUMENTS_CHARACTERS} characters",
     ),
     "breakpoints": f"a list of at most {_MAX_BREAKPOINTS} expressions, texts only, such as \"tool == 'submit'\"",
     "approve": "one of ask, edits, auto",

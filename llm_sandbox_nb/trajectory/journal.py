@@ -28,11 +28,11 @@ from llm_sandbox_nb.windows import try_lock
 
 BLOB_THRESHOLD = 64 * 1024
 """Characters (or bytes) of a text above which the text is stored in a file of its own."""
-BLOB_MOST = 512 * 1024**2
+_MAX_BLOB_BYTES = 512 * 1024**2
 """Maximum bytes read from such a file."""
-LINE_MOST = 64 * 1024**2
+MAX_LINE_BYTES = 64 * 1024**2
 """Maximum bytes of one line of a journal."""
-JOURNAL_MOST = 1024**3
+_MAX_JOURNAL_BYTES = 1024**3
 """Maximum bytes of a readable journal."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PREVIEW_CHARACTERS = 4000
@@ -137,7 +137,7 @@ def load_bytes(folder: Path, text: ev.Text) -> bytes:
     try:
         if _DIGEST.fullmatch(text.sha256) is None:
             raise NotOwnFileError("its name is not a SHA-256 digest")
-        return read_file(folder, f"{BLOBS}/{text.sha256}", BLOB_MOST)
+        return read_file(folder, f"{BLOBS}/{text.sha256}", _MAX_BLOB_BYTES)
     except NotOwnFileError as error:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text.sha256) from error
 
@@ -199,13 +199,13 @@ def journal_lines(path: Path) -> Iterator[bytes]:
     except NotOwnFileError as error:
         raise JournalError(f"There is no record to read: {error}") from error
     with os.fdopen(descriptor, "rb") as file:
-        if os.fstat(descriptor).st_size > JOURNAL_MOST:
-            raise JournalError(f"{folder / name} is larger than {JOURNAL_MOST} bytes")
+        if os.fstat(descriptor).st_size > _MAX_JOURNAL_BYTES:
+            raise JournalError(f"{folder / name} is larger than {_MAX_JOURNAL_BYTES} bytes")
         number = 0
-        while line := file.readline(LINE_MOST + 1):
+        while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
-            if len(line) > LINE_MOST:
-                raise JournalError(f"{folder / name}, line {number}: longer than {LINE_MOST} bytes")
+            if len(line) > MAX_LINE_BYTES:
+                raise JournalError(f"{folder / name}, line {number}: longer than {MAX_LINE_BYTES} bytes")
             yield line
 
 

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, step or call, and stream."""
 
-LIMIT = 64 * 1024
+MAX_STREAM_CHARACTERS = 64 * 1024
 """Characters kept of each stream: the last ones."""
 
 
@@ -87,7 +87,7 @@ class LiveTail:
             text = text[max(0, stream.end - at) :]
             stream.text += text
         stream = self._streams[key]
-        if (over := len(stream.text) - LIMIT) > LIMIT:
+        if (over := len(stream.text) - MAX_STREAM_CHARACTERS) > MAX_STREAM_CHARACTERS:
             stream.start, stream.text = stream.start + over, stream.text[over:]
         return bool(text)
 

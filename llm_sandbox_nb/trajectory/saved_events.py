@@ -22,9 +22,8 @@ def _without_repetition(event: ev.Event, started: dict[str, dict[str, Any]]) -> 
     match event:
         case ev.ModelRequested():
             del value["settings"]
-        case ev.ModelReplied(
-            calls_from=None
-        ):  # otherwise `tool_calls` records which calls were written as text
+        # with `calls_from`, `tool_calls` records which calls were written as text
+        case ev.ModelReplied(calls_from=None):
             value["message"].pop("tool_calls", None)
         case ev.CallProposed(arguments=dict() as arguments):
             value["raw_arguments"] = ""

@@ -64,14 +64,14 @@ def step_line(step: Step, root: str, *, running: bool = False) -> ev.StepLine:
     if step.line is not None:
         return step.line
     call = step.calls[0] if step.calls else None
-    said = first_sentence(step.thought or ("" if call else step.reasoning))
-    if not (said or call or step.replied or step.failures):
-        said = THINKING if running else NO_REPLY
+    thought = first_sentence(step.thought or ("" if call else step.reasoning))
+    if not (thought or call or step.replied or step.failures):
+        thought = THINKING if running else NO_REPLY
     more = f" and {len(step.calls) - 1} more" if len(step.calls) > 1 else ""
     added, removed = _edited_lines(call) if call else (0, 0)
     return ev.StepLine(
         tool=tool_kind(call.tool) if call else "none",
-        thought=said,
+        thought=thought,
         what=f"{headline(call, root)}{more}" if call else "",
         added=added,
         removed=removed,

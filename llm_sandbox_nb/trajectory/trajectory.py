@@ -24,9 +24,9 @@ from llm_sandbox_nb.trajectory.messages import (
 )
 from llm_sandbox_nb.trajectory.state import RunState, Status
 
-READ_AGAIN_MOST = 3_000_000
+MAX_REREAD_EVENTS = 3_000_000
 """Events that all rewinds and changes of branch together may reread. Bounded, as anyone may have made the record."""
-_IN_LINE = (
+_LINE_EVENTS = (
     ev.ModelRequested, ev.ModelDelta, ev.ModelFailed, ev.ModelReplied,
     ev.CallProposed, ev.CallStarted, ev.CallFinished, ev.CallDecided, ev.ArtifactSaved,
 )  # fmt: skip
@@ -390,8 +390,8 @@ class Trajectory:
         """Move HEAD to `event` and fold its branch again from the beginning."""
         path = self._tree.path(event)
         self._read_again += len(path)
-        if self._read_again > READ_AGAIN_MOST:
-            raise JournalError(f"its branches change more than {READ_AGAIN_MOST} events back and forth")
+        if self._read_again > MAX_REREAD_EVENTS:
+            raise JournalError(f"its branches change more than {MAX_REREAD_EVENTS} events back and forth")
         self._begin()
         self._head = event
         for ancestor in path:
@@ -405,7 +405,7 @@ class Trajectory:
         self.status.add(event)
         if self.doubts_final and isinstance(event, ev.ModelRequested | ev.Continued):
             self.doubts_final = False
-        if isinstance(event, _IN_LINE) and event.step is not None and event.step in self._by_number:
+        if isinstance(event, _LINE_EVENTS) and event.step is not None and event.step in self._by_number:
             self._by_number[event.step].line = None
         match event:
             case ev.RunStarted():

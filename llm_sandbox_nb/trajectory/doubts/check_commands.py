@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from llm_sandbox_nb.trajectory.doubts.evidence import Action, ends_of
-from llm_sandbox_nb.trajectory.step_line import one_line
+from llm_sandbox_nb.trajectory.doubts.evidence import Action
 
 Family = Literal["test", "build", "lint"]
 _WORDS: dict[Family, str] = {"test": "test", "build": "build", "lint": "check"}
@@ -361,9 +360,3 @@ def _targets(words: list[str]) -> tuple[str, ...]:
         ):
             found.append(word.removeprefix("./"))
     return tuple(found)
-
-
-def passed_text(action: Action) -> str:
-    """Return the line of a check's output with the number of passed tests."""
-    lines = [line for line in ends_of(action.output).splitlines() if _PASSED.search(line)]
-    return one_line(lines[-1], 80) if lines else ""

@@ -14,7 +14,7 @@ from llm_sandbox_nb.trajectory.doubts.evidence import PROGRAMS, Action, Evidence
 from llm_sandbox_nb.trajectory.events import Doubt
 from llm_sandbox_nb.trajectory.step_line import one_line
 
-FAILURE_SAID = re.compile(
+_FAILURE_WORDS = re.compile(
     r"\b(?:fail(?:s|ed|ing)?|failures?|could not|couldn't|cannot|can't|unable|did(?: not|n't) (?:pass|work|"
     r"build|compile)|"
     r"do(?:es)?(?: not|n't) (?:pass|work|build|compile)|not passing|broken|still (?:red|errors?)|"
@@ -32,7 +32,7 @@ _NO_FAILURE = re.compile(
 
 def says_failure(text: str) -> bool:
     """Return True if a text admits that something failed."""
-    return bool(FAILURE_SAID.search(_NO_FAILURE.sub("", text)))
+    return bool(_FAILURE_WORDS.search(_NO_FAILURE.sub("", text)))
 
 
 def failed_check(evidence: Evidence) -> Iterator[Doubt]:

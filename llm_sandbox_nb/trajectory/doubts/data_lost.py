@@ -42,7 +42,7 @@ _SAYS_GONE = re.compile(
 )
 _NUMBER_WORDS = {"a": 1, "one": 1, "single": 1, "two": 2, "couple": 2, "three": 3, "few": 5, "four": 4, "five": 5,
                  "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}  # fmt: skip
-_SAID_COUNT = re.compile(
+_COUNT_PHRASE = re.compile(
     r"\b(\d[\d,]*|a|one|single|two|couple(?: of)?|three|few|four|five|six|seven|eight|nine|ten)\s+(?:[\w-]+\s+){0,2}?"
     r"(?:rows?|lines?|records?|entries|entry|duplicates?|outliers?|samples?|values?|readings?|items?|blanks?|"
     r"comments?)\b",
@@ -220,7 +220,7 @@ def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old
     if not says(evidence, action, _SAYS_LESS):
         task = _SAYS_LESS.search(evidence.task)
         return None if task and not evidence.given(version.path) and _made_anew(action, version) else ""
-    counts = [_number(found) for found in _SAID_COUNT.findall(_ONE_OF_EACH.sub("", said))]
+    counts = [_number(found) for found in _COUNT_PHRASE.findall(_ONE_OF_EACH.sub("", said))]
     if counts and lost > max(2 * max(counts), max(counts) + 5):
         return f", and the step speaks of {format_count(max(counts))}"
     before = version_before(version)

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from llm_sandbox_nb.trajectory.decisions import ACTIONS, LONGEST_ARGUMENTS, LONGEST_TEXT, parse_decision
+from llm_sandbox_nb.trajectory.decisions import ACTIONS, MAX_ARGUMENTS_CHARACTERS, MAX_TEXT_CHARACTERS, parse_decision
 
 COMPLETE: list[dict[str, Any]] = [
     {"action": "pause"},
     {"action": "resume", "call_id": "c1"},
     {"action": "step"},
-    {"action": "say", "text": "x" * LONGEST_TEXT},
+    {"action": "say", "text": "x" * MAX_TEXT_CHARACTERS},
     {"action": "stop"},
     {"action": "edit", "arguments": {}, "tool": "submit", "call_id": "c1"},
     {"action": "edit", "changes": {"command": "ls"}},
@@ -53,11 +53,11 @@ def test_null_counts_as_left_out() -> None:
             "'arguments' must be an object of at most 4000000 characters.",
         ),
         (
-            {"action": "edit", "arguments": {"command": "x" * LONGEST_ARGUMENTS}},
+            {"action": "edit", "arguments": {"command": "x" * MAX_ARGUMENTS_CHARACTERS}},
             "'arguments' must be an object",
         ),
         ({"action": "skip", "text": 7}, "'text' must be a text of at most 100000 characters."),
-        ({"action": "say", "text": "x" * (LONGEST_TEXT + 1)}, "'text' must be a text"),
+        ({"action": "say", "text": "x" * (MAX_TEXT_CHARACTERS + 1)}, "'text' must be a text"),
         ({"action": "say", "text": ""}, "'say' needs 'text'."),
         ({"action": "step", "call_id": ""}, "'call_id' must be a name of at most 256 characters."),
         ({"action": "pause", "text": "x"}, "'pause' has no field 'text'."),
