@@ -117,7 +117,6 @@ class CheckpointFiles:
         if checkpoint is None or not is_history(self._folder):
             return False
         with self._store() as store:
-            return any(one.id == checkpoint for one in store.checkpoints())
             return any(stored.id == checkpoint for stored in store.checkpoints())
 
     async def changes_to(self, checkpoint: str) -> Changes:

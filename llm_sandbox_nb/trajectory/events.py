@@ -856,7 +856,8 @@ def _tag(value: Any) -> str:
 
 
 _TAGGED = (Annotated[cls, Tag(kind)] for kind, cls in {**_KINDS, "unknown": UnknownEvent}.items())
-_ADAPTER: TypeAdapter[Event] = TypeAdapter(Annotated[Union[tuple(_TAGGED)], Discriminator(_tag)])  # noqa: UP007
+_UNION: Any = Annotated[Union[tuple(_TAGGED)], Discriminator(_tag)]  # noqa: UP007
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(_UNION)
 
 
 def parse_event(line: str | bytes) -> Event:

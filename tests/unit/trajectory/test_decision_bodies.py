@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from llm_sandbox_nb.trajectory.decisions import ACTIONS, MAX_ARGUMENTS_CHARACTERS, MAX_TEXT_CHARACTERS, parse_decision
+from llm_sandbox_nb.trajectory.decisions import (
+    ACTIONS,
+    MAX_ARGUMENTS_CHARACTERS,
+    MAX_TEXT_CHARACTERS,
+    parse_decision,
+)
 
 COMPLETE: list[dict[str, Any]] = [
     {"action": "pause"},
