@@ -15,7 +15,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic_core import PydanticUndefined
@@ -243,7 +243,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 def event_kinds() -> str:
     """Every kind of event with its fields, after the parts that events share."""
     parts = ["## Fields of every event", "", *_fields(events.EventBase, ()), "## Kinds", ""]
-    for event in events._EVENTS:
+    for event in get_args(events.KnownEvent):
         kind = event.model_fields["kind"].default
         more = " It is shown live and not written to the journal." if kind in events.TRANSIENT else ""
         parts += [

@@ -6,8 +6,11 @@ python labextension/generate-events.py --check    fail when a file is not what t
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, get_args
@@ -55,9 +58,7 @@ NAMES = {"integer": "number", "number": "number", "string": "string", "boolean":
 
 def event_models() -> list[type[BaseModel]]:
     """Every kind of event that has a name."""
-    (union, *_) = get_args(ev.Event)
-    models = [get_args(tagged)[0] for tagged in get_args(union)]
-    return [model for model in models if model is not ev.UnknownEvent]
+    return list(get_args(ev.KnownEvent))
 
 
 def typescript_type(schema: dict[str, Any]) -> str:
@@ -91,18 +92,30 @@ def fields(model: type[BaseModel]) -> dict[str, str]:
     return found
 
 
+def field_docs(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings of a model's fields, with JSON's null for None."""
+    body = ast.parse(inspect.getsource(model)).body[0].body  # type: ignore[attr-defined]
+    docs = {}
+    for pair in itertools.pairwise(body):
+        match pair:
+            case ast.AnnAssign(target=target), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[ast.unparse(target)] = re.sub(r"\bNone\b", "null", " ".join(text.split()))
+    return docs
+
+
 def interface(model: type[BaseModel]) -> str:
-    """A model as an interface, with the first paragraph of its docstring."""
+    """Return a model as an interface, with the first paragraph of its docstring and those of its fields."""
     words = " ".join((inspect.getdoc(model) or "").split("\n\n")[0].split())
+    docs = field_docs(model)
     base = " extends IEventBase" if issubclass(model, EventBase) and model is not EventBase else ""
     name = "EventBase" if model is EventBase else model.__name__
     lines = [f"/** {words} */", f"export interface I{name}{base} {{"]
-    rows = [
-        f"  {field}?: {type.removesuffix(' | undefined')};"
-        if type.endswith(" | undefined")
-        else f"  {field}: {type};"
-        for field, type in fields(model).items()
-    ]
+    rows = []
+    for field, type in fields(model).items():
+        if field in docs:
+            rows.append(f"  /** {docs[field]} */")
+        optional = "?" if type.endswith(" | undefined") else ""
+        rows.append(f"  {field}{optional}: {type.removesuffix(' | undefined')};")
     return "\n".join([*lines, *rows, "}"])
 
 

@@ -1,1 +1,1 @@
-"""What trajectories tell: capability use, tokens, time, behaviour. Knows the record and nothing else."""
+"""Analysis of trajectories: capability use, tokens, time, behaviour. Knows only the record."""

@@ -1,4 +1,4 @@
-"""Turns, the mix of tools, capability use, wandering (turns that bring a run no further), and how a model writes."""
+"""Turns, the mix of tools, capability use, wandering (turns without progress), and a model's style of writing."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 WANDERING_SHARE = 0.5
 WANDERING_TURNS = 10
-"""A run wanders when it has at least so many turns and at least that share of them brings nothing."""
+"""A run wanders with at least `WANDERING_TURNS` turns of which at least that share makes no progress."""
 
 
 @dataclass
 class Turn:
-    """One turn. `attempted` are the capabilities its code uses, `succeeded` those whose call ended well.
+    """A turn. `attempted`: capabilities that its code uses. `succeeded`: those whose call ended well.
 
-    `barren`: it brought the run no further, and `why`: `no call`, `failed` (every call did) or `repeated`
-    (every call was made before, with the same output).
+    `why`: the reason if the turn made no progress: `no call`, `failed` (every call did) or `repeated` (every call was
+    made before, with the same output); otherwise empty.
     """
 
     number: int
@@ -31,7 +31,7 @@ class Turn:
 
     @property
     def barren(self) -> bool:
-        """Whether it brought the run no further."""
+        """True if the turn made no progress."""
         return bool(self.why)
 
 
@@ -43,27 +43,27 @@ class Behaviour:
 
     @property
     def tool_mix(self) -> Counter[str]:
-        """How often each tool was called."""
+        """Number of calls of each tool."""
         return Counter(tool for turn in self.turns for tool in turn.tools)
 
     def rate(self, capability: str, *, only_succeeded: bool = False) -> float:
-        """The share of turns that use a capability; of all turns, also those without code."""
+        """Return the share of turns that use a capability; of all turns, also those without code."""
         used = [turn.succeeded if only_succeeded else turn.attempted for turn in self.turns]
         return sum(capability in found for found in used) / len(self.turns) if self.turns else 0.0
 
     @property
     def barren_share(self) -> float:
-        """The share of turns that brought the run no further."""
+        """Share of turns without progress."""
         return sum(turn.barren for turn in self.turns) / len(self.turns) if self.turns else 0.0
 
     @property
     def wanders(self) -> bool:
-        """Whether the run is long and half of its turns or more bring it no further."""
+        """True if the run is long and half of its turns or more make no progress."""
         return len(self.turns) >= WANDERING_TURNS and self.barren_share >= WANDERING_SHARE
 
 
 def behaviour_of(trajectory: Trajectory) -> Behaviour:
-    """What the model did, turn by turn. A step that never got a reply is no turn."""
+    """Return the turns of a run. A step that never got a reply is not a turn."""
     before: set[tuple[str, str, str]] = set()
     found = Behaviour()
     for step in trajectory.steps:
@@ -75,12 +75,12 @@ def behaviour_of(trajectory: Trajectory) -> Behaviour:
 
 
 def succeeded(call: Call) -> bool | None:
-    """True when a command ended with 0 or an edit went well, False when not, None when it was not executed."""
+    """Return True if a command exited with 0 or an edit went well, False if not, None if the call was not executed."""
     return None if call.result is None or call.result.error == "skipped" else not call.result.failed
 
 
 def plain_output(call: Call) -> str:
-    """What the model was shown, without the line about the steps that remain."""
+    """Return the observation without the line about the remaining steps."""
     return (call.result.body if call.result else call.live_output).strip()
 
 
@@ -128,7 +128,7 @@ VERIFICATION = re.compile(
     ),
     re.IGNORECASE,
 )
-"""Words with which a model checks its own work."""
+"""Phrases with which a model checks its own work."""
 STRUCTURE = {
     "headings": re.compile(r"^ {0,3}#{1,6} \S", re.MULTILINE),
     "separators": re.compile(r"^ {0,3}(?:-{3,}|\*{3,}|_{3,}|={3,})[ \t]*$", re.MULTILINE),
@@ -149,7 +149,7 @@ class Writing:
 
 
 def writing_of(text: str) -> Writing:
-    """Count one reply; what stands in code blocks does not count."""
+    """Count the phrases and structure of one reply, without code blocks."""
     plain = _CODE.sub("", text)
     texts = {"math": _closable(plain)}
     parts = {name: len(pattern.findall(texts.get(name, plain))) for name, pattern in STRUCTURE.items()}
@@ -157,6 +157,6 @@ def writing_of(text: str) -> Writing:
 
 
 def _closable(text: str) -> str:
-    r"""The text without each `\[` after the last `\]`: looking for its end from each of them takes long."""
+    r"""Remove each `\[` after the last `\]`: searching for its end from each of them takes long."""
     last = max(0, text.rfind("\\]"))
     return text[:last] + text[last:].replace("\\[", "  ")

@@ -1,8 +1,8 @@
-"""The published rules of capability use: which of three capabilities the code of a turn uses.
+"""The published rules of capability use: three capabilities that the code of a turn may use.
 
 The unit is one turn of the model, the denominator all turns. A turn may use several capabilities or none.
 `docs/explanation/capability-use.md` defines them in words; `tests/data/labelled_turns.yaml` is labelled by hand
-after these words. A change of what is found is a new version. The code of a turn is its commands, programs given on a
+after these words. A change of the results is a new version. The code of a turn is its commands, programs given on a
 command line or in a here-document, and edited files.
 """
 
@@ -24,16 +24,16 @@ _LANGUAGES = {
 }  # fmt: skip
 _INTERPRETERS = {"python": "python", "pypy": "python", "node": "curly", "bash": "shell", "sh": "shell",
                  "zsh": "shell", "dash": "shell"}  # fmt: skip
-_DEEPEST = 6
+_MAX_DEPTH = 6  # programs within programs
 BASH_TOOLS = frozenset({"execute_bash", "bash", "shell"})
 EDITOR_TOOLS = frozenset({"str_replace_editor", "file_editor", "str_replace_based_edit_tool"})
 SUBMIT_TOOLS = frozenset({"submit", "finish"})
-"""Names of the three tools: the paper's package, its third version, and ours."""
+"""Names of the three tools in this project, in the paper's package, and in its third version."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """A program text in one language: `python`, `curly` (C and its kind)."""
+    """A program text in one language: `python` or `curly` (C and similar languages)."""
 
     language: str
     text: str
@@ -41,7 +41,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Parts:
-    """What one call consists of: shell commands, programs, and whether the editor looked at something."""
+    """Parts of one call: shell commands, programs, and True in `viewed` if the editor showed a file."""
 
     commands: tuple[Command, ...] = ()
     programs: tuple[Code, ...] = ()
@@ -49,7 +49,7 @@ class Parts:
 
 
 def parts_of_call(tool: str, arguments: Mapping[str, Any] | None) -> Parts:
-    """The code of one call; arguments that are none give nothing."""
+    """Return the code of one call; arguments that are not valid have no parts."""
     arguments = arguments or {}
     if tool in BASH_TOOLS:
         return parts_of_shell(_text(arguments.get("command")))
@@ -62,7 +62,7 @@ def parts_of_call(tool: str, arguments: Mapping[str, Any] | None) -> Parts:
 
 
 def parts_of_file(path: str, text: str) -> Parts:
-    """The code of a file; a file that is no program has none."""
+    """Return the code of a file; a file that is not a program has no parts."""
     language = _LANGUAGES.get(posixpath.splitext(path)[1].lower())
     if language is None and text.startswith("#!"):
         language = _interpreter(text.partition("\n")[0].split()[-1:])
@@ -70,7 +70,7 @@ def parts_of_file(path: str, text: str) -> Parts:
 
 
 def parts_of_shell(text: str, depth: int = 0) -> Parts:
-    """The commands of shell code, and the programs that it hands to interpreters or writes to files."""
+    """Return the commands of shell code, and the programs passed to interpreters or written to files."""
     commands: list[Command] = []
     programs: list[Code] = []
     for command in shell_commands(text):
@@ -84,7 +84,7 @@ def parts_of_shell(text: str, depth: int = 0) -> Parts:
 
 
 def _parts(language: str | None, text: str, depth: int) -> Parts:
-    if language is None or depth > _DEEPEST:
+    if language is None or depth > _MAX_DEPTH:
         return Parts()
     if language == "shell":
         return parts_of_shell(text, depth)
@@ -133,11 +133,11 @@ _WRAPPERS = {
     "stdbuf": "ioe", "exec": "a", "command": "", "unbuffer": "", "setsid": "", "chroot": "", "xargs": "nIPLadsE",
 }  # fmt: skip
 XARGS = "<from xargs>"
-"""Stands for the operands that `xargs` adds."""
+"""Placeholder for the operands that `xargs` adds."""
 
 
 def unwrapped(words: list[str]) -> list[str]:
-    """The words of the command that is really run: without `sudo`, `timeout 60`, `env A=b`, `xargs`, ..."""
+    """Remove wrappers from a command: `sudo`, `timeout 60`, `env A=b`, `xargs`, ..."""
     while words and (name := posixpath.basename(words[0])) in _WRAPPERS:
         rest = _skip_options(words[1:], _WRAPPERS[name])
         if name in ("timeout", "chroot") and rest:
@@ -174,7 +174,7 @@ _CURLY_FILES = re.compile(r"\b(?:readFileSync|readFile|fopen|ifstream|readdirSyn
 
 
 def call_uses(tool: str, arguments: Mapping[str, Any] | None) -> frozenset[str]:
-    """The capabilities that one tool call uses."""
+    """Return the capabilities that one tool call uses."""
     return frozenset(_uses(parts_of_call(tool, arguments)))
 
 
@@ -195,7 +195,7 @@ def _uses(parts: Parts, depth: int = 0) -> set[str]:
 
 
 def _curly_uses(text: str) -> set[str]:
-    """JavaScript, C and their kind, by their words: strings and comments do not count."""
+    """Return the capabilities in JavaScript, C and similar languages, by keywords outside strings and comments."""
     text = without_texts(text)
     found = set()
     if _CURLY_LOOP.search(text) and _CURLY_SUM.search(text):
@@ -208,9 +208,9 @@ def _curly_uses(text: str) -> set[str]:
 
 
 def without_texts(text: str) -> str:
-    """A text in the manner of C with a blank for each string and comment. What is not closed is neither.
+    """Replace each closed string and comment of a text in the manner of C with a blank.
 
-    Each letter is looked at a few times at most, also where many things are not closed.
+    Each character is read only a few times, also if many strings and comments are not closed.
     """
     parts: list[str] = []
     kept = place = 0
@@ -247,7 +247,7 @@ _SUBSTRINGS = {
 
 
 def substring_uses(arguments: Mapping[str, Any] | None) -> frozenset[str]:
-    """What looking for substrings finds, as the paper's table 15 was relayed. Only to compare with."""
+    """Return the result of a search for substrings, as in the paper's table 15. Only for comparison."""
     text = "\n".join(
         str(value)
         for name, value in (arguments or {}).items()

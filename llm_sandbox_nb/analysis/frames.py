@@ -32,7 +32,7 @@ TOOL_COLUMNS = ["group", "tool", "calls", "share"]
 
 
 def run_row(run: Loaded) -> dict[str, Any]:
-    """Everything that is measured of one run, by the names of `RUN_COLUMNS`."""
+    """Return all measures of one run, by the names of `RUN_COLUMNS`."""
     trajectory = run.trajectory
     behaviour, tokens, times = behaviour_of(trajectory), tokens_of(trajectory), times_of(run)
     steps = [step for step in trajectory.steps if step.replied]
@@ -67,8 +67,8 @@ def run_row(run: Loaded) -> dict[str, Any]:
         "wall_time": times.wall,
         "tool_share": times.tool_share,
         "start": times.start,
-        "verification": sum(one.verification for one in writing),
-        "structure": sum(one.structure for one in writing),
+        "verification": sum(counts.verification for counts in writing),
+        "structure": sum(counts.structure for counts in writing),
         "observation_characters": sum(len(plain_output(call)) for call in calls),
         "doubts": len(doubts := doubts_of(trajectory)),
         "first_doubt": doubts[0].line if doubts else "",
@@ -80,7 +80,7 @@ def run_row(run: Loaded) -> dict[str, Any]:
 
 
 def turn_rows(run: Loaded) -> list[dict[str, Any]]:
-    """One row for each turn of a run."""
+    """Return one row for each turn of a run."""
     steps = {step.number: step for step in run.trajectory.steps}
     rows = []
     for turn in behaviour_of(run.trajectory).turns:
@@ -103,17 +103,17 @@ def turn_rows(run: Loaded) -> list[dict[str, Any]]:
 
 
 def runs_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
-    """One row for each run."""
+    """Return one row for each run."""
     return _pandas_frame([run_row(run) for run in runs], columns=RUN_COLUMNS)
 
 
 def turns_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
-    """One row for each turn."""
+    """Return one row for each turn."""
     return _pandas_frame([row for run in runs for row in turn_rows(run)], columns=TURN_COLUMNS)
 
 
 def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
-    """How often each group called each tool."""
+    """Return the number of calls by group and tool."""
     counts: dict[tuple[str, str], int] = {}
     for run in runs:
         for tool, number in behaviour_of(run.trajectory).tool_mix.items():
@@ -126,7 +126,7 @@ def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
 
 
 def groups_frame(runs_table: pandas.DataFrame) -> pandas.DataFrame:
-    """One row for each group. Rates are over all turns of the group, shares over all its tokens or seconds."""
+    """Return one row for each group. Rates are over all turns of the group, shares over all its tokens or seconds."""
     rows = [_group_row(str(name), part) for name, part in runs_table.groupby("group", sort=True)]
     return _pandas_frame(rows)
 
@@ -166,9 +166,9 @@ def _group_row(name: str, part: pandas.DataFrame) -> dict[str, Any]:
 
 
 def _endings(reasons: Iterable[object]) -> str:
-    """How runs ended, the most frequent way first: "Submitted 3, Step limit reached 1"."""
+    """Return the ends of runs, the most frequent first: "Submitted 3, Step limit reached 1"."""
     words = (state_words(reason) if isinstance(reason, str) else "No end" for reason in reasons)
-    return ", ".join(f"{said} {number}" for said, number in Counter(words).most_common())
+    return ", ".join(f"{state} {number}" for state, number in Counter(words).most_common())
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Reading what is to be analysed: journals, and trajectories as other programs write them."""
+"""Loading of runs for analysis: journals, and trajectories of other programs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Loaded:
-    """One run. `group` is the folder it lies in, seen from the path that was given: what tables are made by.
+    """A run. `group` is its folder relative to the given path, by which tables group runs.
 
-    A folder `runs` and what lies in it, as the benchmark makes them, belong to the group above. `form` is `journal`, or
+    A folder `runs` and its content, as in a benchmark's results, belong to the group above. `form` is `journal`, or
     the name of another project's format.
     """
 
@@ -37,22 +37,22 @@ class Reading:
     runs: list[Loaded] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     replays: int = 0
-    """Replays, which are left out: the same model's work a second time."""
+    """Number of replays, which are left out: they repeat the work of the same model."""
     copies: int = 0
-    """Copies of a run that was read already, which are left out."""
+    """Number of copies of a run that was read already, which are left out."""
     without_turns: int = 0
-    """Records in which no model has replied, which are left out: they are no runs."""
+    """Number of records without a reply of a model, which are left out."""
 
 
 def load_runs(paths: Iterable[str | Path]) -> Reading:
-    """The runs at and below `paths`: folders with journals, journals, and files in other projects' formats.
+    """Load the runs at and below `paths`: folders with journals, journals, and files in other projects' formats.
 
     Below a folder these are `trajectory.json`, `trajectory_math.json` and the like, `.traj`, `.traj.json`, `.eval`.
-    A `trajectory.json` beside a journal is the same run and is passed over. A file may hold many runs. The result
-    names what cannot be read, and has all that can.
+    A `trajectory.json` in the folder of a journal is the same run and is skipped. A file may hold many runs. Files that
+    cannot be read are listed in `problems`.
 
     Raises:
-        FileNotFoundError: one of the paths is not there.
+        FileNotFoundError: if one of the paths does not exist.
     """
     reading = Reading()
     seen: set[Path] = set()
@@ -67,8 +67,8 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
                 continue
             seen.add(file.resolve())
             try:
-                for one in _read(file, given):
-                    _sort_in(one, reading, known)
+                for run in _read(file, given):
+                    _sort_in(run, reading, known)
             except (OSError, ValueError, JournalError) as error:
                 why = str(error).replace(f"{file} is", "it is", 1).rstrip(".")
                 reading.problems.append(f"{file} was left out: {why}.")
@@ -76,9 +76,9 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
 
 
 def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
-    """Add a run, or count why it is left out. Of two records of one run, the longer one counts.
+    """Add a run, or count the reason to leave the run out. Of two records of one run, the longer one is kept.
 
-    `known`: the places of the runs so far, by what the model did in them.
+    `known`: the indexes of the runs so far, by the digest of the model's work.
     """
     work = _work_of(run)
     if _is_replay(run):
@@ -95,14 +95,14 @@ def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
 
 
 def _work_of(run: Loaded) -> str:
-    """What the model did in a run: the same in each copy; empty where no model has replied."""
+    """Return a digest of the model's replies, the same for each copy of a run; empty without a reply."""
     replies = [event for event in run.trajectory.events if isinstance(event, ev.ModelReplied)]
     if not replies:
         return ""
-    told = [one.id for one in replies]
-    if run.form != "journal":  # its events are made when it is read
-        told = [f"{run.name} {one.message} {one.reasoning}" for one in replies]
-    return hashlib.sha256("\n".join(told).encode("utf-8", "replace")).hexdigest()
+    keys = [reply.id for reply in replies]
+    if run.form != "journal":  # ids of other formats are made at each reading
+        keys = [f"{run.name} {reply.message} {reply.reasoning}" for reply in replies]
+    return hashlib.sha256("\n".join(keys).encode("utf-8", "replace")).hexdigest()
 
 
 def _is_replay(run: Loaded) -> bool:
@@ -115,8 +115,8 @@ def _files(given: Path) -> list[Path]:
         return [given.resolve()]
     found = sorted(names_below(given, lambda name: name == JOURNAL or is_record_name(name)))
     journals = [path for path in found if path.name == JOURNAL]
-    beside = {journal.parent for journal in journals}
-    return journals + [path for path in found if path.name != JOURNAL and path.parent not in beside]
+    folders = {journal.parent for journal in journals}
+    return journals + [path for path in found if path.name != JOURNAL and path.parent not in folders]
 
 
 def _read(file: Path, given: Path) -> Iterator[Loaded]:

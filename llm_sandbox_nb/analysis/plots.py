@@ -1,4 +1,4 @@
-"""Pictures of the tables, as matplotlib figures. Needs matplotlib; no screen and no pyplot state is used."""
+"""Pictures of the tables, as matplotlib figures. Needs matplotlib, but neither a screen nor pyplot's state."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Okabe and Ito's: told apart by everybody, and in grey."""
+"""Okabe and Ito's palette, which people with colour blindness can distinguish, also in grey."""
 _LABELS = {"external": "External resources", "files": "File management", "computation": "Computation"}
 
 
 def capability_figure(groups: pandas.DataFrame) -> Figure:
-    """Share of turns that use each capability, by group; the paler part did not succeed."""
+    """Draw the share of turns that use each capability, by group; the paler part did not succeed."""
     figure, axes = _new(len(groups))
     width = 0.8 / len(CAPABILITIES)
     for number, name in enumerate(CAPABILITIES):
@@ -31,7 +31,7 @@ def capability_figure(groups: pandas.DataFrame) -> Figure:
 
 
 def token_figure(groups: pandas.DataFrame) -> Figure:
-    """Mean tokens of a run by where they come from, history counted once."""
+    """Draw the mean tokens of a run by origin, history counted once."""
     figure, axes = _new(len(groups))
     bottom = [0.0] * len(groups)
     for number, name in enumerate(("prompt", "model", "environment")):
@@ -44,7 +44,7 @@ def token_figure(groups: pandas.DataFrame) -> Figure:
 
 
 def turns_figure(runs: pandas.DataFrame) -> Figure:
-    """How many turns runs take, by group."""
+    """Draw the numbers of turns of runs, by group."""
     names = sorted(set(runs["group"]))
     figure, axes = _new(len(names))
     axes.boxplot([runs[runs["group"] == name]["turns"].tolist() for name in names], widths=0.5)
@@ -55,7 +55,7 @@ def turns_figure(runs: pandas.DataFrame) -> Figure:
 
 
 def tools_figure(tools: pandas.DataFrame) -> Figure:
-    """The mix of tools, by group."""
+    """Draw the mix of tools, by group."""
     table = tools.pivot_table(index="group", columns="tool", values="share", fill_value=0.0, aggfunc="sum")
     figure, axes = _new(len(table))
     bottom = [0.0] * len(table)
@@ -77,7 +77,7 @@ def tools_figure(tools: pandas.DataFrame) -> Figure:
 
 
 def svg_of(figure: Figure) -> str:
-    """The figure as the text of an `<svg>` element; the same figure gives the same text."""
+    """Return the figure as the text of an `<svg>` element; the same figure has the same text."""
     import matplotlib
 
     target = io.StringIO()
@@ -112,5 +112,5 @@ def _finish(figure: Figure, axes: Any, groups: pandas.DataFrame, label: str) -> 
 
 
 def _plain(name: object) -> str:
-    """A name without what matplotlib would take for mathematics."""
+    """Escape the sign that matplotlib would read as mathematics."""
     return str(name).replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Which capabilities a Python program uses, by its syntax tree. Part of the published rules."""
+"""Capabilities that a Python program uses, by its syntax tree. Part of the published rules."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _PANDAS_NUMERIC = frozenset(
 _SHELLS = ("subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output",
            "subprocess.Popen", "subprocess.getoutput", "os.system", "os.popen")  # fmt: skip
 _STARRED = ("sqrt", "sin", "cos", "solve", "symbols", "factorial", "array")
-"""What `from math import *` and the like are known for."""
+"""Common names of `from math import *` and the like."""
 _HEAVY = (ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult)
 _LIGHT = (ast.Add, ast.Sub)
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
 def program_uses(text: str) -> tuple[set[str], list[str]]:
-    """The capabilities that a program uses, and the shell commands it starts that are written out in it.
+    """Return the capabilities that a program uses, and its literal shell commands.
 
-    Of a text that is not Python as a whole, the parts that are count.
+    Of a text that is not Python as a whole, the valid parts count.
     """
     found: set[str] = set()
     shells: list[str] = []
@@ -79,7 +79,7 @@ def _trees(text: str) -> Iterator[ast.Module]:
 
 
 def _dedented(text: str) -> str:
-    """As `textwrap.dedent`, which makes a pattern of the margin, however long that is."""
+    """Remove the common margin, as `textwrap.dedent`, which makes a pattern of the margin, however long that is."""
     lines = [line if line.strip(" \t") else "" for line in text.split("\n")]
     margin = posixpath.commonprefix([line[: -len(line.lstrip(" \t"))] for line in lines if line])
     return "\n".join(line[len(margin) :] for line in lines)
@@ -102,7 +102,7 @@ class _Reader:
         self._paths = _path_names(tree)
         self._nodes = list(ast.walk(tree))
         self._texts: set[int] = set()
-        """Sums that a text is part of. The inner ones come first: a sum may be too deep for a recursion."""
+        """Ids of sums with a text operand. Inner ones are added first: a sum may be too deep for a recursion."""
         for node in reversed(self._nodes):
             if isinstance(node, ast.BinOp) and self._about_text(node):
                 self._texts.add(id(node))
@@ -125,7 +125,7 @@ class _Reader:
         return found
 
     def _name(self, node: ast.expr) -> str:
-        """The dotted name of what is called, with imports resolved; empty when it has none."""
+        """Return the dotted name of the called function, with imports resolved; empty without a name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -153,7 +153,7 @@ class _Reader:
         return method in _PANDAS_NUMERIC and "pandas" in self.names.values()
 
     def _does_sums(self) -> bool:
-        """One product, quotient, remainder or power of numbers, or two sums; not positions, not texts."""
+        """Return True for a product, quotient, remainder or power of numbers, or two sums, outside indexes."""
         light = 0
         for node in _outside_slices(self.tree):
             if isinstance(node, ast.BinOp | ast.AugAssign) and not self._about_text(node):
@@ -183,7 +183,7 @@ class _Reader:
         return isinstance(node, ast.Name) and node.id in self._paths
 
     def _simulates(self) -> bool:
-        """Draws random numbers in a loop."""
+        """Return True if the program draws random numbers in a loop."""
         loops = [node for node in ast.walk(self.tree) if isinstance(node, _LOOPS)]
         return any(
             isinstance(inner, ast.Call) and self._name(inner.func).startswith("random.")
@@ -209,7 +209,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
 
 
 def _path_names(tree: ast.Module) -> set[str]:
-    """Names that hold paths or texts: what is divided or added there are not numbers."""
+    """Return names that hold paths or texts: operands of `/` and `+` there are not numbers."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if (
@@ -237,7 +237,7 @@ def _outside_slices(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _counts_up(node: ast.BinOp | ast.AugAssign) -> bool:
-    """`n += 1` counts something; it computes nothing."""
+    """Return True for `n += 1`, which counts and does not compute."""
     return isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)
 
 

@@ -1,4 +1,4 @@
-"""One HTML file that shows an analysis: tables and pictures, no script, nothing loaded from anywhere."""
+"""An HTML file that shows an analysis: tables and pictures, without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ thead th { border-bottom: 2px solid #888; vertical-align: bottom; }
 .wide { overflow-x: auto; } svg { max-width: 100%; height: auto; } .note { color: #555; }
 """
 _CSP = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-_SHOWN_RUNS = 2000
+_MAX_RUNS = 2000
 _PERCENT = ("_rate", "_share")
 
 
 def page(title: str, body: str) -> str:
-    """A whole page around `body`, which is HTML already."""
+    """Return a whole page around `body`, which is HTML already."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{_CSP}"><style>{STYLE}</style></head>'
@@ -40,7 +40,7 @@ def page(title: str, body: str) -> str:
 
 
 def table(frame: pandas.DataFrame, columns: list[str] | None = None) -> str:
-    """A frame as an HTML table: everything escaped, shares in percent, numbers short."""
+    """Return a frame as an HTML table: everything escaped, shares in percent, numbers short."""
     frame = frame if columns is None else frame[columns]
     heads = "".join(f"<th>{html.escape(str(name).replace('_', ' '))}</th>" for name in frame.columns)
     rows = "".join(
@@ -51,7 +51,7 @@ def table(frame: pandas.DataFrame, columns: list[str] | None = None) -> str:
 
 
 def cell(column: str, value: object) -> str:
-    """One value as escaped text; nothing known is a dash."""
+    """Return one value as escaped text; a dash for an unknown value."""
     if value is None or value != value:
         return "–"
     if isinstance(value, bool):
@@ -64,7 +64,6 @@ def cell(column: str, value: object) -> str:
 
 
 def report_html(reading: Reading, title: str = "What these runs did") -> str:
-    """The whole page."""
     runs = runs_frame(reading.runs)
     if runs.empty:
         return page(title, '<p class="note">No run was found.</p>' + _problems(reading))
@@ -94,10 +93,10 @@ def report_html(reading: Reading, title: str = "What these runs did") -> str:
         "<h2>Time</h2>",
         table(groups, ["group", "runs", "runs_per_minute", "concurrency", "tool_share"]),
         "<h2>Runs</h2>",
-        table(runs.head(_SHOWN_RUNS), [name for name in runs.columns if name not in ("task", "start")]),
+        table(runs.head(_MAX_RUNS), [name for name in runs.columns if name not in ("task", "start")]),
     ]
-    if len(runs) > _SHOWN_RUNS:
-        parts.append(f'<p class="note">The first {_SHOWN_RUNS} of {len(runs)} runs are shown.</p>')
+    if len(runs) > _MAX_RUNS:
+        parts.append(f'<p class="note">The first {_MAX_RUNS} of {len(runs)} runs are shown.</p>')
     return page(title, "\n".join(parts) + _problems(reading))
 
 
@@ -109,5 +108,5 @@ def _problems(reading: Reading) -> str:
 
 
 def write_report(reading: Reading, path: str | Path, title: str = "What these runs did") -> Path:
-    """Write the page to `path`; a reader never sees half of it."""
+    """Write the page to `path`; a reader never sees half a page."""
     return write_whole(Path(path), report_html(reading, title).encode("utf-8", "replace"), follow_links=True)

@@ -1,4 +1,4 @@
-"""Which capabilities a shell command uses. Part of the published rules: see `capability_rules.RULES_VERSION`."""
+"""Capabilities that a shell command uses. Part of the published rules: see `capability_rules.RULES_VERSION`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOOPBACK = re.compile(
     r"^(?:https?://|ftp://|[^/]*@)?(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)(?:[:/]|$)"
 )
 _READERS = {
-    # command: options that take the next word; a trailing `!` says that its first operand is a pattern or program
+    # command: options with a value in the next word; each trailing `!`: an operand that is a pattern or program
     "cat": "", "tac": "", "nl": "", "head": "nc", "tail": "nc", "less": "", "more": "", "wc": "", "grep": "ABCmef!",
     "egrep": "ABCmef!", "fgrep": "ABCmef!", "zgrep": "ABCmef!", "rg": "ABCmegt!", "ag": "ABCm!", "sed": "ef!",
     "awk": "Fvf!", "gawk": "Fvf!", "mawk": "Fvf!", "sort": "ktoST", "uniq": "fsw", "cut": "dfcb", "paste": "d",
@@ -46,7 +46,7 @@ _PIP_LOCAL = frozenset({"-e", "--editable", "--no-index", "-r", "--requirement"}
 
 
 def command_uses(command: Command) -> set[str]:
-    """The capabilities that one simple command uses."""
+    """Return the capabilities that one simple command uses."""
     found = set()
     name = posixpath.basename(command.words[0]) if command.words else ""
     if name and _is_external(name, command.words[1:]):
@@ -59,7 +59,7 @@ def command_uses(command: Command) -> set[str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a URL or host leads to this very machine."""
+    """Return True if a URL or host is this machine."""
     return bool(_LOOPBACK.match(address))
 
 
@@ -115,12 +115,12 @@ def _is_file_use(name: str, command: Command) -> bool:
 
 
 def _is_recursive(option: str) -> bool:
-    """Whether an option in short form has an `r` among its letters."""
+    """Return True if a short option has an `r` among its letters."""
     return bool(re.fullmatch(r"-\w+", option)) and ("r" in option or "R" in option)
 
 
 def _operands(name: str, rest: list[str]) -> list[str]:
-    """The files that a command is given: its words without options, their values, and patterns."""
+    """Return the files in a command's words, without options, their values, and patterns."""
     spec = _READERS[name]
     with_value, patterns = spec.rstrip("!"), spec.count("!")
     found, skip = [], False
@@ -139,7 +139,7 @@ def _operands(name: str, rest: list[str]) -> list[str]:
 
 
 def _computes_in_program(name: str, rest: list[str]) -> bool:
-    """Whether the program of awk does sums; adding up text positions is not told apart."""
+    """Return True if the program of awk does sums; sums of text positions count too."""
     if name not in ("awk", "gawk", "mawk"):
         return False
     program = next((word for word in rest if not word.startswith("-")), "")

@@ -1,7 +1,7 @@
-"""What a run used: its tokens by where they come from, counted in both ways in which people count, and its time.
+"""Resources that a run used: its tokens by origin, counted in two ways, and its time.
 
-*Once*: every token of the final conversation counts one time, whoever wrote it. *As billed*: every request
-is paid with all the history it sends.
+*Once*: every token of the final conversation counts one time. *As billed*: every request is paid with all the
+history it sends.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking_blocks", "reasoni
 
 @dataclass(frozen=True)
 class Tokens:
-    """`prompt`: system, task and tools. `model`: what the model wrote. `environment`: what tools returned, and
-    what the loop said to the model. An observation that no further request carried was never read, and
-    is not counted.
+    """Tokens by origin. `prompt`: system, task and tools. `model`: replies. `environment`: observations and messages of
+    the loop. An observation that no further request carried was never read, and is not counted.
     """
 
     prompt: int = 0
@@ -38,7 +37,7 @@ class Tokens:
     cached: int = 0
     cost: float | None = None
     estimated: bool = False
-    """Whether no server counted, and four characters were taken for a token."""
+    """True if the server did not count, and tokens are estimated as four characters each."""
 
     @property
     def once(self) -> int:
@@ -52,32 +51,32 @@ class Tokens:
 
     @property
     def environment_share(self) -> float:
-        """The environment's part of all tokens, history counted once."""
+        """Share of the environment in all tokens, history counted once."""
         return self.environment / self.once if self.once else 0.0
 
     @property
     def billed_environment_share(self) -> float:
-        """The environment's part of all tokens as billed."""
+        """Share of the environment in all tokens as billed."""
         return self.billed_environment / self.billed if self.billed else 0.0
 
 
 @dataclass(frozen=True)
 class _Request:
-    """One request: tokens sent, tokens that came, and how many of these go back into the history."""
+    """A request: tokens sent, tokens received, and the part of these that joins the history."""
 
     sent: int
-    came: int
+    received: int
     kept: int
     cached: int = 0
 
 
 def tokens_of(trajectory: Trajectory) -> Tokens:
-    """Count the tokens of a run, by its provider's own counts where the record has them."""
+    """Count the tokens of a run, by its provider's counts if the record has them."""
     replies = [event for event in trajectory.path if isinstance(event, ev.ModelReplied)]
     counted = [reply.usage for reply in replies if reply.usage is not None and reply.usage.prompt_tokens > 0]
     if replies and len(counted) == len(replies):
         costs = [usage.cost for usage in counted]
-        cost = None if any(one is None for one in costs) else math.fsum(one or 0.0 for one in costs)
+        cost = None if None in costs else math.fsum(amount or 0.0 for amount in costs)
         return _add_up([_counted(reply) for reply in replies], cost=cost, estimated=False)
     return _add_up(_estimated(trajectory), cost=None, estimated=True)
 
@@ -96,10 +95,10 @@ def _estimated(trajectory: Trajectory) -> list[_Request]:
     for event in trajectory.path:
         if isinstance(event, ev.ModelReplied):
             calls = event.message.get("tool_calls") or ()
-            said = message_text(event.message) + "".join(
+            text = message_text(event.message) + "".join(
                 f"{call['function']['name']}{call['function']['arguments']}" for call in calls
             )
-            kept = size(said)
+            kept = size(text)
             found.append(_Request(history, kept + size(event.reasoning or ""), kept))
             history += kept
         elif isinstance(event, ev.MessageAdded):
@@ -110,7 +109,7 @@ def _estimated(trajectory: Trajectory) -> list[_Request]:
 
 
 def size(text: str) -> int:
-    """Tokens by the rule of thumb."""
+    """Estimate the tokens of a text by the rule of thumb."""
     return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
 
 
@@ -125,7 +124,7 @@ def _add_up(requests: list[_Request], *, cost: float | None, estimated: bool) ->
             model_history += kept
             environment += grown - kept
         billed_model += min(model_history, request.sent)
-    written = sum(request.came for request in requests)
+    written = sum(request.received for request in requests)
     billed_input = sum(request.sent for request in requests)
     billed_prompt = min(prompt * len(requests), billed_input)
     return Tokens(
@@ -145,33 +144,33 @@ def _add_up(requests: list[_Request], *, cost: float | None, estimated: bool) ->
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds. None is what the record does not tell: the paper's form has model time only."""
+    """Seconds. None if not recorded: the paper's form has only the model's time."""
 
     model: float
     tools: float | None = None
     wall: float | None = None
     start: float | None = None
-    """Since the epoch."""
+    """Seconds since the epoch."""
 
     @property
     def tool_share(self) -> float | None:
-        """The part of the wall time in which calls were executed."""
+        """Share of the wall time in which calls were executed."""
         return self.tools / self.wall if self.tools is not None and self.wall else None
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """`per_minute`: finished runs in a minute of the time from the first start to the last end."""
+    """Throughput of several runs. `per_minute`: finished runs per minute between the first start and the last end."""
 
     runs: int
     span: float
     per_minute: float
     concurrency: float
-    """How many runs were active on average."""
+    """Average number of active runs."""
 
 
 def times_of(run: Loaded) -> Times:
-    """The times of one run."""
+    """Return the times of one run."""
     trajectory = run.trajectory
     model = sum(step.model_time for step in trajectory.steps)
     if run.form != "journal" or not trajectory.events:
@@ -188,7 +187,7 @@ def times_of(run: Loaded) -> Times:
 
 
 def throughput(times: Iterable[Times]) -> Throughput | None:
-    """Of runs that were done beside each other; None when none has a time of its own."""
+    """Return the throughput of concurrent runs; None if no run has recorded times."""
     known = [(time.start, time.start + time.wall, time.wall) for time in times if time.start and time.wall]
     if not known:
         return None

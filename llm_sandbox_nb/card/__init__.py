@@ -1,1 +1,1 @@
-"""A run to look at: the card of the notebook, the bundle that the view reads, the exported page."""
+"""Display of a run: the card of the notebook, the bundle for the view, the exported page."""

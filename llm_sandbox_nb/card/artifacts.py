@@ -1,207 +1,46 @@
-"""Files the model made, as static HTML.
-
-All content is hostile: names and texts are escaped, HTML and SVG are shown only in a frame that can reach neither
-the page nor the network.
-"""
+"""Files that the model made, loaded within bounds."""
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from urllib.parse import quote
 
-from llm_sandbox_nb.card.frame import sandboxed_frame
-from llm_sandbox_nb.card.page_cost import decoded_warning, unfolding_warning
-from llm_sandbox_nb.card.picture_size import BOUND, picture_size
-from llm_sandbox_nb.card.tables import delimited_table, parquet_table
-from llm_sandbox_nb.card.text import escape, markdown_html
-from llm_sandbox_nb.encoded_text import text_of
-from llm_sandbox_nb.formatting import clip, format_size
+from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.trajectory.events import ArtifactSaved
 from llm_sandbox_nb.trajectory.run_folder import FILES, own_file
 from llm_sandbox_nb.windows import open_no_link
 
-TEXT_LIMIT = 4_000
-"""Characters shown of a text file."""
-
-_IMAGES = {
-    ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif",
-    ".webp": "image/webp",
-}  # fmt: skip
-_AUDIO = {".wav": "audio/wav", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".oga": "audio/ogg"}
-_VIDEO = {".mp4": "video/mp4", ".webm": "video/webm", ".ogv": "video/ogg"}
-_DOWNLOADS = {".mid": "audio/midi", ".midi": "audio/midi"}
-_TEXTS = {
-    ".txt", ".log", ".py", ".sh", ".r", ".js", ".css", ".yaml", ".yml", ".toml", ".ini", ".tex", ".xml",
-    ".sql", ".c", ".rst", ".bib",
-}  # fmt: skip
-_ACTIVE = {
-    ".html", ".htm", ".xhtml", ".shtml", ".mht", ".mhtml", ".svg", ".svgz", ".xml", ".xsl", ".pdf", ".js",
-}  # fmt: skip
-"""Kinds whose scripts run when a browser opens the file: the card does not link to them."""
-
 
 @dataclass(frozen=True)
 class Artifact:
-    """One file of the output folder, with its content where that is known."""
+    """A file of the output folder, with its content if known."""
 
     path: str
     """Relative to the output folder, with `/`."""
     mime: str
     size: int
     data: bytes | None = None
-    """The content; None when it is not shown."""
+    """The content; None if not shown."""
     omitted: str = ""
-    """Why `data` is None."""
+    """Reason why `data` is None."""
     href: str | None = None
-    """Where the file lies, relative to the notebook."""
+    """Path of the file, relative to the notebook."""
 
     @property
     def suffix(self) -> str:
-        """The name's ending in lower case, which decides how the file is shown."""
+        """The suffix of the name in lower case, which decides how the file is shown."""
         return PurePosixPath(self.path).suffix.lower()
-
-
-def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
-    """The file with its name, shown by its kind, or the reason why it is not shown. `unfolded`: at once in full."""
-    body = f"<p class='lsn-quiet'>{escape(artifact.omitted)}</p>"
-    if artifact.data is not None:
-        body = _unfolding(artifact, _body(artifact, artifact.data), unfolded)
-    css = "lsn-artifact lsn-whole" if unfolded else "lsn-artifact"
-    return f"<figure class='{css}'><figcaption>{_caption(artifact)}</figcaption>{body}</figure>"
-
-
-def holds_all(artifact: Artifact) -> bool:
-    """Whether its figure has all its bytes, not an excerpt: then the record need not have them too."""
-    whole = artifact.suffix in _IMAGES | _AUDIO | _VIDEO | _DOWNLOADS | _PAGES or artifact.suffix == ".pdf"
-    excerpt = artifact.suffix in _EXCERPTS or _is_text(artifact)
-    return artifact.data is not None and (whole or not excerpt)
-
-
-def _is_text(artifact: Artifact) -> bool:
-    return artifact.suffix in _TEXTS or artifact.mime.startswith("text/")
-
-
-def _unfolding(artifact: Artifact, body: str, unfolded: bool) -> str:
-    """A picture or a page is small until it is unfolded; texts and tables are hidden until then.
-
-    What takes much memory is hidden, too, behind a sentence that says so: browsers load nothing of it until a click.
-    """
-    if framed := body.startswith("<iframe "):
-        body = body.replace(" loading=", f" title='{escape(artifact.path)}' loading=", 1)
-    if warning := decoding_warning(artifact):
-        return f"<details><summary>{escape(warning)} Show it anyway</summary>{body}</details>"
-    if unfolded or (body.startswith(("<audio ", "<video ", "<p")) and not body.startswith("<pre")):
-        return body
-    summary, folded = (body, "") if framed or artifact.suffix in _IMAGES else ("Show", body)
-    return f"<details><summary>{summary}</summary>{folded}</details>"
-
-
-def decoding_warning(artifact: Artifact) -> str:
-    """Why the file is shown only after a click: it takes more memory than a page should. Empty when it does not."""
-    if artifact.data is None:
-        return ""
-    if artifact.suffix in _PAGES:
-        return decoded_warning(text_of(artifact.data))
-    if artifact.suffix not in _IMAGES:
-        return ""
-    if artifact.data[4:8] == b"ftyp":
-        return "Named as another kind of picture, but it is AVIF."
-    size = picture_size(artifact.data)
-    if size is None or size.decoded <= BOUND:
-        return ""
-    return f"This picture decodes to {format_size(size.decoded)} ({size.width} × {size.height} pixels)."
-
-
-def _caption(artifact: Artifact) -> str:
-    name = f"<code>{escape(artifact.path)}</code>"
-    if artifact.href and artifact.suffix not in _ACTIVE:
-        name = (
-            f"<a href='{escape(quote(artifact.href))}' target='_blank' rel='noopener noreferrer'>{name}</a>"
-        )
-    return f"{name} <span class='lsn-quiet'>{format_size(artifact.size)}</span>"
-
-
-def _body(artifact: Artifact, data: bytes) -> str:
-    suffix, name = artifact.suffix, escape(artifact.path)
-    if suffix in _IMAGES:
-        return f"<img alt='{name}' loading='lazy' src='{_uri(_IMAGES[suffix], data)}' style='max-width:100%'>"
-    if suffix in _AUDIO:
-        return f"<audio controls preload='metadata' src='{_uri(_AUDIO[suffix], data)}'></audio>"
-    if suffix in _VIDEO:
-        return f"<video controls preload='none' style='max-width:100%' src='{_uri(_VIDEO[suffix], data)}'></video>"
-    if suffix in _DOWNLOADS:
-        return _download(artifact, _DOWNLOADS[suffix], data)
-    if suffix == ".pdf":
-        return _pdf(artifact, data)
-    if suffix in _PAGES and (unfolds := unfolding_warning(text_of(data))):
-        return _download(artifact, "application/octet-stream", data, f"{unfolds} It is not shown here.")
-    if suffix in _PAGES or suffix in _EXCERPTS:
-        return (_PAGES | _EXCERPTS)[suffix](data)
-    if _is_text(artifact):
-        return f"<pre>{escape(clip(text_of(data), TEXT_LIMIT))}</pre>"
-    return _download(artifact, "application/octet-stream", data)
-
-
-def _uri(mime: str, data: bytes) -> str:
-    return f"data:{mime};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def _download(artifact: Artifact, mime: str, data: bytes, note: str = "") -> str:
-    name = escape(PurePosixPath(artifact.path).name)
-    note = f"<span class='lsn-quiet'>{escape(note)}</span> " if note else ""
-    return f"<p>{note}<a download='{name}' href='{_uri(mime, data)}'>Download {name}</a></p>"
-
-
-def _pdf(artifact: Artifact, data: bytes) -> str:
-    uri = _uri("application/pdf", data)
-    inside = (
-        f"<p>This page cannot show PDF files; the file is {escape(artifact.path)} in the run's folder.</p>"
-    )
-    return f"<object type='application/pdf' data='{uri}' style='width:100%;height:480px'>{inside}</object>"
-
-
-def _json(data: bytes) -> str:
-    """Indented; anything else, or what is nested too deep, as it is."""
-    text = text_of(data)
-    with suppress(ValueError, RecursionError):
-        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    return f"<pre>{escape(clip(text, TEXT_LIMIT))}</pre>"
-
-
-def _markdown(data: bytes) -> str:
-    return f"<div class='lsn-markdown'>{markdown_html(clip(text_of(data), TEXT_LIMIT * 5))}</div>"
-
-
-_PAGES: dict[str, Callable[[bytes], str]] = {
-    ".html": sandboxed_frame,
-    ".htm": sandboxed_frame,
-    ".svg": lambda data: sandboxed_frame(data, height=360),
-}
-_EXCERPTS: dict[str, Callable[[bytes], str]] = {
-    ".csv": lambda data: delimited_table(text_of(data), ","),
-    ".tsv": lambda data: delimited_table(text_of(data), "\t"),
-    ".parquet": parquet_table,
-    ".md": _markdown,
-    ".markdown": _markdown,
-    ".json": _json,
-    ".geojson": _json,
-    ".ipynb": _json,
-}
 
 
 def load_artifacts(
     saved: Iterable[ArtifactSaved], folder: Path | None, *, each: int, together: int
 ) -> list[Artifact]:
-    """The files with their content, when one has at most `each` bytes and all have at most `together`."""
+    """Load the files, those of at most `each` bytes until all together have `together` bytes."""
     artifacts = []
-    for one in saved:
-        artifact = _load(one, folder, min(each, together), each)
+    for file in saved:
+        artifact = _load(file, folder, min(each, together), each)
         together -= len(artifact.data or b"")
         artifacts.append(artifact)
     return artifacts
@@ -209,7 +48,7 @@ def load_artifacts(
 
 def _load(saved: ArtifactSaved, folder: Path | None, room: int, each: int) -> Artifact:
     path = None if folder is None else own_file(folder / FILES, saved.path)
-    size = max(saved.size, path.lstat().st_size if path else 0)  # a received record may name another
+    size = max(saved.size, path.lstat().st_size if path else 0)  # the size in a received record may be wrong
     data = None
     why = (
         "Shown when the run is over." if folder is None else "Cannot be read: it is not in the run's folder."
@@ -227,7 +66,7 @@ def _load(saved: ArtifactSaved, folder: Path | None, room: int, each: int) -> Ar
 
 
 def relative_path(path: Path | None) -> str | None:
-    """The path from the working directory, which is the notebook's folder; None when it is elsewhere."""
+    """Return the path from the working directory, which is the notebook's folder; None for a path elsewhere."""
     if path is None:
         return None
     try:

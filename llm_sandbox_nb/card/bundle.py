@@ -20,21 +20,21 @@ from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MIME = "application/vnd.llm-sandbox.trajectory+json"
-_TEXT_LEVELS = (100_000, 20_000, 4_000, 1_000, 200)
-"""Limits of characters for a text in an event; the first with which all events fit is used."""
+_CLIP_CHARACTERS = (100_000, 20_000, 4_000, 1_000, 200)
+"""Limits of characters for a text in an event; the first limit with which all events fit is used."""
 
 
 @dataclass(frozen=True)
 class Caps:
-    """Bounds of the saved card. What is left out stays in the run's folder, and the card says so.
+    """Bounds of the saved card. The rest stays in the run's folder, and the card reports this.
 
-    Bytes of files are counted raw; what cannot be compressed is a third larger in a notebook, as base64.
+    Bytes of files are counted raw; incompressible data is a third larger in a notebook, as base64.
     """
 
     artifact: int = 1_000_000
-    """Bytes of one file that is embedded."""
+    """Bytes of one embedded file."""
     run: int = 10_000_000
-    """Bytes of all files of a run that are embedded."""
+    """Bytes of all embedded files of a run."""
     events: int = 5_000_000
     """Characters of all events in the bundle; longer texts within them are clipped until they fit."""
     text: int = 20_000
@@ -48,9 +48,9 @@ class Caps:
 def trajectory_json(
     trajectory: Trajectory, artifacts: Iterable[Artifact], caps: Caps, places: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """`events` as in the journal, except that what it says several times is said once, and `artifacts` by path.
+    """Return `events` as in the journal, without repetitions, and `artifacts` by path.
 
-    `text_limit` says when texts are clipped. The files in `places` are on the card's page, in the figure of that
+    `text_limit` is set if texts are clipped. The files in `places` are on the card's page, in the figure of that
     number: they are not stored here again.
     """
     places = places or {}
@@ -60,14 +60,16 @@ def trajectory_json(
         "run_id": trajectory.start.run_id if trajectory.start else None,
         "events": events,
         "text_limit": limit,
-        "artifacts": {one.path: artifact_json(one, places.get(one.path)) for one in artifacts},
+        "artifacts": {
+            artifact.path: artifact_json(artifact, places.get(artifact.path)) for artifact in artifacts
+        },
     }
 
 
 def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
-    """A few bytes that stand for the record of a run that the page can watch at the server.
+    """Return a few bytes that stand for the record of a run that the page can watch at the server.
 
-    `folder` is where the record is written, relative to the notebook's folder; None when it is elsewhere.
+    `folder` is the folder of the record, relative to the notebook's folder; None for a folder elsewhere.
     """
     live = {"run_id": run_id, "server": True, "folder": folder}
     bare = {"schema_version": ev.SCHEMA_VERSION, "run_id": run_id, "events": [], "text_limit": None}
@@ -75,7 +77,7 @@ def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
 
 
 def artifact_json(artifact: Artifact, place: int | None = None) -> dict[str, Any]:
-    """A file with its content, or with the figure that holds it, or with the reason why there is none."""
+    """Return a file with its content, or with the figure that holds it, or with the reason for its absence."""
     entry: dict[str, Any] = {"mime": artifact.mime, "size": artifact.size}
     if artifact.href:
         entry["href"] = artifact.href
@@ -95,7 +97,7 @@ def _events(events: list[ev.Event], cap: int) -> tuple[list[dict[str, Any]], int
     whole = saved_events(events)
     if _size(whole) <= cap:
         return whole, None
-    for limit in _TEXT_LEVELS:
+    for limit in _CLIP_CHARACTERS:
         clipped = [_clipped(event, limit) for event in whole]
         if _size(clipped) <= cap:
             break
@@ -116,22 +118,22 @@ def _clipped(value: Any, limit: int) -> Any:
     return value
 
 
-MOST = 64 * 1024 * 1024
-"""Bytes of a record that a page unpacks; a larger one stays as it is."""
+MAX_UNPACKED_BYTES = 64 * 1024 * 1024
+"""Bytes of a record that a page unpacks; a larger record is not compressed."""
 
 
 def packed(bundle: dict[str, Any]) -> dict[str, Any]:
-    """The bundle with its events and files as one text: base64 of their JSON, compressed with zlib."""
+    """Compress the events and files of a bundle into one text: base64 of their JSON, compressed with zlib."""
     whole = {name: bundle[name] for name in ("events", "artifacts")}
     data = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    if len(data) > MOST:
+    if len(data) > MAX_UNPACKED_BYTES:
         return bundle
     rest = {name: value for name, value in bundle.items() if name not in whole}
     return {**rest, "packed": base64.b64encode(zlib.compress(data, 9)).decode("ascii")}
 
 
 def unpacked(bundle: dict[str, Any]) -> dict[str, Any]:
-    """The bundle of a saved notebook with its events and files, whether it was packed or not."""
+    """Return the bundle of a saved notebook with its events and files, packed or not."""
     if "packed" not in bundle:
         return bundle
     whole = json.loads(zlib.decompress(base64.b64decode(bundle["packed"])))

@@ -1,8 +1,8 @@
-"""The card of a run: the MIME bundle that a notebook shows, updates in place, and keeps.
+"""The card of a run: the MIME bundle that a notebook shows, updates in place, and saves.
 
 The page is for places without the extension: state, task, answer, files, facts, and a line for each step. The record
-beside it is complete within `Caps`; the extension shows it in place of the page. The text is for terminals and front
-ends without HTML. A run or a file that is the last value of a cell is shown in the same way: nothing runs or loads.
+with it is complete within `Caps`; the extension shows the record in place of the page. The text is for terminals and
+front ends without HTML. A run or a file that is the last value of a cell is shown in the same way, without a run.
 """
 
 from __future__ import annotations
@@ -13,14 +13,8 @@ from typing import Any
 
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card import page
-from llm_sandbox_nb.card.artifacts import (
-    Artifact,
-    artifact_html,
-    decoding_warning,
-    holds_all,
-    load_artifacts,
-    relative_path,
-)
+from llm_sandbox_nb.card.artifact_html import artifact_html, decoding_warning, holds_all
+from llm_sandbox_nb.card.artifacts import Artifact, load_artifacts, relative_path
 from llm_sandbox_nb.card.bundle import MIME, Caps, packed, trajectory_json
 from llm_sandbox_nb.card.page import card_html, figures, findings, listed_rows
 from llm_sandbox_nb.encoded_text import text_of
@@ -38,31 +32,30 @@ Bundle = dict[str, Any]
 
 
 class Card:
-    """Collects a run's events and renders them as a bundle; sending it is the display's task."""
+    """Renderer of a run's events as a bundle, which the display sends."""
 
     def __init__(
         self, caps: Caps | None = None, folder: Path | None = None, trajectory: Trajectory | None = None
     ) -> None:
         self.caps = caps or Caps()
         self.folder = folder
-        """The run's folder, once it is known: where the files are."""
+        """The run's folder, with the files; None until known."""
         self.trajectory = trajectory or Trajectory()
         self._files: dict[tuple[str, str], str] = {}
 
     def add(self, event: ev.Event) -> None:
-        """Add an event of the run."""
         self.trajectory.add(event)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Send it with every bundle: an update without metadata erases the earlier one."""
+        """Metadata for every bundle: an update without metadata erases the earlier metadata."""
         start = self.trajectory.start
         return {
             "llm_sandbox": {"run_id": start.run_id if start else None, "schema_version": ev.SCHEMA_VERSION}
         }
 
     def live(self) -> Bundle:
-        """The run so far: bounded, without the durable part."""
+        """Return the run so far: bounded, without the durable part."""
         # This page has no buttons: it is shown where no page can reach a busy kernel.
         stop = ["Interrupt the cell to stop the run."] if self.trajectory.start else []
         notes = [*self.trajectory.notes[-2:], *stop]
@@ -74,12 +67,12 @@ class Card:
         }
 
     def final(self) -> Bundle:
-        """The whole run, within the caps."""
+        """Return the whole run, within the caps."""
         trajectory, caps = self.trajectory, self.caps
         saved = trajectory.artifacts.values()
         artifacts = load_artifacts(saved, self.folder, each=caps.artifact, together=caps.run)
-        shown = [one for one in artifacts if not self._is_answer(one)]
-        held = {one.path: place for place, one in enumerate(shown) if holds_all(one)}
+        shown = [artifact for artifact in artifacts if not self._is_answer(artifact)]
+        held = {artifact.path: place for place, artifact in enumerate(shown) if holds_all(artifact)}
         bundle = trajectory_json(trajectory, artifacts, caps, held)
         left_out = [f"Left out: {reason}" for reason in trajectory.skipped]
         notes = [
@@ -96,45 +89,45 @@ class Card:
 
     def _live_files(self) -> list[str]:
         newest = list(self.trajectory.artifacts.values())[-8:]
-        missing = [one for one in newest if (one.path, one.sha256) not in self._files]
+        missing = [saved for saved in newest if (saved.path, saved.sha256) not in self._files]
         room = self.caps.live_files
         loaded = load_artifacts(missing, self.folder, each=room // 4, together=room)
         for artifact, saved in zip(loaded, missing, strict=True):
             self._files[saved.path, saved.sha256] = artifact_html(artifact)
-        return [self._files[one.path, one.sha256] for one in newest]
+        return [self._files[saved.path, saved.sha256] for saved in newest]
 
     def _is_answer(self, artifact: Artifact) -> bool:
-        """Whether the file holds only the answer, which the card shows elsewhere."""
+        """Return True if the file holds only the answer, which the card shows elsewhere."""
         answer = self.trajectory.answer
         if artifact.path != "answer.txt" or artifact.data is None or answer is None:
             return False
         return text_of(artifact.data).strip() == answer.strip()
 
     def _where(self, artifacts: list[Artifact], text_limit: int | None) -> list[str]:
-        """What is only in the run's folder, and where that is."""
-        said = []
+        """Return a note on data that is only in the run's folder, with the folder's path."""
+        missing = []
         if any(artifact.data is None for artifact in artifacts):
-            said.append("some files are only in the run's folder")
+            missing.append("some files are only in the run's folder")
         if text_limit is not None:
-            said.append(f"texts in the saved record are clipped to {plural(text_limit, 'character')}")
+            missing.append(f"texts in the saved record are clipped to {plural(text_limit, 'character')}")
         where = f"Run folder: {relative_path(self.folder) or self.folder}" if self.folder else ""
-        return [note] if (note := ". ".join(filter(None, ["; ".join(said).capitalize(), where]))) else []
+        return [note] if (note := ". ".join(filter(None, ["; ".join(missing).capitalize(), where]))) else []
 
 
-_CONNECTIONS = 20
-_FILES = 20
+_MAX_CONNECTIONS = 20
+_MAX_FILES = 20
 _SIGNS = {"bash": "$ ", "edit": "edit "}
 
 
 def _network(trajectory: Trajectory) -> list[str]:
-    """What left the sandbox, or tried to, each line once."""
-    lines = list(dict.fromkeys(one.line for one in trajectory.connections if one.line))
-    more = f"; and {len(lines) - _CONNECTIONS} more" if len(lines) > _CONNECTIONS else ""
-    return [f"Network: {plain('; '.join(lines[:_CONNECTIONS]))}{more}"] if lines else []
+    """Return a note on connections out of the sandbox, allowed or refused, each line once."""
+    lines = list(dict.fromkeys(connection.line for connection in trajectory.connections if connection.line))
+    more = f"; and {len(lines) - _MAX_CONNECTIONS} more" if len(lines) > _MAX_CONNECTIONS else ""
+    return [f"Network: {plain('; '.join(lines[:_MAX_CONNECTIONS]))}{more}"] if lines else []
 
 
 def card_text(trajectory: Trajectory, *, live: bool) -> str:
-    """State and task, reason of failure and answer, files, facts; then a line for each step."""
+    """Return the card as text: state and task, error and answer, files, facts; then a line for each step."""
     words = trajectory.state(live=live).words
     task = one_line(trajectory.start.task) if trajectory.start else ""
     lines = [f"{plain(words)}  {task}".rstrip()]
@@ -145,14 +138,14 @@ def card_text(trajectory: Trajectory, *, live: bool) -> str:
     if doubts := doubts_of(trajectory):
         lines += ["", plain(f"Doubts: {doubts_line(doubts)}")]
     if files := list(trajectory.artifacts.values()):
-        named = ", ".join(f"{one_line(one.path)} ({format_size(one.size)})" for one in files[:_FILES])
-        more = f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
+        named = ", ".join(f"{one_line(file.path)} ({format_size(file.size)})" for file in files[:_MAX_FILES])
+        more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
         lines += ["", f"Files: {named}{more}"]
     where = [protection_chip(trajectory.sandbox.protection)] if trajectory.sandbox else []
     lines += [
         "",
         *_network(trajectory),
-        " · ".join([*figures(trajectory), *where, *(said for _, said in findings(trajectory))]),
+        " · ".join([*figures(trajectory), *where, *(words for _, words in findings(trajectory))]),
         "",
     ]
     rows, hidden = listed_rows(trajectory, live=live)
@@ -163,7 +156,6 @@ def card_text(trajectory: Trajectory, *, live: bool) -> str:
 
 
 def _row_text(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> str:
-    """A step, or calm steps, in one line."""
     if isinstance(row, CalmSteps):
         return "   ".join(filter(None, [f"{row.numbers:>3}  {row.words}", row.figures]))
     line = page.shown_line(trajectory, row, live=live)
@@ -179,27 +171,27 @@ def _counts(added: int, removed: int) -> str:
 
 Display = tuple[dict[str, Any], dict[str, Any]]
 """Data by media types, and metadata, as `_repr_mimebundle_` returns them."""
-_LARGEST = 10_000_000
-"""Bytes of a file that is shown."""
+_MAX_SHOWN_BYTES = 10_000_000
+"""Bytes of the largest file that is shown."""
 _BITMAPS = ("image/png", "image/jpeg", "image/gif")
-"""What every front end shows as a picture and never as a page."""
+"""Types that every front end shows as a picture and never as a page."""
 
 
 def run_display(run: RunRecord) -> Display:
-    """The card of a run, as its cell shows it."""
+    """Return the card of a run, as its cell shows it."""
     card = Card(folder=run.folder, trajectory=run.trajectory)
     return card.final() if run.context.session is None else card.live(), card.metadata
 
 
 class ShownFile(RunFile):
-    """One file the model left. A cell shows it by its kind: a picture, a page without its scripts, sound, text."""
+    """A file that the model left, shown in a cell by its kind: a picture, a page without scripts, sound, text."""
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         files = self.path
         for _ in PurePath(self.name).parts:
             files = files.parent
         saved = ev.ArtifactSaved(path=self.name, mime=self.mime, size=self.size, sha256="")
-        (artifact,) = load_artifacts([saved], files.parent, each=_LARGEST, together=_LARGEST)
+        (artifact,) = load_artifacts([saved], files.parent, each=_MAX_SHOWN_BYTES, together=_MAX_SHOWN_BYTES)
         if artifact.data is not None and self.mime in _BITMAPS and not decoding_warning(artifact):
             shown = {self.mime: base64.b64encode(artifact.data).decode("ascii")}
         else:

@@ -18,7 +18,7 @@ from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 CAPS = Caps(artifact=25_000_000, run=100_000_000, events=200_000_000)
-"""More than a notebook keeps: the file holds one run, and nobody edits it."""
+"""Larger caps than in a notebook: the file holds a single run, and nobody edits the file."""
 
 _VIEW = """\
 <main id="llm-sandbox-view"><noscript>Allow scripts: this page shows the run with its own.</noscript></main>
@@ -36,7 +36,7 @@ NO_VIEW = (
 
 
 def has_view() -> bool:
-    """Whether this installation has the view, which is built with Node."""
+    """Return True if this installation has the view, which is built with Node."""
     return (_assets() / "page.js").is_file()
 
 
@@ -52,13 +52,13 @@ class ExportError(LLMSandboxError):
 
 
 def export_html(run: RunRecord, path: str | Path, caps: Caps = CAPS) -> Path:
-    """Write the run as one HTML file; what is over `caps` is left out, and the page says so.
+    """Write the run as one HTML file; data over `caps` is left out, and the page reports this.
 
-    A reader never sees half of the file. Without the built view it holds the card, which needs no script. A link is
-    followed, but not in the run's own folder, which someone else may have made.
+    A reader never sees half of the file. Without the built view the file holds the card, which needs no script. A link
+    is followed, but not in the run's own folder, which someone else may have made.
 
     Raises:
-        ExportError: the record is empty, or the file cannot be written.
+        ExportError: if the record is empty, or the file cannot be written.
     """
     path = Path(path).expanduser()
     if run.trajectory.start is None:
@@ -74,10 +74,10 @@ def export_html(run: RunRecord, path: str | Path, caps: Caps = CAPS) -> Path:
 
 
 def page(run: RunRecord, caps: Caps = CAPS) -> str:
-    """The HTML of the page."""
+    """Return the HTML of the page."""
     trajectory = run.trajectory
     title = first_line(plain(trajectory.start.task if trajectory.start else ""), 80) or "Run"
-    # It loads and sends nothing. Frames with HTML of the model inherit the policy, and have one of their own as well.
+    # The page loads and sends nothing. Frames with HTML of the model inherit the policy, and have their own as well.
     head = {"policy": html.escape(POLICY), "title": html.escape(title)}
     if not has_view():
         card = Card(caps, run.folder, trajectory)

@@ -16,7 +16,7 @@ from llm_sandbox_nb.encoded_text import text_of
 
 
 def _policy(*, scripts: bool) -> str:
-    """As `policy` in `labextension/src/artifacts/frame.ts`, without a network."""
+    """Return the content security policy, as `policy` in `labextension/src/artifacts/frame.ts`, without a network."""
     return "; ".join(
         [
             "default-src 'none'",
@@ -35,7 +35,7 @@ def _policy(*, scripts: bool) -> str:
 
 POLICY = _policy(scripts=True)
 STATIC_POLICY = _policy(scripts=False)
-REMAINDER = (
+REMAINING_RISK = (
     "Its scripts run in a frame that cannot read this page or load from the network. Once you click into it, it gets "
     "your keys and can play sound, copy to the clipboard and ask for a file. A hostile page can still send a few bytes "
     "in the host name of an address that it tries to open."
@@ -67,18 +67,18 @@ private-state-token-redemption publickey-credentials-create publickey-credential
 speaker-selection storage-access summarizer sync-xhr translator unload usb window-management xr-spatial-tracking
 """
 DENIED = "; ".join(f"{power} 'none'" for power in _POWERS.split())
-"""The permissions policy of both frames: what a browser could let a page do, and no artifact may."""
+"""The permissions policy of both frames: powers that a browser could grant, and an artifact never gets."""
 
 
 def sandboxed_frame(document: bytes, *, height: int = 420) -> str:
-    """`document`, probably UTF-8, in a frame of `height` pixels, without its scripts until a person runs it.
+    """Return `document`, probably UTF-8, in a frame of `height` pixels, without its scripts until a person runs them.
 
-    Two frames, one in the other. The origin of the inner one is opaque, so it cannot reach the page, and
-    its policy lets it load nothing. The outer one is there because a policy does not keep a document from
-    going elsewhere (`location = ...`, a refresh): that is forbidden by `frame-src` of the document around it.
-    `frame.html` is the outer one; only its own script runs in it. While scripts of the page run, a button of it covers
-    the inner one, as `focus.ts` of the view says: only a click gives the inner one the keyboard, and a page that takes
-    it without one is stopped.
+    Two frames, one in the other. The origin of the inner frame is opaque, so it cannot reach the page, and its policy
+    forbids loading. The outer frame is needed because a policy does not prevent navigation of the document itself
+    (`location = ...`, a refresh): `frame-src` of the document around it forbids that. `frame.html` is the outer frame;
+    only its own script runs in it. While scripts of the page run, a button covers the inner frame, as in the view's
+    `focus.ts`: only a click gives the inner frame the keyboard, and a page that takes the keyboard without a click is
+    stopped.
     """
     page, runs = static_page(text_of(document))
     values = {
@@ -87,7 +87,7 @@ def sandboxed_frame(document: bytes, *, height: int = 420) -> str:
         "RUNNING": json_for_script(_head(POLICY) + PRELUDE),
         "DENIED": json_for_script(DENIED),
         "RUNS": "true" if runs else "false",
-        "REMAINDER": json_for_script(REMAINDER),
+        "REMAINDER": json_for_script(REMAINING_RISK),
         "PACKED": _pack(document),
         "SAFE": _pack(page.encode("utf-8", "replace")),
     }

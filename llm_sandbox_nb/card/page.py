@@ -1,4 +1,4 @@
-"""The card as static HTML: its style, state and task, answer or reason of failure, files, facts, a line for a step."""
+"""The card as static HTML: style, state and task, answer or error, files, facts, a line for each step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llm_sandbox_nb.trajectory.state import CHECK_LABELS, UNPROTECTED
 from llm_sandbox_nb.trajectory.step_line import shown_text, step_failed, step_line
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
-_SIGNS = {
+_COLOURS = {
     "ok": "#2da44e",
     "bad": "#e5534b",
     "plain": "#7d8590",
@@ -28,20 +28,20 @@ _SIGNS = {
     "run": "#3b78c4",
     "away": "#e5534b",
 }
-"""Of the sign before the state: seen on a light page and on a dark one, also where no style sheet is allowed."""
+"""Colours of the sign before the state, visible on a light and on a dark page, also without a style sheet."""
 _TINTS = {"bad": " lsn-r", "human": " lsn-y"}
 _ICONS = {"bash": "$", "edit": "✎", "submit": "✓"}
-_STEPS = 200
-"""Rows, and steps of a row; those before are in the record."""
-_LIVE_STEPS = 15
-_SHOWN = 12
+_MAX_ROWS = 200
+"""Rows, and steps of a row; earlier ones are only in the record."""
+_MAX_LIVE_ROWS = 15
+_MAX_OPEN_FILES = 12
 """Files that are shown at once; the others are folded."""
 
 
 def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limit: int, live: bool) -> str:
-    """The whole card; `files` are figures, each text has about `limit` characters at most."""
+    """Return the whole card; `files` are figures, each text has at most about `limit` characters."""
     rows, hidden = listed_rows(trajectory, live=live)
-    said = "".join(f"<div class='lsn-quiet'>{escape(clip(note, 500))}</div>" for note in notes)
+    lines = "".join(f"<div class='lsn-quiet'>{escape(clip(note, 500))}</div>" for note in notes)
     parts = [
         header_html(trajectory, limit, live=live),
         result_html(trajectory, limit),
@@ -51,15 +51,15 @@ def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limi
         _before(hidden),
         *(_row_html(trajectory, row, live=live) for row in rows),
         _output_html(trajectory, limit) if live else "",
-        f"<div class='lsn-notes'>{said}</div>" if said else "",
+        f"<div class='lsn-notes'>{lines}</div>" if lines else "",
     ]
     return card_html("".join(parts))
 
 
 def header_html(trajectory: Trajectory, limit: int, *, live: bool) -> str:
-    """One line: the state of the run and its task, which unfolds when it is longer."""
+    """Return one line: the state of the run and its task; a long task unfolds."""
     state = trajectory.state(live=live)
-    sign = f"<span style='color:{_SIGNS[state.meaning]}'>●</span>"
+    sign = f"<span style='color:{_COLOURS[state.meaning]}'>●</span>"
     task = _task(trajectory.start.task, limit) if trajectory.start else ""
     return f"<div class='lsn-head'>{sign} <b>{escape(first_line(state.words, 100))}</b> {task}</div>"
 
@@ -72,7 +72,7 @@ def _task(task: str, limit: int) -> str:
 
 
 def result_html(trajectory: Trajectory, limit: int) -> str:
-    """Why the run failed, and the answer, read as Markdown."""
+    """Return the error, and the answer, read as Markdown."""
     finish = trajectory.finish
     error = (
         f"<div class='lsn-bad'>{escape(clip(finish.error, 2_000))}</div>" if finish and finish.error else ""
@@ -84,7 +84,7 @@ def result_html(trajectory: Trajectory, limit: int) -> str:
 
 
 def check_html(trajectory: Trajectory) -> str:
-    """The newest check of the result: its verdict, and, unfolded when it did not pass, its command and output."""
+    """Return the newest check: its verdict, and its command and output, unfolded if the check did not pass."""
     if not trajectory.checks:
         return ""
     check = trajectory.checks[-1]
@@ -95,52 +95,49 @@ def check_html(trajectory: Trajectory) -> str:
         f"<b{tint.get(verdict.outcome, '')}>{label}:</b> {escape(first_line(plain(verdict.summary), 200))}"
     )
     notes = [*([] if verdict.protected else [UNPROTECTED]), *check.left_out]
-    said = "".join(f"<div class='lsn-quiet'>{escape(clip(plain(note), 300))}</div>" for note in notes)
+    lines = "".join(f"<div class='lsn-quiet'>{escape(clip(plain(note), 300))}</div>" for note in notes)
     code = f"<code>{escape(clip(plain(check.what), 1_000))}</code>"
     output = clip("\n".join(plain(shown_text(check.output)).rstrip().split("\n")[-TAIL:]), 4_000)
     text = f"<pre class='lsn-text'>{escape(output)}</pre>" if output else ""
     unfolded = " open" if verdict.outcome != "passed" or notes else ""
-    return f"<details{unfolded}><summary>{summary}</summary>{code}{text}{said}</details>"
+    return f"<details{unfolded}><summary>{summary}</summary>{code}{text}{lines}</details>"
 
 
 def doubts_html(trajectory: Trajectory, *, live: bool) -> str:
-    """Doubts in one line, each a link to its step."""
+    """Return the doubts in one line, each a link to its step."""
     parts = []
     for doubt in doubts_of(trajectory):
-        said = escape(doubt.line)
+        line = escape(doubt.line)
         linked = doubt.step is not None and not live and trajectory.step(doubt.step) is not None
-        parts.append(f"<a href='#{step_anchor(trajectory, doubt.step or 0)}'>{said}</a>" if linked else said)
+        parts.append(f"<a href='#{step_anchor(trajectory, doubt.step or 0)}'>{line}</a>" if linked else line)
     return f"<div class='lsn-doubts'>Doubts: {' · '.join(parts)}</div>" if parts else ""
 
 
 def files_html(files: list[str]) -> str:
-    """The figures of the files."""
     if not files:
         return ""
-    more = files[_SHOWN:]
+    more = files[_MAX_OPEN_FILES:]
     fold = f"<summary>{plural(len(more), 'more file')}</summary><div class='lsn-outs'>{''.join(more)}</div>"
     folded = f"<details class='lsn-notes'>{fold}</details>" if more else ""
-    return f"<div class='lsn-outs'>{''.join(files[:_SHOWN])}</div>{folded}"
+    return f"<div class='lsn-outs'>{''.join(files[:_MAX_OPEN_FILES])}</div>{folded}"
 
 
 def facts_html(trajectory: Trajectory, *, live: bool) -> str:
-    """One line: steps, tokens, time, cost, protection, the first error, and how many files changed."""
+    """Return one line: steps, tokens, time, cost, protection, the first error, and the number of changed files."""
     parts = [f"<span>{escape(' · '.join(figures(trajectory)))}</span>"]
     if trajectory.sandbox:
         parts.append(_protection_html(trajectory.sandbox.protection))
-    for number, said in findings(trajectory):
-        link = (
-            f"<a class='lsn-chip lsn-r' href='#{step_anchor(trajectory, number)}'>{said} →</a>"
-            if number
-            else ""
-        )
-        chip = f"<span class='lsn-chip{' lsn-r' if number else ''}'>{said}</span>"
-        parts.append(chip if live or not number else link)
+    for number, words in findings(trajectory):
+        if number and not live:
+            link = f"href='#{step_anchor(trajectory, number)}'"
+            parts.append(f"<a class='lsn-chip lsn-r' {link}>{words} →</a>")
+        else:
+            parts.append(f"<span class='lsn-chip{' lsn-r' if number else ''}'>{words}</span>")
     return f"<div class='lsn-facts'>{' '.join(parts)}</div>"
 
 
 def findings(trajectory: Trajectory) -> list[tuple[int, str]]:
-    """Where it first went wrong, with the number of that step, and how many files changed, with 0."""
+    """Return the first error with the number of its step, and the number of changed files with 0."""
     last = (step.number for step in trajectory.steps[-1:] if step_failed(step))
     number = trajectory.first_failure or next(last, 0)
     changed = len(trajectory.changed_paths)
@@ -149,7 +146,7 @@ def findings(trajectory: Trajectory) -> list[tuple[int, str]]:
 
 
 def figures(trajectory: Trajectory) -> list[str]:
-    """Steps, tokens, time, model and cost, each as far as it is known."""
+    """Return steps, tokens, time, model and cost, as far as they are known."""
     usage = trajectory.usage
     parts = [plural(trajectory.steps_done, "step")]
     if usage.total_tokens:
@@ -169,20 +166,20 @@ def figures(trajectory: Trajectory) -> list[str]:
 
 
 def _seconds(trajectory: Trajectory) -> float:
-    """0 when the record does not tell."""
+    """Return the seconds since the start; 0 if not recorded."""
     if trajectory.finish:
         return trajectory.finish.wall_time
     return max(0.0, time.time() - trajectory.start.time) if trajectory.start else 0.0
 
 
 def step_anchor(trajectory: Trajectory, number: int) -> str:
-    """The id of a step's element: another one for each run, and nothing of what a model wrote."""
+    """Return the id of a step's element: different for each run, and without any text of a model."""
     run = trajectory.start.run_id if trajectory.start else ""
     return f"lsn-{hashlib.sha256(run.encode('utf-8', 'replace')).hexdigest()[:10]}-{number}"
 
 
 def _protection_html(protection: dict[str, Any]) -> str:
-    """A chip that unfolds to what is protected and what is not."""
+    """Return a chip that unfolds to the list of protections and of gaps."""
     lines = [protection_text(protection), *(protection.get(key) for key in ("protects", "does_not_protect"))]
     body = "".join(f"<div>{escape(clip(str(line), 500))}</div>" for line in lines if line)
     bad = "" if isolates(protection.get("isolation")) else " lsn-r"
@@ -191,16 +188,16 @@ def _protection_html(protection: dict[str, Any]) -> str:
 
 
 def listed_rows(trajectory: Trajectory, *, live: bool) -> tuple[list[Step | CalmSteps], int]:
-    """The steps that are listed, calm ones as one row, and how many steps there are before them."""
+    """Return the listed steps, uneventful ones as one row, and the number of steps before them."""
     if live:  # an update costs the same at any step
-        return [*trajectory.steps[-_LIVE_STEPS:]], max(0, len(trajectory.steps) - _LIVE_STEPS)
-    rows = step_rows(trajectory, live=live)[-_STEPS:]
+        return [*trajectory.steps[-_MAX_LIVE_ROWS:]], max(0, len(trajectory.steps) - _MAX_LIVE_ROWS)
+    rows = step_rows(trajectory, live=live)[-_MAX_ROWS:]
     shown = sum(len(row.steps) if isinstance(row, CalmSteps) else 1 for row in rows)
     return rows, len(trajectory.steps) - shown
 
 
 def shown_line(trajectory: Trajectory, step: Step, *, live: bool) -> ev.StepLine:
-    """The line of a step; `live`: the last one may go on."""
+    """Return the line of a step; `live`: the last step may still change."""
     running = live and trajectory.finish is None and step is trajectory.steps[-1]
     return step_line(step, trajectory.root, running=running)
 
@@ -210,18 +207,18 @@ def _before(count: int) -> str:
 
 
 def _row_html(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> str:
-    """A step, or calm steps as a line that unfolds to theirs."""
+    """Return a step, or uneventful steps as a line that unfolds to theirs."""
     if not isinstance(row, CalmSteps):
         return _step_html(trajectory, row, live=live)
-    lines = (_step_html(trajectory, step, live=live) for step in row.steps[-_STEPS:])
-    inside = _before(len(row.steps) - _STEPS) + "".join(lines)
+    lines = (_step_html(trajectory, step, live=live) for step in row.steps[-_MAX_ROWS:])
+    inside = _before(len(row.steps) - _MAX_ROWS) + "".join(lines)
     line = f"{row.numbers} <span class='lsn-what'>{escape(row.words)}</span>"
     figures = f"<span class='lsn-fig'>{escape(row.figures)}</span>"
     return f"<details><summary class='lsn-row lsn-quiet'>{line} {figures}</summary>{inside}</details>"
 
 
 def _step_html(trajectory: Trajectory, step: Step, *, live: bool) -> str:
-    """A step in one line. Spaces stand between all parts, for where a style sheet is not allowed."""
+    """Return a step in one line, with spaces between all parts, for places without a style sheet."""
     line = shown_line(trajectory, step, live=live)
     tint = " lsn-x" if step_failed(step) else "" if line.tool == "bash" else f" lsn-{line.tool}"
     what = f"<code>{escape(line.what)}</code>" if line.what else ""
@@ -245,7 +242,7 @@ def _counts(added: int, removed: int) -> str:
 
 
 def _output_html(trajectory: Trajectory, limit: int) -> str:
-    """The end of what the running call has written so far."""
+    """Return the end of the running call's output so far."""
     calls = trajectory.steps[-1].calls if trajectory.steps else []
     tail = next((call.live_output for call in calls if call.live_output and not call.finished), "")[-limit:]
     lines = tail.rstrip("\n").split("\n")[-TAIL:]
@@ -253,12 +250,12 @@ def _output_html(trajectory: Trajectory, limit: int) -> str:
 
 
 def card_html(body: str) -> str:
-    """The whole card around its parts."""
+    """Return the whole card around its parts."""
     return f"<div class='lsn'>{style()}{body}</div>"
 
 
 @cache
 def style() -> str:
-    """The style of a card, to be put into each: a notebook's outputs know nothing of one another."""
+    """Return the style of a card, to be put into each: a notebook's outputs know nothing of one another."""
     rules = re.sub(r"/\*.*?\*/\n|\n *", "", card_file("card.css"), flags=re.DOTALL)
     return f"<style>{rules}</style>"

@@ -1,4 +1,4 @@
-"""What a page without its scripts takes when it is shown, counted before it is.
+"""Estimate of the elements and memory of a page without its scripts, before display.
 
 The view counts the same in `labextension/src/artifacts/page-cost.ts`.
 """
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from urllib.parse import unquote_to_bytes
 
-from llm_sandbox_nb.card.picture_size import BOUND, picture_size
+from llm_sandbox_nb.card.picture_size import MAX_DECODED_BYTES, picture_size
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import format_count, format_size
 
-ELEMENTS = 60_000
+MAX_ELEMENTS = 60_000
 """Elements of a page that is shown without a click."""
 _FORMATTING = "a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u"
 _TAG = re.compile(rf"<(/?)(?:({_FORMATTING})(?=[\s>/])|[a-z])", re.IGNORECASE)
@@ -25,49 +25,48 @@ _NUMBERED = re.compile(r"\\([0-9a-f]{1,6})\s?", re.IGNORECASE)
 _VOID = frozenset(
     ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"]
 )
-_OPEN = 100
-"""Open elements that are kept in mind."""
-_DEEPEST = 3
-"""Drawings within drawings that are looked into."""
+_MAX_OPEN_ELEMENTS = 100
+"""Open elements that are remembered."""
+_MAX_DEPTH = 3
+"""Levels of drawings within drawings that are counted."""
 
 
 def unfolding_warning(text: str) -> str:
-    """Why a page is not even sanitised, in one sentence: it has too many elements. Empty when it has not."""
+    """Return a sentence if a page has too many elements even to be sanitised; otherwise an empty text."""
     elements, _ = page_cost(text)
-    return f"This page unfolds to {format_count(elements)} elements." if elements > ELEMENTS else ""
+    return f"This page unfolds to {format_count(elements)} elements." if elements > MAX_ELEMENTS else ""
 
 
 def decoded_warning(text: str) -> str:
-    """Why a page waits for a click, in one sentence: what it holds decodes to much. Empty when it does not."""
+    """Return a sentence if a page waits for a click because its content decodes to much; otherwise an empty text."""
     elements, decoded = page_cost(text)
     return (
         f"What this page holds decodes to {format_size(decoded)}."
-        if elements <= ELEMENTS and decoded > BOUND
+        if elements <= MAX_ELEMENTS and decoded > MAX_DECODED_BYTES
         else ""
     )
 
 
 def page_cost(text: str, depth: int = 0) -> tuple[int, int]:
-    """Elements, with what takes as much as one; and bytes of the pictures, drawings and fonts in its addresses."""
+    """Return the number of elements, and the bytes of the pictures, drawings and fonts in the page's addresses."""
     elements = open_tags = 0
     for end, formatting in _TAG.findall(text):
         if formatting:
             open_tags = max(0, open_tags - 1) if end else open_tags + 1
-        elements += (
-            0 if end else 1 + max(0, open_tags - 3)
-        )  # formatting that nobody ends begins again in each element
-    if depth > _DEEPEST:
+        # formatting that is never closed begins again in each element
+        elements += 0 if end else 1 + max(0, open_tags - 3)
+    if depth > _MAX_DEPTH:
         return _MANY, 0
-    if elements > ELEMENTS:
+    if elements > MAX_ELEMENTS:
         return min(elements, _MANY), 0
     count = _Count(depth)
-    count.feed(f"{text}>")  # else each tag that nobody ends is looked for to the end of the text
+    count.feed(f"{text}>")  # otherwise the parser searches for the end of each unclosed tag in the whole text
     count.close()
     copied = sum(count.copied(name, 0) for name in count.uses)
     return min(count.elements + copied, _MANY), count.decoded
 
 
-_MANY = 10**9
+_MANY = 10**9  # elements of a page that is not counted further
 
 
 @dataclass
@@ -75,9 +74,9 @@ class _Named:
     """An element with an id."""
 
     elements: int = 0
-    """In it, with itself."""
+    """Number of elements inside, plus 1."""
     uses: list[str] = field(default_factory=list)
-    """The ids of what is copied into it."""
+    """Ids of the elements that are copied inside."""
 
 
 class _Count(HTMLParser):
@@ -95,13 +94,13 @@ class _Count(HTMLParser):
         values = {name: value or "" for name, value in reversed(attrs)}
         named = self._named.setdefault(values["id"], _Named()) if "id" in values else None
         self._open.append((tag, named))
-        del self._open[:-_OPEN]
-        within = [one for _, one in self._open if one]
-        for one in within:
-            one.elements += 1
+        del self._open[:-_MAX_OPEN_ELEMENTS]
+        within = [known for _, known in self._open if known]
+        for outer in within:
+            outer.elements += 1
         link = values.get("href", values.get("xlink:href", "")).strip()
         if tag == "use" and link.startswith("#"):
-            for uses in (self.uses, *(one.uses for one in within)):
+            for uses in (self.uses, *(outer.uses for outer in within)):
                 uses.append(link[1:])
         if tag in _VOID:
             self._open.pop()
@@ -130,17 +129,17 @@ class _Count(HTMLParser):
             self._addresses(data)
 
     def copied(self, name: str, within: int) -> int:
-        """How many elements a copy of the element of this id has, with those that are copied into it."""
+        """Return the number of elements in a copy of the element with this id, with all nested copies."""
         if name in self._sizes or within > 100:
             return self._sizes.get(name, _MANY)
-        self._sizes[name] = 1  # a circle is not drawn
+        self._sizes[name] = 1  # browsers do not draw circular references
         found = self._named.get(name, _Named())
-        size = found.elements + sum([self.copied(one, within + 1) for one in found.uses])
+        size = found.elements + sum([self.copied(use, within + 1) for use in found.uses])
         self._sizes[name] = min(size, _MANY)
         return self._sizes[name]
 
     def _addresses(self, text: str) -> None:
-        """Count what the addresses in a text hold. CSS may write any letter as its number."""
+        """Count the content of data addresses in a text. CSS may write any letter as its number."""
         if len(text) < 20:
             return
         plain = _NUMBERED.sub(lambda found: chr(min(int(found[1], 16), 0x10FFFF)), text)

@@ -1,6 +1,6 @@
-"""How much memory a picture takes when it is shown, from its headers.
+"""Memory of a decoded picture, from its headers.
 
-The content decides and not the name, as browsers do it: a file named .png may hold any of these formats. The view reads
+The content decides and not the name, as in browsers: a file named .png may hold any of these formats. The view reads
 the same in `labextension/src/artifacts/picture-size.ts`, and AVIF too; tests/data/media_sizes.json has files for both.
 """
 
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-BOUND = 128 * 2**20
+MAX_DECODED_BYTES = 128 * 2**20
 """Bytes of a decoded picture that is shown without a click."""
 
 
@@ -22,24 +22,24 @@ class PictureSize:
     width: int
     height: int
     frames: int = 1
-    """Pictures in it, one after the other."""
+    """Number of pictures in the file, one after the other."""
     depth: int = 4
-    """Bytes of a pixel while it is decoded."""
+    """Bytes of a pixel during decoding."""
 
     @property
     def decoded(self) -> int:
-        """Bytes that a browser needs to show it: of a film three of its frames."""
+        """Bytes that a browser needs to show the picture: for a film, three of its frames."""
         return self.width * self.height * self.depth * (3 if self.frames > 1 else 1)
 
 
 def picture_size(data: bytes) -> PictureSize | None:
-    """The size that the headers tell; None when it is no picture that a browser decodes, or AVIF."""
+    """Return the size from the headers; None if browsers do not decode the format, and for AVIF."""
     for begins, read in _READERS:
         if begins.match(data):
             try:
                 return read(data)
             except (struct.error, IndexError):
-                return None  # it ends within its headers
+                return None  # the file ends within its headers
     return None
 
 
@@ -69,9 +69,9 @@ def _jpeg(data: bytes) -> PictureSize | None:
     while True:
         marker = data[at + 1]
         if data[at] != 0xFF or marker in (0xFF, 1) or 0xD0 <= marker <= 0xD8:
-            at += 1  # filled up, or without a length
+            at += 1  # padding, or a marker without a length
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            # One that is refined step by step keeps its coefficients, two bytes for each of three colours.
+            # A progressive picture keeps its coefficients, two bytes for each of three colours.
             depth = 10 if marker in (0xC2, 0xC6, 0xCA, 0xCE) else 4
             return PictureSize(_u16(data, at + 7), _u16(data, at + 5), 1, depth)
         elif marker == 0xDA:
@@ -100,7 +100,7 @@ def _gif(data: bytes) -> PictureSize:
                 at += 1 + data[at]
             at += 1
     except (IndexError, struct.error):
-        pass  # it is shown as far as it goes
+        pass  # browsers show a torn file as far as it is intact
     return PictureSize(width, height, frames)
 
 
@@ -123,7 +123,7 @@ def _webp(data: bytes) -> PictureSize:
                 sizes.append((_three(data, at + 14), _three(data, at + 17)))
                 places.append((at + 24, min(end, at + 8 + length)))
             at += 8 + length + (length & 1)
-    return PictureSize(max(one[0] for one in sizes), max(one[1] for one in sizes), frames)
+    return PictureSize(max(width for width, _ in sizes), max(height for _, height in sizes), frames)
 
 
 def _bmp(data: bytes) -> PictureSize:
@@ -134,7 +134,7 @@ def _bmp(data: bytes) -> PictureSize:
 
 
 def _icon(data: bytes) -> PictureSize:
-    """A folder of small pictures, one of which may be a large PNG."""
+    """Return the largest picture of an icon file, which may contain a large PNG."""
     sizes = [PictureSize(256, 256)]
     for entry in range(min(_u16(data, 4, "<"), 256)):
         at = _u32(data, 6 + 16 * entry + 12, "<")

@@ -1,10 +1,10 @@
-"""Prints the final card of a run that nobody executes any more, as JSON: data and metadata of its output.
+"""Prints the final card of a run that no process executes any more, as JSON: data and metadata of its output.
 
     python -m llm_sandbox_nb.card.saved FOLDER
 
 For the Jupyter server, which puts the card into a notebook that was saved while the run was live. A process of its own
-reads the record: one that is damaged, or very large, costs the server nothing. Files are named relative to the working
-folder, which is that of the notebook.
+reads the record, so that a damaged or very large record costs the server nothing. Files are named relative to the
+working folder, which is that of the notebook.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from llm_sandbox_nb.trajectory.journal import JournalError, is_being_written, re
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 UNREADABLE, RUNNING = 3, 4
-"""Exit codes: there is no record that can be read; a process still executes the run."""
+"""Exit codes: the record is missing or invalid; a process still executes the run."""
 
 
 def main() -> int:
-    """Print the card of the run in the folder that is given; the exit code says why there is none."""
+    """Print the card of the run in the given folder; the exit code tells the reason if there is no card."""
     folder = Path(sys.argv[1])
     try:
         if is_being_written(folder):

@@ -1,4 +1,4 @@
-"""An HTML or SVG file as it looks without its scripts."""
+"""An HTML or SVG file without its scripts."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from html.parser import HTMLParser
 from llm_sandbox_nb.card.text import card_file
 
 _PROGRAMS = ("script", "iframe", "frame", "object", "embed")
-_GONE = (*_PROGRAMS, "noscript", "template")
-"""Elements that go with what is in them; of others that are not allowed the content stays."""
+_REMOVED = (*_PROGRAMS, "noscript", "template")
+"""Elements that are removed with their content; of other forbidden elements the content stays."""
 _ADDRESSES = frozenset(["href", "xlink:href", "src"])
 _WITHIN = re.compile(r"\s*(?:#|data:(?:image|audio|video|font)/)", re.IGNORECASE)
-"""What a page without scripts may name: places in itself, and pictures and sound that it holds."""
+"""Addresses allowed without scripts: places in the page itself, and embedded pictures and sound."""
 _SCRIPT = re.compile(r"\s*javascript:", re.IGNORECASE)
 _ROOTS = ("html", "body")
 _ROOT_ATTRIBUTES = ("class", "id", "style", "lang", "dir", "bgcolor", "text")
 
 
 def static_page(text: str) -> tuple[str, bool]:
-    """An HTML or SVG file as it looks without its scripts, and whether it has some. It is to follow a policy.
+    """Remove the scripts of an HTML or SVG file. Return the page, which needs a policy, and True if there were scripts.
 
-    Nothing in it runs, loads or leads anywhere. A policy and a sandbox are not enough. Chromium looks up the host of a
-    frame, a form or a link, and connects to it, before the policy refuses to go there, so that data leaves in the name:
-    whatever names an address is removed. The view does the same in `labextension/src/artifacts/static-page.ts`.
+    Nothing in the result runs, loads or navigates. A policy and a sandbox are not enough. Chromium looks up the host of
+    a frame, a form or a link, and connects to it, before the policy refuses to go there, so that data leaves in the
+    name: all attributes with an address are removed. The view does the same in
+    `labextension/src/artifacts/static-page.ts`.
     """
     import nh3
 
@@ -32,7 +33,7 @@ def static_page(text: str) -> tuple[str, bool]:
     cleaned = nh3.clean(
         text,
         tags=set(elements.split()[1:]),
-        clean_content_tags=set(_GONE),
+        clean_content_tags=set(_REMOVED),
         attributes={"*": set(attributes.split()[1:])},
         attribute_filter=_kept_attribute,
         generic_attribute_prefixes={"data-", "aria-"},
@@ -40,7 +41,7 @@ def static_page(text: str) -> tuple[str, bool]:
         link_rel=None,
     )
     found = _Scan()
-    found.feed(f"{text}>")  # else each tag that nobody ends is looked for to the end of the text
+    found.feed(f"{text}>")  # otherwise the parser searches for the end of each unclosed tag in the whole text
     for name in reversed(_ROOTS):
         given = (f" {key}='{html.escape(value)}'" for key, value in found.roots.get(name, []))
         cleaned = f"<{name}{''.join(given)}>{cleaned}"
@@ -52,7 +53,7 @@ def _kept_attribute(tag: str, name: str, value: str) -> str | None:
 
 
 class _Scan(HTMLParser):
-    """Attributes of `html` and `body`, which a cleaned fragment lacks, and whether there are scripts."""
+    """Scan for the attributes of `html` and `body`, which a cleaned fragment lacks, and for scripts."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

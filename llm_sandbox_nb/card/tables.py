@@ -1,4 +1,4 @@
-"""Tables as a person reads them: the first rows, and how many more there are.
+"""The first rows of tables, and the number of further rows.
 
 Parquet is read by a separate process with little memory and time: a file of two kilobytes can hold gigabytes of text,
 and in the kernel it would end the notebook.
@@ -21,13 +21,12 @@ from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.plain_text import first_line
 
-ROWS = 30
-COLUMNS = 20
-_CELL = 80
-MEMORY = 2 * 1024**3
+_MAX_ROWS = 30
+_MAX_COLUMNS = 20
+_CELL_CHARACTERS = 80
+_MEMORY_BYTES = 2 * 1024**3
 """Bytes of address space of the reading process."""
-TIMEOUT = 30.0
-"""Seconds."""
+_TIMEOUT_SECONDS = 30.0
 
 _READER = """
 import io, json, sys
@@ -50,63 +49,71 @@ try:
         rows.append([str(batch.column(place)[0].as_py())[:longest] for place in range(len(columns))])
         if len(rows) == most_rows:
             break
-    told = {"columns": columns, "rows": rows, "total_rows": file.metadata.num_rows, "width": len(file.schema_arrow)}
+    found = {"columns": columns, "rows": rows, "total_rows": file.metadata.num_rows, "width": len(file.schema_arrow)}
 except MemoryError:
-    told = {"error": "it needs too much memory"}
+    found = {"error": "it needs too much memory"}
 except (pa.ArrowException, OSError, ValueError) as error:
-    told = {"error": str(error)[:1000]}
-json.dump(told, sys.stdout)
+    found = {"error": str(error)[:1000]}
+json.dump(found, sys.stdout)
 """
 
 
 class UnreadableTableError(LLMSandboxError):
-    """The file cannot be read; says why, without a full stop."""
+    """Raised if the file cannot be read; the message is the reason, without a full stop."""
 
 
 def first_rows(data: bytes, longest: int) -> dict[str, Any]:
-    """The first rows of a Parquet file: `columns` with name and type, `rows` as texts, `total_rows`, and its `width`.
+    """Return the beginning of a Parquet file: `columns` with name and type, `rows` as texts, `total_rows`, `width`.
 
-    At most `ROWS` rows and `COLUMNS` columns, each text cut to `longest` characters.
+    At most `_MAX_ROWS` rows and `_MAX_COLUMNS` columns, each text cut to `longest` characters.
 
     Raises:
-        UnreadableTableError: it is no Parquet file, or it takes too much memory or time.
+        UnreadableTableError: if the file is not Parquet, or needs too much memory or time.
     """
-    command = [sys.executable, "-P", "-c", _READER, *map(str, (MEMORY, ROWS, COLUMNS, longest))]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        _READER,
+        *map(str, (_MEMORY_BYTES, _MAX_ROWS, _MAX_COLUMNS, longest)),
+    ]
     try:
-        done = subprocess.run(command, input=data, capture_output=True, timeout=TIMEOUT)
+        done = subprocess.run(command, input=data, capture_output=True, timeout=_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise UnreadableTableError("it takes too long") from error
     except OSError as error:
         raise UnreadableTableError(f"no process can be started for it ({error})") from error
     if done.returncode != 0:
         raise UnreadableTableError("reading it failed")
-    told: dict[str, Any] = json.loads(done.stdout)
-    if "error" in told:
-        raise UnreadableTableError(told["error"])
-    return told
+    found: dict[str, Any] = json.loads(done.stdout)
+    if "error" in found:
+        raise UnreadableTableError(found["error"])
+    return found
 
 
 def table_html(header: Sequence[str], rows: Iterable[Sequence[str]], note: str, width: int) -> str:
-    """A table, at most `COLUMNS` wide, of one that has `width` columns; `note` stands below it."""
-    head = "".join(f"<th>{_cell(name)}</th>" for name in header[:COLUMNS])
-    body = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row[:COLUMNS])}</tr>" for row in rows)
-    if width > COLUMNS:
-        note = f"{note}{', ' if note else ''}{width - COLUMNS} more columns"
+    """Return a table of at most `_MAX_COLUMNS` columns, from a table of `width` columns, with `note` below."""
+    head = "".join(f"<th>{_cell(name)}</th>" for name in header[:_MAX_COLUMNS])
+    body = "".join(
+        f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row[:_MAX_COLUMNS])}</tr>" for row in rows
+    )
+    if width > _MAX_COLUMNS:
+        note = f"{note}{', ' if note else ''}{width - _MAX_COLUMNS} more columns"
     below = f"<p class='lsn-quiet'>{escape(note)}</p>" if note else ""
     return f"<table class='lsn-table'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
 def _cell(text: str) -> str:
-    return escape(first_line(text, _CELL))
+    return escape(first_line(text, _CELL_CHARACTERS))
 
 
 def delimited_table(text: str, delimiter: str) -> str:
-    """The first rows of a CSV or TSV file."""
+    """Return the first rows of a CSV or TSV file."""
     if delimiter == "," and text.partition("\n")[0].count(";") > text.partition("\n")[0].count(","):
         delimiter = ";"
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
-        rows = list(islice(reader, ROWS + 1))
+        rows = list(islice(reader, _MAX_ROWS + 1))
         more = sum(1 for row in reader if row)
     except csv.Error as error:
         return f"<p class='lsn-quiet'>Not a table that can be shown: {escape(str(error))}.</p>"
@@ -116,19 +123,19 @@ def delimited_table(text: str, delimiter: str) -> str:
 
 
 def parquet_preview(data: bytes) -> dict[str, Any] | None:
-    """The first rows of a Parquet file for the trajectory view; None when it cannot be read here."""
+    """Return the first rows of a Parquet file for the trajectory view; None if the file cannot be read here."""
     try:
-        return first_rows(data, _CELL * 5) if find_spec("pyarrow") else None
+        return first_rows(data, _CELL_CHARACTERS * 5) if find_spec("pyarrow") else None
     except UnreadableTableError:
         return None
 
 
 def parquet_table(data: bytes) -> str:
-    """The first rows of a Parquet file."""
+    """Return the first rows of a Parquet file."""
     if find_spec("pyarrow") is None:
-        return "<p class='lsn-quiet'>To see Parquet files here, install pyarrow beside the notebook.</p>"
+        return "<p class='lsn-quiet'>To see Parquet files here, install pyarrow in the notebook's environment.</p>"
     try:
-        table = first_rows(data, _CELL + 1)
+        table = first_rows(data, _CELL_CHARACTERS + 1)
     except UnreadableTableError as error:
         reason = escape(first_line(str(error)).rstrip("."))
         return f"<p class='lsn-quiet'>Not a Parquet file that can be read: {reason}.</p>"

@@ -1,4 +1,4 @@
-"""Text as safe HTML: escaped, as JSON, or read as Markdown; and the texts of files beside this one."""
+"""Text as safe HTML: escaped, as JSON, or read as Markdown; and the texts of files in this folder."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def escape(text: str) -> str:
-    """`text`, made plain and then safe between tags and in quoted attributes."""
+    """Escape `text`, made plain first, for use between tags and in quoted attributes."""
     return html.escape(plain(text), quote=True)
 
 
 def json_for_script(value: object) -> str:
-    """JSON that cannot end the `<script>` element around it."""
+    """Return JSON that cannot end the surrounding `<script>` element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
 @cache
 def card_file(name: str) -> str:
-    """The text of a file beside this one."""
+    """Return the text of a file in this folder."""
     return (files("llm_sandbox_nb") / "card" / name).read_text("utf-8")
 
 
@@ -35,7 +35,7 @@ _SAFE_LINKS = ("https://", "http://", "mailto:")
 
 
 def markdown_html(text: str) -> str:
-    """Markdown as HTML: no raw HTML passes, no picture is loaded, links open in a new tab."""
+    """Render Markdown as HTML: raw HTML is escaped, pictures are not loaded, links open in a new tab."""
     return str(_renderer()(plain(text)))
 
 
@@ -44,7 +44,7 @@ def _renderer() -> Markdown:
     import mistune
 
     class _Renderer(mistune.HTMLRenderer):
-        """Overrides the two elements of Markdown that hold an address."""
+        """Renderer of the two elements of Markdown that hold an address."""
 
         def link(self, text: str, url: str, title: str | None = None) -> str:
             if not url.lower().startswith(_SAFE_LINKS):

@@ -1,1 +1,1 @@
-"""Ten examples, after those of the paper's project: six domains, and four whose result is no text."""
+"""Ten examples, after those of the paper's project: six domains, and four whose results are media files."""

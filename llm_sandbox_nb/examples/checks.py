@@ -1,7 +1,8 @@
-"""What the results of the examples have to be. The files come from a sandbox: they are read as data, never executed."""
+"""Checks of the results of the examples. The files are from a sandbox: they are read as data, never executed."""
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import struct
@@ -14,31 +15,31 @@ from pathlib import Path
 from llm_sandbox_nb.errors import LLMSandboxError
 
 Files = Mapping[str, bytes]
-LARGEST = 20 * 2**20
-"""Bytes of a file that is checked."""
+MAX_FILE_BYTES = 20 * 2**20
+"""Bytes of the largest file that is checked."""
 _PROTEIN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
 
 
 def read_files(folder: Path) -> Files:
-    """The files of a folder by their names; of one that is too large as much as shows that. Links are left out."""
+    """Read the files of a folder by name; of a too large file, one byte more than allowed. Links are left out."""
     found = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_file() and not path.is_symlink():
             with path.open("rb") as file:
-                found[path.name] = file.read(LARGEST + 1)
+                found[path.name] = file.read(MAX_FILE_BYTES + 1)
     return found
 
 
 class _WrongError(LLMSandboxError):
-    """What is wrong with a result, in one sentence."""
+    """Raised for a fault of a result; the message is one sentence."""
 
 
 def _file(files: Files, name: str) -> bytes:
     data = files.get(name)
     if data is None:
         raise _WrongError(f"There is no {name} in the output folder.")
-    if len(data) > LARGEST:
-        raise _WrongError(f"{name} is larger than {LARGEST // 2**20} MiB.")
+    if len(data) > MAX_FILE_BYTES:
+        raise _WrongError(f"{name} is larger than {MAX_FILE_BYTES // 2**20} MiB.")
     return data
 
 
@@ -47,9 +48,9 @@ def _text(files: Files, name: str = "answer.txt") -> str:
 
 
 def _numbers(files: Files, wanted: tuple[float, ...], within: float) -> str:
-    found = [float(one) for one in re.findall(r"-?\d+(?:\.\d+)?", _text(files).replace(",", ""))]
+    found = [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", _text(files).replace(",", ""))]
     near = len(found) == len(wanted) and all(
-        abs(one - other) <= within for one, other in zip(found, wanted, strict=True)
+        abs(number - target) <= within for number, target in zip(found, wanted, strict=True)
     )
     return (
         ""
@@ -58,79 +59,72 @@ def _numbers(files: Files, wanted: tuple[float, ...], within: float) -> str:
     )
 
 
-def _checked(check: Callable[[], str], name: str) -> str:
-    """What a check says, also when the file cannot be read as what its name says."""
-    try:
-        return check()
-    except _WrongError as error:
-        return str(error)
-    except (
-        ValueError,
-        LookupError,
-        EOFError,
-        struct.error,
-        wave.Error,
-        ElementTree.ParseError,
-        RecursionError,
-    ) as error:
-        return f"{name} cannot be read ({' '.join(str(error).split())[:100].rstrip('.')})."
+def _check(name: str) -> Callable[[Callable[[Files], str]], Callable[[Files], str]]:
+    """Decorate a check of the file `name`: a file that cannot be parsed is a fault, not an exception."""
+
+    def decorate(check: Callable[[Files], str]) -> Callable[[Files], str]:
+        @functools.wraps(check)
+        def checked(files: Files) -> str:
+            try:
+                return check(files)
+            except _WrongError as error:
+                return str(error)
+            except (ValueError, LookupError, EOFError, struct.error, wave.Error, ElementTree.ParseError,
+                    RecursionError) as error:  # fmt: skip
+                return f"{name} cannot be read ({' '.join(str(error).split())[:100].rstrip('.')})."
+
+        return checked
+
+    return decorate
 
 
+@_check("answer.txt")
 def math(files: Files) -> str:
-    """1,072 numbers, by counting."""
-    return _checked(lambda: _numbers(files, (1072,), 0), "answer.txt")
+    """Check that the answer is 1,072 numbers, by counting."""
+    return _numbers(files, (1072,), 0)
 
 
+@_check("answer.txt")
 def physics(files: Files) -> str:
-    """4 sqrt(L/g) K(sin(45 degrees)) = 2.368 s."""
-    return _checked(lambda: _numbers(files, (2.368,), 0.0011), "answer.txt")
+    """Check that the answer is 4 sqrt(L/g) K(sin(45 degrees)) = 2.368 s."""
+    return _numbers(files, (2.368,), 0.0011)
 
 
+@_check("answer.txt")
 def chemistry(files: Files) -> str:
-    """194.19 g/mol, 28.85 % nitrogen, by the IUPAC abridged atomic masses."""
-    return _checked(lambda: _numbers(files, (194.19, 28.85), 0.031), "answer.txt")
+    """Check that the answer is 194.19 g/mol, 28.85 % nitrogen, by the IUPAC abridged atomic masses."""
+    return _numbers(files, (194.19, 28.85), 0.031)
 
 
+@_check("answer.txt")
 def biomedicine(files: Files) -> str:
-    """The protein that lies on the other strand."""
-
-    def check() -> str:
-        found = "".join(_text(files).split()).rstrip("*")
-        return (
-            ""
-            if found == _PROTEIN
-            else f"The protein is {found[:40]!r}, and has to begin with {_PROTEIN[:8]}."
-        )
-
-    return _checked(check, "answer.txt")
+    """Check that the answer is the protein on the other strand."""
+    found = "".join(_text(files).split()).rstrip("*")
+    return (
+        "" if found == _PROTEIN else f"The protein is {found[:40]!r}, and has to begin with {_PROTEIN[:8]}."
+    )
 
 
+@_check("answer.txt")
 def long_context(files: Files) -> str:
-    """Birch Lock, 2,674 mm."""
-
-    def check() -> str:
-        said = _text(files)
-        right = "Birch Lock" in said and re.search(r"\b2,?674\b", said)
-        return "" if right else f"The answer is {said[:60]!r}, and has to be Birch Lock: 2674 mm."
-
-    return _checked(check, "answer.txt")
+    """Check that the answer is Birch Lock, 2,674 mm."""
+    answer = _text(files)
+    right = "Birch Lock" in answer and re.search(r"\b2,?674\b", answer)
+    return "" if right else f"The answer is {answer[:60]!r}, and has to be Birch Lock: 2674 mm."
 
 
+@_check("poem.txt")
 def instructions(files: Files) -> str:
-    """Five lines that spell LIGHT, seven words each, no word twice, no z."""
-
-    def check() -> str:
-        lines = [line for line in _text(files, "poem.txt").split("\n") if line.strip()]
-        words = re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)*", "\n".join(lines).casefold())
-        if "".join(line.strip()[0] for line in lines).upper() != "LIGHT":
-            return "The first letters of the lines do not spell LIGHT."
-        if wrong := [line for line in lines if len(line.split()) != 7]:
-            return f"The line {wrong[0][:60]!r} has not seven words."
-        if twice := [word for word in words if words.count(word) > 1]:
-            return f"The word {twice[0]!r} appears twice."
-        return "The letter z is used." if "z" in "".join(words) else ""
-
-    return _checked(check, "poem.txt")
+    """Check for five lines that spell LIGHT, seven words each, no word twice, no z."""
+    lines = [line for line in _text(files, "poem.txt").split("\n") if line.strip()]
+    words = re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)*", "\n".join(lines).casefold())
+    if "".join(line.strip()[0] for line in lines).upper() != "LIGHT":
+        return "The first letters of the lines do not spell LIGHT."
+    if wrong := [line for line in lines if len(line.split()) != 7]:
+        return f"The line {wrong[0][:60]!r} does not have seven words."
+    if twice := [word for word in words if words.count(word) > 1]:
+        return f"The word {twice[0]!r} appears twice."
+    return "The letter z is used." if "z" in "".join(words) else ""
 
 
 class _Page(HTMLParser):
@@ -147,44 +141,38 @@ class _Page(HTMLParser):
         self.outside += [value for value in values if re.match(r"\s*(?:https?:)?//", value, re.IGNORECASE)]
 
 
+@_check("map.html")
 def city_map(files: Files) -> str:
-    """An HTML page with eight circles and a script, which loads nothing."""
-
-    def check() -> str:
-        page = _Page()
-        page.feed(_text(files, "map.html"))
-        if page.circles != 8:
-            return f"The map has {page.circles} circles, and has to have 8."
-        if not page.scripts:
-            return "The map is not interactive: it has no script."
-        return f"The map loads {page.outside[0][:60]!r} from the network." if page.outside else ""
-
-    return _checked(check, "map.html")
+    """Check for an HTML page with eight circles and a script, which loads nothing."""
+    page = _Page()
+    page.feed(_text(files, "map.html"))
+    if page.circles != 8:
+        return f"The map has {page.circles} circles, and has to have 8."
+    if not page.scripts:
+        return "The map is not interactive: it has no script."
+    return f"The map loads {page.outside[0][:60]!r} from the network." if page.outside else ""
 
 
+@_check("poster.svg")
 def poster(files: Files) -> str:
-    """A PNG of 680 x 960 pixels, and an SVG of the same proportions."""
-
-    def check() -> str:
-        data = _file(files, "poster.png")
-        if data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR" or b"IEND" not in data[-12:]:
-            return "poster.png is no PNG file."
-        size = struct.unpack(">II", data[16:24])
-        if size != (680, 960):
-            return f"poster.png has {size[0]} x {size[1]} pixels, and has to have 680 x 960."
-        source = _text(files, "poster.svg")
-        if "<!DOCTYPE" in source or "<!ENTITY" in source:
-            return "poster.svg declares entities, which an SVG file does not need."
-        root = ElementTree.fromstring(source)
-        if root.tag.rpartition("}")[2] != "svg" or len(list(root.iter())) < 3:
-            return "poster.svg is no drawing."
-        return ""
-
-    return _checked(check, "poster.svg")
+    """Check for a PNG of 680 x 960 pixels, and an SVG drawing."""
+    data = _file(files, "poster.png")
+    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR" or b"IEND" not in data[-12:]:
+        return "poster.png is not a PNG file."
+    size = struct.unpack(">II", data[16:24])
+    if size != (680, 960):
+        return f"poster.png has {size[0]} x {size[1]} pixels, and has to have 680 x 960."
+    source = _text(files, "poster.svg")
+    if "<!DOCTYPE" in source or "<!ENTITY" in source:
+        return "poster.svg declares entities, which an SVG file does not need."
+    root = ElementTree.fromstring(source)
+    if root.tag.rpartition("}")[2] != "svg" or len(list(root.iter())) < 3:
+        return "poster.svg is not a drawing."
+    return ""
 
 
 def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The boxes of an MP4 file or of a box: kind and content (ISO/IEC 14496-12)."""
+    """Yield kind and content of the boxes of an MP4 file or of a box (ISO/IEC 14496-12)."""
     place = 0
     while place + 8 <= len(data):
         size, kind = struct.unpack(">I4s", data[place : place + 8])
@@ -200,51 +188,47 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _inside(data: bytes, *kinds: bytes) -> bytes:
     for kind in kinds:
-        boxes = list(_boxes(data))  # all of them: a file may be cut off behind the box that is looked for
+        boxes = list(_boxes(data))  # all: the file may be cut off after the wanted box
         data = next((content for found, content in boxes if found == kind), b"")
     return data
 
 
+@_check("countdown.mp4")
 def countdown(files: Files) -> str:
-    """An MP4 file of 10 to 12 seconds with eleven pictures or more."""
-
-    def check() -> str:
-        data = _file(files, "countdown.mp4")
-        movie = _inside(data, b"moov")
-        head = _inside(movie, b"mvhd")
-        if data[4:8] != b"ftyp" or len(head) < 20:
-            return "countdown.mp4 is no MP4 file."
-        where = ">I8xII" if head[0] == 0 else ">I16xIQ"
-        _, scale, duration = struct.unpack_from(where, head)
-        seconds = duration / max(1, scale)
-        if not 10 <= seconds <= 12:
-            return f"The video lasts {seconds:.1f} seconds, and has to last 10 to 12."
-        sizes = _inside(movie, b"trak", b"mdia", b"minf", b"stbl", b"stsz")
-        pictures = struct.unpack_from(">4xII", sizes)[1] if len(sizes) >= 12 else 0
-        return "" if pictures >= 11 else f"The video has {pictures} pictures, and has to have at least 11."
-
-    return _checked(check, "countdown.mp4")
+    """Check for an MP4 file of 10 to 12 seconds with eleven pictures or more."""
+    data = _file(files, "countdown.mp4")
+    movie = _inside(data, b"moov")
+    head = _inside(movie, b"mvhd")
+    if data[4:8] != b"ftyp" or len(head) < 20:
+        return "countdown.mp4 is not an MP4 file."
+    where = ">I8xII" if head[0] == 0 else ">I16xIQ"
+    _, scale, duration = struct.unpack_from(where, head)
+    seconds = duration / max(1, scale)
+    if not 10 <= seconds <= 12:
+        return f"The video lasts {seconds:.1f} seconds, and has to last 10 to 12."
+    sizes = _inside(movie, b"trak", b"mdia", b"minf", b"stbl", b"stsz")
+    pictures = struct.unpack_from(">4xII", sizes)[1] if len(sizes) >= 12 else 0
+    return "" if pictures >= 11 else f"The video has {pictures} pictures, and has to have at least 11."
 
 
+@_check("piece.wav")
 def piano(files: Files) -> str:
-    """A MIDI file with notes, and 16 seconds of sound, mono, 8,000 Hz, 16 bit."""
-
-    def check() -> str:
-        midi = _file(files, "piece.mid")
-        if (
-            midi[:8] != b"MThd\0\0\0\6"
-            or b"MTrk" not in midi
-            or not re.search(rb"[\x90-\x9f][\0-\x7f][\1-\x7f]", midi)
-        ):
-            return "piece.mid is no MIDI file with notes."
-        with wave.open(io.BytesIO(_file(files, "piece.wav"))) as sound:
-            form = (sound.getnchannels(), sound.getframerate(), 8 * sound.getsampwidth())
-            seconds = sound.getnframes() / sound.getframerate()
-            loud = any(sound.readframes(sound.getnframes()))
-        if form != (1, 8_000, 16):
-            return f"piece.wav has {form[0]} channels, {form[1]} Hz, {form[2]} bit, and has to have 1, 8000 and 16."
-        if not 15.5 <= seconds <= 18:
-            return f"piece.wav lasts {seconds:.1f} seconds, and has to last 16."
-        return "" if loud else "piece.wav is silent."
-
-    return _checked(check, "piece.wav")
+    """Check for a MIDI file with notes, and 16 seconds of sound, mono, 8,000 Hz, 16 bit."""
+    midi = _file(files, "piece.mid")
+    if (
+        midi[:8] != b"MThd\0\0\0\6"
+        or b"MTrk" not in midi
+        or not re.search(rb"[\x90-\x9f][\0-\x7f][\1-\x7f]", midi)
+    ):
+        return "piece.mid is not a MIDI file with notes."
+    with wave.open(io.BytesIO(_file(files, "piece.wav"))) as sound:
+        form = (sound.getnchannels(), sound.getframerate(), 8 * sound.getsampwidth())
+        seconds = sound.getnframes() / sound.getframerate()
+        loud = any(sound.readframes(sound.getnframes()))
+    if form != (1, 8_000, 16):
+        return (
+            f"piece.wav has {form[0]} channels, {form[1]} Hz, {form[2]} bit, and has to have 1, 8000 and 16."
+        )
+    if not 15.5 <= seconds <= 18:
+        return f"piece.wav lasts {seconds:.1f} seconds, and has to last 16."
+    return "" if loud else "piece.wav is silent."

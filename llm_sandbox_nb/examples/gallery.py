@@ -1,4 +1,4 @@
-"""The examples: what each asks for, its files, and how its result is checked."""
+"""The examples: task, input files, and check of the result."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from llm_sandbox_nb.examples import checks
 
 TASKS = Path(__file__).with_name("tasks")
 Check = Callable[[Mapping[str, bytes]], str]
-"""Takes the files of the output folder; gives what is wrong in one sentence, or an empty text."""
+"""Function of the files of the output folder; returns the fault in one sentence, or an empty text."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One example. `scripted/NAME` plays a model that solves it after a mistake."""
+    """An example. `scripted/NAME` plays a model that finds the solution after a mistake."""
 
     name: str
     title: str
@@ -24,24 +24,24 @@ class Example:
 
     @property
     def task(self) -> str:
-        """What the model is asked."""
+        """The task for the model."""
         return (TASKS / self.name / "task.md").read_text("utf-8").strip()
 
     @property
     def inputs(self) -> Path | None:
-        """The folder of its input files, where it has any."""
+        """The folder of input files; None without any."""
         folder = TASKS / self.name / "input"
         return folder if folder.is_dir() else None
 
     @property
     def model(self) -> str:
-        """The scripted model that plays it."""
+        """The scripted model that plays the example."""
         return f"scripted/{self.name}"
 
 
 EXAMPLES: Final[Mapping[str, Example]] = {
-    one.name: one
-    for one in (
+    example.name: example
+    for example in (
         Example("math", "count numbers by the digits they have", checks.math),
         Example("physics", "the period of a pendulum that swings far", checks.physics),
         Example("chemistry", "the molar mass of caffeine", checks.chemistry),

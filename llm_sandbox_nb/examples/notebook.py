@@ -1,4 +1,4 @@
-"""The examples as one notebook, with a section for each: what the launcher of JupyterLab opens."""
+"""The examples as one notebook, with a section for each, which JupyterLab's launcher opens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from llm_sandbox_nb.examples.gallery import EXAMPLES, Example
 
-_WIDTH = 96
-"""Characters of a line of a cell that can be read without scrolling."""
+_LINE_CHARACTERS = 96
+"""Width of a line in a cell that can be read without scrolling."""
 _INTRODUCTION = """\
 # Ten examples
 
-Six domains, and four results that are no text. Run the cell below, then any section: each begins in a new, empty
+Six domains, and four results that are media files. Run the cell below, then any section: each begins in a new, empty
 sandbox.
 
 The models are *scripted*: each reads its replies from a file, so you need no key and no internet. The commands, their
@@ -28,7 +28,7 @@ print(problem or "The result is right.")"""
 
 
 def examples_notebook() -> dict[str, Any]:
-    """The notebook, without outputs, in Jupyter's format 4.5."""
+    """Return the notebook, without outputs, in Jupyter's format 4.5."""
     cells = [_cell("introduction", "markdown", _INTRODUCTION), _cell("begin", "code", _BEGINNING)]
     for example in EXAMPLES.values():
         cells += _section(example)
@@ -48,7 +48,7 @@ def _section(example: Example) -> list[dict[str, Any]]:
     if example.inputs:
         cells.append(_cell(f"{name}-files", "code", f'files = EXAMPLES["{name}"].inputs / "*"'))
         options += " -i files"
-    task = textwrap.fill(" ".join(example.task.split()), _WIDTH)
+    task = textwrap.fill(" ".join(example.task.split()), _LINE_CHARACTERS)
     cells.append(_cell(f"{name}-task", "code", f"%%sandbox {options} -o result\n{task}"))
     cells.append(_cell(f"{name}-check", "code", _CHECK.format(name=name)))
     return cells

@@ -47,7 +47,7 @@ from llm_sandbox_nb.formats.received import parse_json
 from llm_sandbox_nb.own_folder import NotOwnFileError, open_file
 from llm_sandbox_nb.own_folder import read_file as read_own_file
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.journal import LINE_MOST, JournalError
+from llm_sandbox_nb.trajectory.journal import MAX_LINE_BYTES, JournalError
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
 from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -140,7 +140,7 @@ def _is_journal(path: Path) -> bool:
         return True
     try:
         with os.fdopen(open_file(path.parent, path.name), "rb") as file:
-            return b'"kind"' in file.readline(LINE_MOST)
+            return b'"kind"' in file.readline(MAX_LINE_BYTES)
     except OSError:
         return True
 

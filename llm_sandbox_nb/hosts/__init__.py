@@ -1,1 +1,1 @@
-"""This package inside the programs of other projects."""
+"""Adapters for the programs of other projects."""

@@ -1,6 +1,6 @@
-"""Our sandboxes for Inspect AI: `inspect eval task.py --sandbox llm-sandbox-nb`, or `:docker`, `:bubblewrap`.
+"""Sandboxes for Inspect AI: `inspect eval task.py --sandbox llm-sandbox-nb`, or `:docker`, `:bubblewrap`.
 
-Inspect finds this module by its entry point. A task can also say how the sandbox is opened:
+Inspect finds this module by its entry point. A task can also set options of the sandbox:
 
     Task(..., sandbox=SandboxEnvironmentSpec("llm-sandbox-nb", SandboxConfig(isolation="docker", profile="strict")))
 """
@@ -30,7 +30,7 @@ NAME = "llm-sandbox-nb"
 
 
 class SandboxConfig(BaseModel):
-    """How the sandbox of a sample is opened; as the options of `open_sandbox`."""
+    """Options of `open_sandbox` for the sandbox of a sample."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,7 +43,7 @@ class SandboxConfig(BaseModel):
 
 @sandboxenv(name=NAME)
 class InspectSandbox(SandboxEnvironment):
-    """One of our sandboxes, seen by Inspect."""
+    """Adapter from a sandbox of this package to Inspect."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class InspectSandbox(SandboxEnvironment):
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
-        """Read the configuration out of a log."""
+        """Read the configuration from a log."""
         return SandboxConfig.model_validate(config)
 
     @classmethod
@@ -61,13 +61,11 @@ class InspectSandbox(SandboxEnvironment):
         """Open the sandbox of a sample.
 
         Raises:
-            ValueError: the isolation that was named does not exist.
-            SandboxError: no sandbox can be opened.
+            ValueError: if the named isolation does not exist.
+            SandboxError: if no sandbox can be opened.
         """
-        how = _config_of(config)
-        sandbox = await open_sandbox(
-            how.isolation, profile=how.profile, image=how.image, network=how.network, allow=how.allow
-        )
+        options = _config_of(config)
+        sandbox = await open_sandbox(**options.model_dump())
         return {"default": cls(sandbox)}
 
     @classmethod
@@ -108,7 +106,7 @@ class InspectSandbox(SandboxEnvironment):
         return ExecResult(result.exit_code == 0, result.exit_code, stdout, stderr)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
-        """Write a file, and make the folders on the way."""
+        """Write a file, and create missing parent folders."""
         await self.sandbox.write_file(file, contents.encode() if isinstance(contents, str) else contents)
 
     @overload
@@ -128,7 +126,7 @@ class InspectSandbox(SandboxEnvironment):
 
 
 def _config_of(config: SandboxEnvironmentConfigType | None) -> SandboxConfig:
-    """The configuration. What follows `llm-sandbox-nb:` is an isolation; Inspect makes a path of it."""
+    """Return the configuration. The part after `llm-sandbox-nb:` is an isolation, which Inspect turns into a path."""
     match config:
         case None:
             return SandboxConfig()

@@ -1,1 +1,1 @@
-"""What a person does with a run: solve, resume, rewind, fork, replay, compare."""
+"""Operations on a run: solve, resume, rewind, fork, replay, compare."""

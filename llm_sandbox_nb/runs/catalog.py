@@ -1,4 +1,4 @@
-"""The runs on disk: what each is, what it takes, and which of them may be removed."""
+"""The runs on disk: their state, their size, and a plan to remove some of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.history.store import is_history_in_use
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_json, doubts_line, doubts_of
-from llm_sandbox_nb.trajectory.journal import LINE_MOST, JournalError, read_journal
+from llm_sandbox_nb.trajectory.journal import MAX_LINE_BYTES, JournalError, read_journal
 from llm_sandbox_nb.trajectory.replay_outcome import replay_finding, replayed_run
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL, run_folders, short_ids
 from llm_sandbox_nb.trajectory.run_summary import recorded_doubts
@@ -27,47 +27,47 @@ from llm_sandbox_nb.trajectory.state import State, Status
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.windows import try_lock
 
-_TAIL = 256 * 1024
-"""Bytes of a journal's end in which its last event is looked for."""
-_LAST = 8
-"""Lines before the end that may hold the doubts of a run."""
-_DAY = 86400.0
+_TAIL_BYTES = 256 * 1024
+"""Bytes at the end of a journal that are searched for its last event."""
+_MAX_DOUBT_LINES = 8
+"""Number of last lines that may hold the doubts of a run."""
+_DAY_SECONDS = 86400.0
 _REMOVING = ".being-removed"
 
 
 @dataclass(frozen=True)
 class RunEntry:
-    """One run on disk."""
+    """A run on disk."""
 
     folder: Path
     short_id: str
     state: str
-    """As a person reads it."""
+    """The state in words."""
     stop_reason: str | None
     running: bool
-    """Whether a process executes it."""
+    """True if a process executes the run."""
     in_use: bool
-    """Whether a process executes it, or has its sandbox open."""
+    """True if a process executes the run, or has its sandbox open."""
     readable: bool
     started: float | None
     """Seconds since the epoch."""
     changed: float
-    """When its journal was last written."""
+    """Time of the last change of the journal, in seconds since the epoch."""
     steps: int
     tokens: int
     cost: float | None
     model: str
     task: str
     forked_from: str | None
-    """The name of the folder of the run that it was forked from."""
+    """Name of the folder of the run from which this one was forked."""
     replay_of: str | None
-    """The id of the run that it replays."""
+    """Id of the replayed run."""
     answer: str | None
     doubts: list[ev.Doubt]
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """Name of the folder."""
         return self.folder.name
 
     @property
@@ -77,7 +77,7 @@ class RunEntry:
 
 
 def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = ()) -> list[RunEntry]:
-    """The runs below `root` and `elsewhere` in the order in which they began; only the newest `most`, if given."""
+    """Return the runs below `root` and `elsewhere` in the order of their starts; only the newest `most`, if given."""
     folders = _folders(root, elsewhere)
     short = short_ids(folders)
     names = {folder.name: short_id for folder, short_id in short.items()}
@@ -86,12 +86,12 @@ def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = (
 
 
 def _folders(root: Path, elsewhere: Iterable[Path]) -> list[Path]:
-    """Folders of runs by their names, which begin with the time; the newest last."""
+    """Return folders of runs sorted by their names, which begin with the time; the newest last."""
     return sorted([*run_folders(root), *elsewhere], key=lambda folder: folder.name)
 
 
 def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
-    """One run; `names` has the short ids of all by their folders' names."""
+    """Read one run; `names` maps all folders' names to short ids."""
     common: dict[str, Any] = {
         "folder": folder, "short_id": short_id, "running": False, "in_use": False, "changed": 0.0,
     }  # fmt: skip
@@ -109,16 +109,16 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
             status = Status()
             status.add(start)
             status.add(finish)
-            said = status.run_state(live=False).words
+            words = status.run_state(live=False).words
             steps, usage = finish.steps, finish.usage
         else:
             trajectory = Trajectory(read_journal(folder))
             start, finish, other = trajectory.start, trajectory.finish, replayed_run(trajectory.start)
             found = trajectory.state(live=running)
-            said = found.words
+            words = found.words
             if other and found.state == State.REPLAYED.label:
-                said = f"Replay of {names[other]}" if other in names and not found.check else said
-                said = ": ".join(filter(None, (said, replay_finding(folder))))
+                words = f"Replay of {names[other]}" if other in names and not found.check else words
+                words = ": ".join(filter(None, (words, replay_finding(folder))))
             steps, usage, doubts = trajectory.steps_done, trajectory.usage, doubts_of(trajectory)
     except (OSError, JournalError) as error:
         return RunEntry(
@@ -128,7 +128,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
         )  # fmt: skip
     return RunEntry(
         **common,
-        state=said,
+        state=words,
         stop_reason=finish.stop_reason if finish else None,
         readable=True,
         started=start.time if start else None,
@@ -145,11 +145,14 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
 
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, list[ev.Doubt] | None]:
-    """The first event, the last one if it ends the run, with its score, and its doubts: all that most rows need."""
+    """Return the first event, the end of the run with its score, and the doubts; None for all if there is no end.
+
+    These parts of a journal are enough for most rows.
+    """
     with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
-        first = file.readline(LINE_MOST)
+        first = file.readline(MAX_LINE_BYTES)
         end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - _TAIL))
+        file.seek(max(0, end - _TAIL_BYTES))
         lines = file.read().splitlines(keepends=True)
     last = lines[-2:]
     with contextlib.suppress(ValueError):
@@ -159,19 +162,19 @@ def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, li
         finish = ends[-1] if ends else None
         if isinstance(start, ev.RunStarted) and isinstance(finish, ev.RunFinished):
             scored = {"check": score.verdict} if isinstance(score, ev.Checked) else {}
-            return start, finish.model_copy(update=scored), recorded_doubts(lines[-_LAST:])
+            return start, finish.model_copy(update=scored), recorded_doubts(lines[-_MAX_DOUBT_LINES:])
     return None, None, None
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process executes the run in a folder now. Raises OSError when its journal cannot be opened."""
+    """Return True if a process executes the run in a folder now. Raises OSError if its journal cannot be opened."""
     with _locked_journal(folder) as locked:
         return not locked
 
 
 @contextlib.contextmanager
 def _locked_journal(folder: Path) -> Iterator[bool]:
-    """Lock the journal while the block runs; gives whether that was possible."""
+    """Lock the journal while the block runs; yield True if that was possible."""
     descriptor = open_file(folder, JOURNAL)
     try:
         yield try_lock(descriptor)
@@ -180,7 +183,7 @@ def _locked_journal(folder: Path) -> Iterator[bool]:
 
 
 def disk_use(folders: Iterable[Path]) -> int:
-    """Bytes on disk of all files in folders; a file with several names counts once. Links are not followed."""
+    """Return the bytes on disk of all files in folders; hard links count once. Symbolic links are not followed."""
     seen: set[tuple[int, int]] = set()
     total = 0
     for info in chain.from_iterable(map(status_below, folders)):
@@ -190,23 +193,23 @@ def disk_use(folders: Iterable[Path]) -> int:
     return total
 
 
-# --- what may be removed ---
+# --- removal ---
 
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """Which runs are to be removed, and why the others that the rule names are not."""
+    """The runs to remove, and the other matching runs with the reasons why they stay."""
 
     remove: list[RunEntry]
     spared: list[tuple[RunEntry, str]]
 
     @property
     def size(self) -> int:
-        """Bytes on disk that the runs to be removed take."""
+        """Bytes on disk of the runs to remove."""
         return disk_use(entry.folder for entry in self.remove)
 
     def text(self) -> str:
-        """What is to happen, a line for each run."""
+        """Describe the plan, a line for each run."""
         lines = [f"keeps  {entry.short_id}  {why}" for entry, why in self.spared]
         lines += [f"removes  {row_text(entry)}" for entry in self.remove]
         runs = plural(len(self.remove), "run")
@@ -216,14 +219,14 @@ class PrunePlan:
 def plan_prune(
     entries: list[RunEntry], *, days: float | None = None, keep: int | None = None, now: float | None = None
 ) -> PrunePlan:
-    """The runs that are older than `days` and not among the newest `keep`; one of the two may be left out.
+    """Choose the runs that are older than `days` and not among the newest `keep`; one of the two may be omitted.
 
-    A run that is in use or that cannot be read stays, and so does every run that one which stays was forked from. The
+    A run that is in use or that cannot be read stays, and so does every run from which a remaining run was forked. The
     age of a run counts from its last event.
     """
     newest = sorted(entries, key=lambda entry: (entry.changed, entry.name))
     named = newest[: max(0, len(newest) - (keep or 0))]
-    limit = (time.time() if now is None else now) - (days or 0.0) * _DAY
+    limit = (time.time() if now is None else now) - (days or 0.0) * _DAY_SECONDS
     named = [entry for entry in named if days is None or entry.changed < limit]
     spared = [(entry, "it is in use") for entry in named if entry.in_use]
     spared += [(entry, "it cannot be read") for entry in named if not entry.readable and not entry.in_use]
@@ -240,7 +243,7 @@ def plan_prune(
 
 
 def prune(plan: PrunePlan) -> list[str]:
-    """Remove the runs; returns a sentence for each that could not be removed. Links are removed, not followed."""
+    """Remove the runs; return a sentence for each that could not be removed. Links are removed, not followed."""
     problems = []
     for entry in plan.remove:
         try:
@@ -260,7 +263,7 @@ def prune(plan: PrunePlan) -> list[str]:
 
 
 def runs_text(root: Path, most: int | None = None, elsewhere: Collection[Path] = ()) -> str:
-    """A line for each of the newest runs, the newest first, and what all of them take on disk."""
+    """Return a line for each of the newest runs, the newest first, and their total size on disk."""
     folders = _folders(root, elsewhere)
     if not folders:
         return f"There are no runs in {root}."
@@ -274,7 +277,7 @@ def runs_text(root: Path, most: int | None = None, elsewhere: Collection[Path] =
 
 
 def row_text(entry: RunEntry) -> str:
-    """A run in one line, and its doubts in another."""
+    """Return a run in one line, and its doubts in another."""
     began = "" if not entry.started else f"{datetime.datetime.fromtimestamp(entry.started):%d %b %H:%M}"
     steps, task = plural(entry.steps, "step"), plain(first_line(entry.task, 60))
     if answer := plain(first_line(entry.answer or "", 60)):
@@ -289,7 +292,7 @@ def row_text(entry: RunEntry) -> str:
 
 
 def runs_json(entries: list[RunEntry]) -> list[dict[str, Any]]:
-    """The same for a program. `state` is the stop reason, `running`, `not_finished`, `replay` or `unreadable`."""
+    """Return rows for a program. `state` is the stop reason, `running`, `not_finished`, `replay` or `unreadable`."""
     return [
         {
             "id": entry.name,

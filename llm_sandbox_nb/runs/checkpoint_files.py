@@ -1,4 +1,4 @@
-"""Where a run can be rewound to, and its files at a checkpoint: read, compared, and restored to the run's `files/`."""
+"""Possible destinations of a rewind, and the files at a checkpoint: read, compared, and restored to `files/`."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _ENDINGS = (
 
 
 def end_of_step(trajectory: Trajectory, step: int) -> str:
-    """The last event of a step, with what was said before the next one; step 0 is all before the first.
+    """Return the id of the last event of a step, with messages before the next step; step 0 is before the first.
 
     Raises:
-        ValueError: there is no such step in this attempt; says which there are.
+        ValueError: if this attempt does not have the step; the message lists the steps.
     """
     _check_step(trajectory, step, 0)
     found: str | None = None
     for event in trajectory.path:
-        # A trajectory that came from elsewhere has no requests.
+        # A trajectory of another program has no requests.
         if isinstance(event, ev.ModelRequested | ev.ModelReplied) and event.step > step:
             break
         if not isinstance(event, _ENDINGS):
@@ -55,10 +55,10 @@ def end_of_step(trajectory: Trajectory, step: int) -> str:
 
 
 def before_calls(trajectory: Trajectory, step: int) -> str:
-    """The event after which the calls of a step are proposed, and none is decided on or executed.
+    """Return the id of the event after which the calls of a step are proposed, but not yet decided on or executed.
 
     Raises:
-        ValueError: there is no such step, or it has no call.
+        ValueError: if there is no such step, or the step has no call.
     """
     _check_step(trajectory, step, 1)
     found: str | None = None
@@ -75,7 +75,7 @@ def before_calls(trajectory: Trajectory, step: int) -> str:
 
 
 def files_after(trajectory: Trajectory, step: int) -> str | None:
-    """The checkpoint with the files at the end of a step; None when they are not kept."""
+    """Return the checkpoint with the files at the end of a step; None if the files are not stored."""
     found: str | None = None
     changed = False
     for event in trajectory.path:
@@ -87,7 +87,7 @@ def files_after(trajectory: Trajectory, step: int) -> str | None:
             case ev.CallStarted():
                 changed = True
             case ev.Checkpointed(by_others=True) if (event.step or 0) == step:
-                continue  # made after the step, and not by it
+                continue  # by others, after the step
             case ev.Checkpointed() if (event.step or 0) <= step:
                 found, changed = event.checkpoint, False
             case ev.Rewound(what="files") if trajectory.step_at(event.id) <= step:
@@ -106,21 +106,21 @@ _PARTIAL = "files.partial"
 
 
 class CheckpointFiles:
-    """Reads the files of one run at its checkpoints: from its sandbox while that is open, else from its folder."""
+    """Reader of a run's files at its checkpoints: from an open sandbox, otherwise from the run folder."""
 
     def __init__(self, run: RunRecord) -> None:
         self._run = run
         self._folder = run.folder / HISTORY
 
     def has(self, checkpoint: str | None) -> bool:
-        """Whether a checkpoint is kept."""
+        """Return True if a checkpoint is stored."""
         if checkpoint is None or not is_history(self._folder):
             return False
         with reading_history(self._folder) as store:
-            return any(one.id == checkpoint for one in store.checkpoints())
+            return any(stored.id == checkpoint for stored in store.checkpoints())
 
     async def changes_to(self, checkpoint: str) -> Changes:
-        """What would change if a checkpoint were restored."""
+        """Return the changes that restoring a checkpoint would make."""
         box = self._run.context.living()
         if box is not None:
             if in_use_by_another(box, self._run.folder):
@@ -136,20 +136,20 @@ class CheckpointFiles:
             return compare(store, store.manifest(a), store.manifest(b))
 
     def manifest(self, checkpoint: str) -> Mapping[str, Entry]:
-        """All entries at a checkpoint. Raises HistoryError when it is not kept."""
+        """Return all entries at a checkpoint. Raises HistoryError if the checkpoint is not stored."""
         with reading_history(self._folder) as store:
             return dict(store.manifest(checkpoint))
 
     def own(self, checkpoint: str, since: str | None = None) -> dict[str, Entry]:
-        """All entries at a checkpoint as they would be if others had changed nothing. Raises HistoryError.
+        """Return all entries at a checkpoint as if others had changed nothing. Raises HistoryError.
 
         Args:
-            since: the newest recorded checkpoint, where only others have changed files after it.
+            since: the newest recorded checkpoint, if only others have changed files after it.
         """
         found = self._run.trajectory.changed_by_others(since or checkpoint)
-        pairs = [(one.before, one.after) for one in found] + ([(since, checkpoint)] if since else [])
+        pairs = [(change.before, change.after) for change in found] + ([(since, checkpoint)] if since else [])
         with reading_history(self._folder) as store:
-            kept = {one.id for one in store.checkpoints()}
+            kept = {stored.id for stored in store.checkpoints()}
             others = [
                 (store.manifest(before), store.manifest(after))
                 for before, after in pairs
@@ -158,24 +158,24 @@ class CheckpointFiles:
             return own_files(store.manifest(checkpoint), others)
 
     def of_image(self, path: str) -> Entry | None:
-        """What the image, or the engine, has at a path, where the history knows it."""
+        """Return the entry of the image, or of the engine, at a path, if the history knows the entry."""
         with reading_history(self._folder) as store:
             known = store.image_entry(path)
         return None if known is None else known[0]
 
     def read(self, entry: Entry, limit: int) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
-            HistoryError: it is not kept.
-            OutputLimitExceededError: it has more than `limit` bytes.
+            HistoryError: if the content is not stored.
+            OutputLimitExceededError: if the file has more than `limit` bytes.
         """
         with reading_history(self._folder) as store:
             return store.read(entry, limit)
 
     @contextmanager
     def opened(self, checkpoint: str) -> Iterator[tuple[HistoryStore, Mapping[str, Entry]]]:
-        """The history, and all entries at a checkpoint by the paths that they have in a container."""
+        """Open the history, with all entries at a checkpoint by their paths in a container."""
         sandbox = self._run.trajectory.sandbox
         own_root = sandbox is not None and has_own_root(sandbox.protection.get("isolation"))
         with reading_history(self._folder) as store:
@@ -183,13 +183,13 @@ class CheckpointFiles:
 
 
 def starting_files(run: RunRecord, step: int = 0) -> StartingFiles | None:
-    """The files that a run had at the end of a step; None when they are not kept.
+    """Return the files that a run had at the end of a step; None if they are not stored.
 
     Raises:
-        ValueError: it has no such step.
+        ValueError: if the run has no such step.
     """
-    if step and all(one.number != step for one in run.steps):
-        raise ValueError(f"The run {run.folder.name} has no step {step}: it has {len(run.steps)}.")
+    if step and all(known.number != step for known in run.steps):
+        raise ValueError(f"The run {run.folder.name} has no step {step}: it has {len(run.steps)} steps.")
     checkpoint = files_after(run.trajectory, step)
     if checkpoint is None or not CheckpointFiles(run).has(checkpoint):
         return None
@@ -200,10 +200,10 @@ def starting_files(run: RunRecord, step: int = 0) -> StartingFiles | None:
 
 
 def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = ()) -> tuple[str, ...]:
-    """Make `files/` equal to the output folder at a checkpoint. Returns a sentence for each file that is not kept.
+    """Make `files/` equal to the output folder at a checkpoint. Return a sentence for each file that is not stored.
 
-    Restores only files that were collected, by this run on any branch or as `known` (names as the journal has them):
-    others are not its results.
+    Only files that were collected are restored, by this run on any branch or as `known` (names as in the journal):
+    other files are not results of the run.
     """
     folder, output = run.folder / FILES, f"{_output_of(run)}/"
     names, there = {*known, *collected_names(run.trajectory)}, set(run.files)
@@ -230,40 +230,40 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
 
 
 def record_artifacts(run: RunRecord, recorder: Recorder, step: int) -> None:
-    """Record on the branch of HEAD what `files/` holds: files that were collected late are recorded elsewhere."""
-    said, here, room = run.trajectory.artifacts, dict(run.files), CollectLimits.all_bytes
+    """Record `files/` on the branch of HEAD: files that were collected late are recorded on another branch."""
+    recorded, here, room = run.trajectory.artifacts, dict(run.files), CollectLimits.all_bytes
     for name, file in here.items():
         if file.size > min(CollectLimits.file_bytes, room):
-            continue  # no run collects so much
+            continue  # beyond the limits of collecting
         room -= file.size
         event = saved_file(name, file.path, step or None)
-        before = said.get(event.path)
+        before = recorded.get(event.path)
         if before is None or before.sha256 != event.sha256:
             recorder.emit(event)
-    for path in said.keys() - {ev.clean_text(name) for name in here}:
+    for path in recorded.keys() - {ev.clean_text(name) for name in here}:
         recorder.emit(ev.ArtifactRemoved(step=step or None, path=path))
 
 
 def _output_of(run: RunRecord) -> str:
-    """The output folder in the sandbox."""
+    """Return the output folder in the sandbox."""
     start, sandbox = run.trajectory.start, run.trajectory.sandbox
-    usual = Directories()
+    default = Directories()
     prompts = start.settings.get("prompts") if start else None
     folder = prompts.get("output_dir") if isinstance(prompts, dict) else None
-    config = PromptConfig("", output_dir=str(folder or usual.output))
+    config = PromptConfig("", output_dir=str(folder or default.output))
     own_root = sandbox is not None and has_own_root(sandbox.protection.get("isolation"))
     root = sandbox.root if sandbox and not own_root else None
-    return config.under(root or usual.root).output_dir.rstrip("/")
+    return config.under(root or default.root).output_dir.rstrip("/")
 
 
 def _inside(folder: Path, name: str) -> bool:
-    """Whether a name stays in the folder: one in another program's record may not."""
+    """Return True if a name stays in the folder; a name in another program's record may not."""
     target = Path(os.path.normpath(folder / name))
     return target != folder and target.is_relative_to(folder)
 
 
 def _is_same(folder: Path, target: Path, entry: Entry) -> bool:
-    """Whether a file has the content of `entry`, by its digests."""
+    """Return True if a file has the content of `entry`, by its digests."""
     name = target.relative_to(folder)
     if entry.chunks is None or not is_file(folder.parent, folder.name / name):
         return False
@@ -276,9 +276,9 @@ def _is_same(folder: Path, target: Path, entry: Entry) -> bool:
 
 
 def _checked_size(entry: Entry, room: int) -> int:
-    """The size of a file, which may consist of holes. Raises HistoryError when it is over the limits of collecting."""
+    """Return the size of a file, which may consist of holes. Raises HistoryError above the limits of collecting."""
     if entry.size > min(CollectLimits.file_bytes, room):
-        raise HistoryError(f"It has {entry.size:,} bytes, which is more than is collected.")
+        raise HistoryError(f"The file has {entry.size:,} bytes, which is more than is collected.")
     return entry.size
 
 

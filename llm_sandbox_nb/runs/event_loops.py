@@ -1,7 +1,7 @@
-"""Runs coroutines of a run in the event loop that its sandbox belongs to, from any thread.
+"""Execution of a run's coroutines in the event loop of its sandbox, from any thread.
 
-One call serves a script, a notebook cell and a coroutine. In a script and in a cell it returns the result. In a
-coroutine it returns something to await. The result can be awaited as well, so that `await` is right everywhere.
+One call serves a script, a notebook cell and a coroutine. In a script and in a cell the call returns the result, in a
+coroutine an awaitable. The result can be awaited as well, so that `await` is right everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ class Awaitable:
     """A result that may also be awaited."""
 
     def __await__(self) -> Generator[Any, None, Self]:
-        """Itself, at once."""
         yield from ()
         return self
 
@@ -28,13 +27,13 @@ class EventLoops:
     """The event loops of this process that runs live in."""
 
     cells_wait = False
-    """Whether a call from a thread whose event loop runs also waits, as in a notebook's cell."""
+    """True if a call from a thread with a running event loop also waits, as in a notebook's cell."""
     _lock = threading.Lock()
     _own: asyncio.AbstractEventLoop | None = None
 
     @classmethod
     def own(cls) -> asyncio.AbstractEventLoop:
-        """The loop, on its own thread, for runs that belong to no other loop."""
+        """Return the loop, on its own thread, for runs that belong to no other loop."""
         with cls._lock:
             if cls._own is None or cls._own.is_closed():
                 loop = cls._own = asyncio.new_event_loop()
@@ -43,7 +42,7 @@ class EventLoops:
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs in this thread, or None."""
+    """Return the event loop that runs in this thread, or None."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -51,7 +50,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class PendingCall(Generic[T]):
-    """A call that begins when it is awaited. Until then, all that is done with it says so."""
+    """A call that begins with the `await`. Until then, any use of the result reports the missing `await`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], call: str
@@ -87,10 +86,10 @@ class PendingCall(Generic[T]):
 def run_in_loop(
     loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], call: str
 ) -> T:
-    """Execute `work` in `loop` (None: any loop). Returns its result, or, in a coroutine, something to await.
+    """Execute `work` in `loop` (None: any loop). Return the result, or, in a coroutine, an awaitable.
 
     Args:
-        call: what to write after `await`, for a person who has left it out.
+        call: the expression after `await`, for the message to a person who left `await` out.
     """
     here = running_loop()
     usable = loop if loop is not None and loop.is_running() else None

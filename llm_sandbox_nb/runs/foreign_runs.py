@@ -1,4 +1,4 @@
-"""The runs that other programs have recorded, as the list of runs shows them."""
+"""The runs that other programs have recorded, for the list of runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
 def foreign_runs(root: Path) -> list[RunEntry]:
-    """The runs of a file, or of the files below a folder whose names say that they hold some.
+    """Return the runs of a file, or of the files below a folder that have the name of a record.
 
-    A `trajectory.json` beside a journal is passed over. A file that cannot be read is listed with the reason.
+    A `trajectory.json` in the folder of a journal is skipped. A file that cannot be read is listed with the reason.
 
     Raises:
-        NoRecordError: `root` is a file and holds none.
+        NoRecordError: if `root` is a file without a record.
     """
     if root.is_file():
         return _entries(root) if is_foreign(root) else []

@@ -27,18 +27,21 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 R = TypeVar("R", bound=RunRecord)
 _MAKING = ".being-made"
-"""Marks a fork's folder until its journal is there, which comes last and makes it a run."""
-_STALE = 3600.0
+"""Marks a fork's folder until its journal exists, which is written last and completes the run."""
+_STALE_SECONDS = 3600.0  # longer than any copy of a run takes
 
 
 async def fork(
     run: R, destination: Destination, isolation: str | None = None, network: str | None = None
 ) -> R:
-    """The second run, with its sandbox open, ready to resume. `isolation`, `network`: where the run's sandbox is gone.
+    """Make a second run, with its sandbox open, ready to resume.
+
+    Args:
+        isolation, network: for a run whose sandbox is gone.
 
     Raises:
-        InputError: its folder cannot be made, or the isolation or the network must be named.
-        SandboxError: no second sandbox can be started.
+        InputError: if the folder cannot be made, or the isolation or the network must be named.
+        SandboxError: if no second sandbox can be started.
     """
     remove_unfinished(run.folder.parent)
     folder = new_run_folder(run.folder.parent, None)
@@ -91,16 +94,16 @@ def remove_unfinished(parent: Path) -> None:
     """Remove folders of forks whose process was killed."""
     for mark in parent.glob(f"*/{_MAKING}"):
         with contextlib.suppress(OSError):
-            if not (mark.parent / JOURNAL).exists() and time.time() - mark.stat().st_mtime > _STALE:
+            if not (mark.parent / JOURNAL).exists() and time.time() - mark.stat().st_mtime > _STALE_SECONDS:
                 shutil.rmtree(mark.parent, ignore_errors=True)
 
 
 def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
-    """The blobs and files, then the journal up to the fork, with the same ids."""
+    """Copy the blobs and files, then the journal up to the fork, with the same ids."""
     _copy_folder(run.folder / BLOBS, folder / BLOBS)
     if (run.folder / CHECK_FILES).is_dir():
         _copy_folder(run.folder / CHECK_FILES, folder / CHECK_FILES)
-    # While the run executes, files come and go; `_restore_files` corrects them afterwards.
+    # While the run executes, files appear and disappear; `_restore_files` corrects them afterwards.
     with contextlib.suppress(FileNotFoundError, shutil.Error):
         _copy_folder(run.folder / FILES, folder / FILES)
     prefix = run.trajectory.at(destination.to).path
@@ -122,7 +125,7 @@ def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Copy the regular files below a folder of a run; blobs, which never change, get a second name instead."""
+    """Copy the regular files below a folder of a run; blobs, which never change, are hard-linked instead."""
     room = CollectLimits.all_bytes
     for name in file_names(source):
         copy = target / name
@@ -140,7 +143,7 @@ def _copy_folder(source: Path, target: Path) -> None:
 async def _open(
     run: RunRecord, folder: Path, destination: Destination, named: Mapping[str, str | None]
 ) -> Sandbox:
-    """A sandbox with the files of the fork and the options of the first one."""
+    """Open a sandbox with the files of the fork and the options of the first run."""
     assert destination.target is not None
     history = folder / HISTORY
     box = run.context.living()

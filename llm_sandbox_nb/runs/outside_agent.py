@@ -1,8 +1,8 @@
 """An outside agent as the driver of a run: its calls are the steps of a session like any other.
 
-It takes the model's place: a reply of `OutsideModel` is the next call that came from outside. So the journal, the
-checkpoints, the card, and what a person decides, a pause, an approval, a rewind, are those of every run. Between two
-calls the sandbox is free for other runs and for the person; what they change is recorded as theirs.
+The agent takes the model's place: a reply of `OutsideModel` is the next call from outside. So the journal, the
+checkpoints, the card, and a person's decisions (a pause, an approval, a rewind) are those of every run. Between two
+calls the sandbox is free for other runs and for the person; their changes are recorded as theirs.
 """
 
 from __future__ import annotations
@@ -52,14 +52,13 @@ MODEL = "outside agent (MCP)"
 TASK = "Calls of an outside agent over MCP"
 PROMPT = PromptConfig("An outside agent works in this sandbox: each of its calls is a step.")
 _NO_LIMITS = RunLimits(steps=1_000_000, tokens=None)
-_KEPT_CALLS = 200
-"""Ended calls whose results can still be asked for."""
-_QUEUED = 32
-"""Calls that may wait for their turn."""
-_SO_FAR = 2000
-_LISTED = 100
-_FIRST = 2
-"""Messages with which the conversation begins."""
+_MAX_ENDED_CALLS = 200
+"""Number of ended calls whose results are stored."""
+_MAX_QUEUED_CALLS = 32
+_OUTPUT_CHARACTERS = 2000
+_MAX_CHANGES = 100
+_FIRST_MESSAGES = 2
+"""Number of messages with which the conversation begins."""
 _TOOL_NAMES = {"run_command": "execute_bash"}
 STOPPED = (
     "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
@@ -72,12 +71,12 @@ WITHDRAWN = "The call was withdrawn before it was executed; nothing was done."
 
 
 class OutsideError(LLMSandboxError):
-    """A call cannot be executed. The message is one sentence for the agent; nothing was done."""
+    """Raised if a call cannot be executed. The message is one sentence for the agent; nothing was done."""
 
 
 @dataclass(eq=False)
 class OutsideCall:
-    """One call from outside, which is a step when its turn comes."""
+    """A call from outside, which becomes a step of the run."""
 
     tool: str
     arguments: Json
@@ -87,22 +86,22 @@ class OutsideCall:
     step: int | None = None
 
     def finish(self, text: str, data: Mapping[str, Any], *, error: bool) -> None:
-        """Its result; only the first counts."""
+        """Set the result; only the first one counts."""
         if not self.done.done():
             self.done.set_result({"text": text, "data": dict(data), "error": error})
 
     def refuse(self, text: str) -> None:
-        """It is not executed."""
+        """Refuse to execute the call."""
         self.finish(text, {"error": text}, error=True)
 
 
 class OutsideModel:
-    """Stands in for a model: each of its replies is a call that came from outside."""
+    """Model whose replies are the calls from outside."""
 
     scripted = False
 
     def __init__(self, next_call: Callable[[str], Awaitable[OutsideCall]], name: str = MODEL) -> None:
-        """`next_call` gets what a person has said since the last call."""
+        """`next_call` gets the person's messages since the last call."""
         self.name = name
         self._next_call = next_call
 
@@ -113,9 +112,9 @@ class OutsideModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """See `Model.reply`: waits as long as no call comes."""
-        said = messages[-1] if len(messages) > _FIRST and messages[-1]["role"] == "user" else {}
-        text = str(said.get("content", ""))
+        """Wait for the next call, the reply; see `Model.reply`."""
+        last = messages[-1] if len(messages) > _FIRST_MESSAGES and messages[-1]["role"] == "user" else {}
+        text = str(last.get("content", ""))
         call = await self._next_call(text.removesuffix(steps_remaining(text)).strip())
         name = _TOOL_NAMES.get(call.tool, call.tool)
         arguments = json.dumps(call.arguments, ensure_ascii=False)
@@ -139,17 +138,17 @@ class _OutsideSession(Session):
         return workspace
 
     async def rewind(self, move: Move[T]) -> T:
-        """See `RunControl.rewind`. Raises InputError when another run uses the sandbox."""
+        """Rewind; see `RunControl.rewind`. Raises InputError if another run uses the sandbox."""
         if not await self.agent.take_sandbox():
             raise InputError(IN_USE)
         return await super().rewind(move)
 
 
 class OutsideAgent:
-    """One run that is driven from outside. Lives in the event loop of the run."""
+    """A run that is driven from outside. Lives in the event loop of the run."""
 
     def __init__(self, run: Run, name: str, *, shared: bool) -> None:
-        """`shared` says whether others use the sandbox too; a fork is this run's own."""
+        """`shared`: others use the sandbox too; the sandbox of a fork belongs to its run alone."""
         self.run = run
         self.name = name
         """The sandbox's name for the agent."""
@@ -162,22 +161,21 @@ class OutsideAgent:
         self._queue: deque[OutsideCall] = deque()
         self._news = asyncio.Event()
         self._finished: ev.CallFinished | None = None
-        self._said = ""
-        """What a person has said and the agent has not read."""
+        self._person_text = ""
+        """Messages of the person that the agent has not read."""
         self._changed = asyncio.Event()
-        """Set at each event of the run, for who waits for one."""
+        """Set at each event of the run, for tasks that wait for an event."""
         self.task: asyncio.Task[object] | None = None
 
     @property
     def box(self) -> Sandbox:
-        """Its sandbox. Raises OutsideError when it has none."""
+        """The sandbox. Raises OutsideError if the run has ended or has no open sandbox."""
         box = self.run.context.living()
         if box is None or self.ended:
             raise OutsideError(STOPPED)
         return box
 
     def listen(self, event: ev.Event) -> None:
-        """An event of the run."""
         self._changed.set()
         match event:
             case ev.CallFinished() if self.current is not None and event.call_id == self.current.id:
@@ -189,7 +187,7 @@ class OutsideAgent:
                 self.end()
 
     def end(self) -> None:
-        """The run is over: nothing that waits is executed."""
+        """Mark the run as ended: waiting calls are refused."""
         self.ended = True
         for call in (*filter(None, [self.current]), *self._queue):
             call.refuse(STOPPED)
@@ -199,23 +197,24 @@ class OutsideAgent:
     # --- calls ---
 
     def submit(self, tool: str, arguments: Json, client: str) -> OutsideCall:
-        """Take a call, which is executed when its turn comes. Raises OutsideError."""
+        """Queue a call. Raises OutsideError if the run has ended or too many calls wait."""
         if self.ended:
             raise OutsideError(STOPPED)
-        if len(self._queue) >= _QUEUED:
+        if len(self._queue) >= _MAX_QUEUED_CALLS:
             raise OutsideError(
                 "Too many calls wait for their turn: wait for the results of earlier ones first."
             )
         call = OutsideCall(tool, arguments, client)
         self.calls[call.id] = call
-        for old in [one for one in self.calls.values() if one.done.done()][: len(self.calls) - _KEPT_CALLS]:
+        ended = [known for known in self.calls.values() if known.done.done()]
+        for old in ended[: len(self.calls) - _MAX_ENDED_CALLS]:
             del self.calls[old.id]
         self._queue.append(call)
         self._news.set()
         return call
 
     async def result(self, call: OutsideCall, wait: float) -> Json:
-        """The result of a call, or, after `wait` seconds, how it stands."""
+        """Return the result of a call, or, after `wait` seconds, its state."""
         await asyncio.wait({call.done}, timeout=wait)
         if call.done.done():
             return call.done.result()
@@ -234,7 +233,7 @@ class OutsideAgent:
         return {"text": text, "data": data, "error": False}
 
     async def withdraw(self, call: OutsideCall) -> None:
-        """End a call: remove it where it waits, interrupt it where it runs."""
+        """End a call: remove a waiting call, interrupt a running one."""
         if call.done.done():
             return
         if call in self._queue:
@@ -253,20 +252,20 @@ class OutsideAgent:
 
     def _output_of(self, call: OutsideCall) -> str:
         recorded = self._recorded(call)
-        return recorded.live_output[-_SO_FAR:] if recorded else ""
+        return recorded.live_output[-_OUTPUT_CHARACTERS:] if recorded else ""
 
     def _recorded(self, call: OutsideCall) -> Call | None:
         steps = self.run.trajectory.steps[-3:]
-        return next((one for step in steps for one in step.calls if one.id == call.id), None)
+        return next((known for step in steps for known in step.calls if known.id == call.id), None)
 
     # --- for the model ---
 
-    async def next_call(self, said: str) -> OutsideCall:
-        """Answer the call that was executed, leave the sandbox to others, and wait for the next one.
+    async def next_call(self, person_text: str) -> OutsideCall:
+        """Answer the executed call, leave the sandbox to others, and wait for the next call.
 
-        `said` is what a person has said meanwhile: the agent reads it with the answer.
+        `person_text`: messages of the person since then; the agent reads them with the answer.
         """
-        self._said = "\n\n".join(filter(None, (self._said, said)))
+        self._person_text = "\n\n".join(filter(None, (self._person_text, person_text)))
         self._answer_current()
         await self.ready.wait()
         await self._leave_sandbox()
@@ -291,7 +290,7 @@ class OutsideAgent:
             call.refuse("The call was not executed.")
             return
         call.step = event.step
-        decisions = {one.action: one for one in recorded.decisions}
+        decisions = {decision.action for decision in recorded.decisions}
         result = recorded.result
         shown = result.observation.removesuffix(result.after).removeprefix(result.before)
         facts: Json = {"status": "finished", "checkpoint": str(call.step)}
@@ -300,10 +299,10 @@ class OutsideAgent:
             call.finish(text, {"error": text, "status": "refused"}, error=True)
             return
         notes = []
-        if self._said:
-            facts["person_says"] = self._said
-            notes.append(f"[The person at the notebook says: {self._said}]")
-            self._said = ""
+        if self._person_text:
+            facts["person_says"] = self._person_text
+            notes.append(f"[The person at the notebook says: {self._person_text}]")
+            self._person_text = ""
         tool = self.run.context.spec.toolbox.get(recorded.tool) if self.run.context.spec else None
         outcome = tool.newest(self.box) if isinstance(tool, KeepingTool) else None
         executed = outcome is not None and event.error in (None, "interrupted", "editor")
@@ -318,12 +317,12 @@ class OutsideAgent:
             return
         if outcome is not None and executed:
             facts = {**outcome.data, **facts}
-        changes = [{"path": one.path, "kind": one.kind} for one in result.changes]
+        changes = [{"path": change.path, "kind": change.kind} for change in result.changes]
         if recorded.tool == "execute_bash" or changes:
-            facts["changes"] = changes[:_LISTED]
-            facts["changes_incomplete"] = result.changes_incomplete or len(changes) > _LISTED
-            names = ", ".join(f"{one['kind']} {one['path']}" for one in changes[:_LISTED])
-            more = f" and {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
+            facts["changes"] = changes[:_MAX_CHANGES]
+            facts["changes_incomplete"] = result.changes_incomplete or len(changes) > _MAX_CHANGES
+            names = ", ".join(f"{change['kind']} {change['path']}" for change in changes[:_MAX_CHANGES])
+            more = f" and {len(changes) - _MAX_CHANGES} more" if len(changes) > _MAX_CHANGES else ""
             changed = f"[changed files: {names}{more}]" if changes else "[no file changed]"
             shown = f"{shown}\n{changed}"
         text = "\n".join([*notes, f"{shown}\n[checkpoint {call.step}]"])
@@ -332,7 +331,7 @@ class OutsideAgent:
     # --- the sandbox, which others use too ---
 
     async def _leave_sandbox(self) -> None:
-        """Let others use the sandbox, as soon as all of the last step is kept."""
+        """Let others use the sandbox, once the last step is stored completely."""
         session, box = self.run.context.session, self.run.context.living()
         if not self.shared or session is None or box is None:
             return
@@ -340,7 +339,7 @@ class OutsideAgent:
         release_sandbox(box, self.run.folder)
 
     async def take_sandbox(self) -> bool:
-        """Reserve the sandbox, and record what others have changed; False when another run uses it."""
+        """Reserve the sandbox, and record changes by others. Return False if another run uses the sandbox."""
         box = self.box
         if in_use_by_another(box, self.run.folder):
             return False
@@ -350,7 +349,7 @@ class OutsideAgent:
         return True
 
     async def record_others(self) -> None:
-        """Record what was changed without a step, so that a rewind asks before it undoes that."""
+        """Record changes that no step made, so that a rewind asks before undoing them."""
         session, box, folder = self.run.context.session, self.box, self.run.folder
         if session is None or self.current is not None:
             return
@@ -367,7 +366,7 @@ class OutsideAgent:
         session.recorder.emit(ev.Checkpointed(step=last, checkpoint=now, by_others=True, other_runs=others))
 
     async def settled(self) -> None:
-        """Wait until the files of the last step are kept."""
+        """Wait until the files of the last step are stored."""
         if self.current is None and self.run.context.session is not None:
             await self.run.context.session.complete_checkpoint()
 
@@ -378,12 +377,12 @@ class OutsideAgent:
             release_sandbox(box, self.run.folder)
 
     async def resume_after_rewind(self) -> None:
-        """Go on at once: a rewind by a person pauses the run, and this one is the agent's own."""
+        """Continue at once: a rewind by a person pauses the run, but this rewind is the agent's own."""
         self.run.control.resume(source="mcp")
         await asyncio.sleep(0)
 
     async def next_event(self, wait: float) -> None:
-        """Wait for an event of the run."""
+        """Wait for an event of the run, at most `wait` seconds."""
         self._changed.clear()
         try:
             await asyncio.wait_for(self._changed.wait(), wait)
@@ -406,8 +405,8 @@ async def start_agent(
     """Begin a run that is driven from outside, in an open sandbox. `agent.task` ends with the run.
 
     Raises:
-        InputError: the folder of the run cannot be made.
-        SandboxError: another run uses the sandbox.
+        InputError: if the folder of the run cannot be made.
+        SandboxError: if another run uses the sandbox.
     """
     if in_use_by_another(sandbox, Path()):
         raise SandboxError(IN_USE)
@@ -438,7 +437,7 @@ async def start_agent(
 async def run_to_end(
     agent: OutsideAgent, running: Awaitable[object], at_end: Callable[[], Awaitable[object]] | None = None
 ) -> None:
-    """Await the end of a run, then `at_end`. What failed is in its record."""
+    """Await the end of a run, then `at_end`. A failure of the run is in its record."""
     try:
         await running
     except Exception as error:  # noqa: BLE001 - recorded, and shown on the card

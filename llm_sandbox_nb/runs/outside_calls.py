@@ -1,7 +1,7 @@
-"""The calls of an outside agent: which tool does what with its sandbox, its forks and its run.
+"""The calls of an outside agent: the effect of each tool on its sandbox, its forks and its run.
 
-A call that works in the sandbox is a step of the run, see `outside_agent.py`. Looking back, rewinding and forking are
-not steps: they are what a person does with a run.
+A call that works in the sandbox is a step of the run, see `outside_agent.py`. Inspecting, rewinding and forking are
+not steps: they are operations on a run, like a person's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 Json = dict[str, Any]
 Listeners = Callable[[Run], tuple[Sequence[Listener], Callable[[], Awaitable[object]]]]
-"""Called with a fork: who follows its events, and what to await at its end."""
+"""Called with a fork; returns the listeners of its events, and a function to await at its end."""
 _STEPS = {
     "run_command": ("command", "timeout"),
     "read_file": ("path", "offset", "limit"),
@@ -47,16 +47,16 @@ _STEPS = {
     "create_checkpoint": ("label",),
 }
 """The tools whose calls are steps, with their arguments in the record."""
-_CHARACTERS = 20_000
-_NAMED = 12
-_FORKS = 4
-_WAIT = 45.0
-_AT_ONCE = 5.0
-"""Seconds that a stopped call has for its result."""
+_DIFF_CHARACTERS = 20_000
+_MAX_NAMES = 12
+_MAX_FORKS = 4
+_WAIT_SECONDS = 45.0  # clients of MCP give up after a minute
+_STOP_SECONDS = 5.0
+"""Seconds to wait for the result of a stopped call."""
 
 
 class OutsideCalls:
-    """Answers the calls of an outside agent to one sandbox. Lives in the event loop of the run."""
+    """Dispatcher of an outside agent's calls to one sandbox. Lives in the event loop of the run."""
 
     def __init__(self, agent: OutsideAgent, follow_fork: Listeners | None = None) -> None:
         self.agents = {agent.name: agent}
@@ -66,9 +66,9 @@ class OutsideCalls:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, tool: str, arguments: Json, client: str, agreed: str = "") -> Json:
-        """The result of one call: `text`, `data`, `error`; or `ask` and `about`, a question for a person.
+        """Return the result of one call: `text`, `data`, `error`; or `ask` and `about`, a question for a person.
 
-        When this is cancelled, a command that it has begun is ended.
+        If this coroutine is cancelled, a command that it has begun is ended.
         """
         try:
             agent = self._agent(arguments.get("sandbox"))
@@ -87,7 +87,7 @@ class OutsideCalls:
 
     @property
     def ended(self) -> bool:
-        """Whether the run of the main sandbox is over."""
+        """True once the run of the main sandbox is over."""
         return self._main.ended
 
     async def close(self) -> None:
@@ -106,7 +106,7 @@ class OutsideCalls:
             return self._main
         found = self.agents.get(str(name))
         if found is None:
-            raise OutsideError(f"There is no such sandbox for you: there is {', '.join(self.agents)}.")
+            raise OutsideError(f"This agent has no sandbox {name!r:.80}: it has {', '.join(self.agents)}.")
         return found
 
     # --- steps ---
@@ -115,7 +115,7 @@ class OutsideCalls:
         known = {name: arguments[name] for name in _STEPS[tool] if name in arguments}
         call = agent.submit(tool, known, client)
         try:
-            return await agent.result(call, arguments.get("wait", _WAIT))
+            return await agent.result(call, arguments.get("wait", _WAIT_SECONDS))
         except asyncio.CancelledError:
             task = asyncio.ensure_future(agent.withdraw(call))
             self._tasks.add(task)
@@ -124,12 +124,12 @@ class OutsideCalls:
 
     async def _wait_command(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
         agent, call = self._known_call(arguments["command_id"])
-        return await agent.result(call, arguments.get("wait", _WAIT))
+        return await agent.result(call, arguments.get("wait", _WAIT_SECONDS))
 
     async def _stop_command(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
         agent, call = self._known_call(arguments["command_id"])
         await agent.withdraw(call)
-        return await agent.result(call, _AT_ONCE)
+        return await agent.result(call, _STOP_SECONDS)
 
     def _known_call(self, id: str) -> tuple[OutsideAgent, OutsideCall]:
         for agent in self.agents.values():
@@ -139,17 +139,17 @@ class OutsideCalls:
             "There is no such command_id here: results of ended commands are kept for a while only."
         )
 
-    # --- looking ---
+    # --- inspection ---
 
     async def _list_sandboxes(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
         found: list[Json] = []
-        for one in self.agents.values():
-            box = one.run.context.living()
+        for known in self.agents.values():
+            box = known.run.context.living()
             found.append(
                 {
-                    "sandbox": one.name,
-                    "state": "ended" if one.ended or box is None else "ready",
-                    "steps": one.run.trajectory.steps_done,
+                    "sandbox": known.name,
+                    "state": "ended" if known.ended or box is None else "ready",
+                    "steps": known.run.trajectory.steps_done,
                     "working_directory": box.directories.root if box else None,
                     "isolation": box.protection.isolation if box else None,
                     "network": box.protection.network if box else None,
@@ -179,7 +179,7 @@ class OutsideCalls:
                     "tool": call.tool,
                     "what": _shown(call.arguments),
                     "exit_code": call.result.exit_code,
-                    "changed": [change.path for change in call.result.changes][:_NAMED],
+                    "changed": [change.path for change in call.result.changes][:_MAX_NAMES],
                     "time": step.checkpoint.time if step.checkpoint else None,
                 }
             )
@@ -211,7 +211,7 @@ class OutsideCalls:
             if not inside or one.path == inside or one.path.startswith(f"{inside}/")
         )
         diffs, left_out = await file_diffs(Changes(files, found.incomplete))
-        rows, room, listed = list[str](), _CHARACTERS, list[Json]()
+        rows, room, listed = list[str](), _DIFF_CHARACTERS, list[Json]()
         for one in diffs:
             head = f"{one.kind} {one.path}{f' ({one.note})' if one.note else ''}"
             body = one.diff or ""
@@ -280,8 +280,8 @@ class OutsideCalls:
             others = await undone_changes(run, box, destination.target)
             about = hashlib.sha256(json.dumps([destination.to, others.paths]).encode()).hexdigest()
             if others.paths and agreed != about:
-                names = ", ".join(others.paths[:_NAMED])
-                more = f" and {len(others.paths) - _NAMED} more" if len(others.paths) > _NAMED else ""
+                names = ", ".join(others.paths[:_MAX_NAMES])
+                more = f" and {len(others.paths) - _MAX_NAMES} more" if len(others.paths) > _MAX_NAMES else ""
                 question = f"This rewind would also undo what was changed since {others.by}: {names}{more}."
                 return {"ask": str(clean_text(question)), "about": about}
             went = await rewind(run, replace(destination, others=True))
@@ -295,7 +295,7 @@ class OutsideCalls:
             "earlier attempt. To undo this, call rewind with to=undo."
         )
         if went.others:
-            text += f" This undid what was changed {others.by}: {', '.join(went.others[:_NAMED])}."
+            text += f" This undid what was changed {others.by}: {', '.join(went.others[:_MAX_NAMES])}."
         text = "\n".join([text, *went.problems])
         data = {
             "step": went.step,
@@ -308,9 +308,9 @@ class OutsideCalls:
 
     async def _fork(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
         open_forks = [one for one in self.agents.values() if one is not self._main and not one.ended]
-        if len(open_forks) >= _FORKS:
+        if len(open_forks) >= _MAX_FORKS:
             raise OutsideError(
-                f"There are {_FORKS} forks already: use one of them, or ask the person to end one."
+                f"There are {_MAX_FORKS} forks already: use one of them, or ask the person to end one."
             )
         run = agent.run
         name = _fork_name(arguments.get("label"), self.agents)
@@ -350,7 +350,7 @@ class OutsideCalls:
         return _result(text, data)
 
     def _destination(self, run: Run, to: str) -> Destination:
-        """Where a step, a label, `now` or `undo` leads. Raises InputError, OutsideError."""
+        """Find the destination of a step, a label, `now` or `undo`. Raises InputError, OutsideError."""
         to = to.strip()
         if to == "undo":
             return last_rewind(run.trajectory)
@@ -382,7 +382,7 @@ class OutsideCalls:
 
 
 async def _nothing() -> None:
-    """Nobody follows."""
+    return
 
 
 def _result(text: str, data: Json) -> Json:
@@ -390,7 +390,7 @@ def _result(text: str, data: Json) -> Json:
 
 
 def _shown(arguments: Any) -> str:
-    """The arguments of a call on one line."""
+    """Return the main argument of a call on one line."""
     if not isinstance(arguments, dict):
         return ""
     first = next((str(arguments[name]) for name in ("command", "path", "label") if name in arguments), "")
@@ -399,7 +399,7 @@ def _shown(arguments: Any) -> str:
 
 
 def _fork_name(label: object, taken: Sequence[str] | dict[str, Any]) -> str:
-    """A name for a fork that no other sandbox has."""
+    """Make a name for a fork that no other sandbox has."""
     text = "".join(
         one if one.isascii() and (one.isalnum() or one in "-_") else "-" for one in str(label or "")
     )

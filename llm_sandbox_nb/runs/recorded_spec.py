@@ -1,4 +1,4 @@
-"""What an existing run was to do, and its sandbox: as this process knows them, else as they were recorded."""
+"""The specification and sandbox options of an existing run: as this process knows them, otherwise as recorded."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _ADDRESSES = re.compile(r"url|uri|base|host|endpoint|proxy|server", re.IGNORECAS
 _T = TypeVar("_T", RunLimits, ModelSettings)
 _W = TypeVar("_W", bound=str)
 RECORDED_BY_NAME = ("command_timeout", "context", "same_failures", "tool_calls")
-"""What a resume may change of the specification besides its settings and limits."""
+"""Values of the specification that a resume may change, apart from settings and limits."""
 
 
 def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., Any]] | None = None) -> RunSpec:
-    """The specification in force on the branch of HEAD, for `model`. It names no inputs: the run's files hold them.
+    """Return the specification in force on the branch of HEAD, for `model`, without inputs: the run's files hold them.
 
     Args:
         tools: the run's own tools; None: as this process knows them.
 
     Raises:
-        InputError: they are not those that the run had.
+        InputError: if the tools are not those that the run had.
     """
     spec = run.context.spec or _from_journal(run, model)
     limits, settings, changed = spec.limits, spec.settings, dict[str, Any]()
@@ -74,17 +74,19 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
 
 
 def recorded_toolbox(run: RunRecord) -> Toolbox:
-    """The tools of the run; those of its own that this process does not know can be read and not executed."""
+    """Return the tools of the run; own tools that this process does not know can be read but not executed."""
     if run.context.spec is not None:
         return run.context.spec.toolbox
     recorded = run.trajectory.start.tools if run.trajectory.start else []
     described = [schema.get("function") for schema in recorded]
-    own = [RecordedTool(one) for one in described if isinstance(one, dict) and one.get("name") not in TOOLS]
+    own = [
+        RecordedTool(tool) for tool in described if isinstance(tool, dict) and tool.get("name") not in TOOLS
+    ]
     return _with_its_shell(run, Toolbox([*TOOLS.values(), *own]))
 
 
 def recorded_shell(run: RunRecord) -> Mapping[str, str]:
-    """The setting of a run whose commands get a shell each; empty where one shell lasts."""
+    """Return the setting of a run whose commands get a new shell each; empty if one shell lasts."""
     settings = run.trajectory.start.settings if run.trajectory.start else {}
     return NEW_SHELLS if NEW_SHELLS.items() <= settings.items() else {}
 
@@ -94,7 +96,7 @@ def _with_its_shell(run: RunRecord, toolbox: Toolbox) -> Toolbox:
 
 
 def _same_tools(run: RunRecord, given: Iterable[Callable[..., Any]] | None) -> Toolbox:
-    """The tools to continue with. Raises InputError when they are not those that the run had."""
+    """Return the tools to continue with. Raises InputError if they are not those that the run had."""
     had = recorded_toolbox(run)
     toolbox = had if given is None else _with_its_shell(run, with_own_tools(given))
     executable = {name for name, tool in toolbox.items() if not isinstance(tool, RecordedTool)}
@@ -108,7 +110,7 @@ def _same_tools(run: RunRecord, given: Iterable[Callable[..., Any]] | None) -> T
 
 
 def named_check(run: RunRecord, changed: Mapping[str, Any]) -> object:
-    """The check that the branch of HEAD records; `changed` are its settings that changed since the start."""
+    """Return the check recorded on the branch of HEAD; `changed` are the settings that changed since the start."""
     start = run.trajectory.start
     return changed.get("check", start.settings.get("check") if start else None)
 
@@ -144,31 +146,31 @@ def _count(recorded: object, usual: int) -> int:
 
 def _seconds(recorded: object, usual: float) -> float:
     valid = isinstance(recorded, int | float) and not isinstance(recorded, bool) and recorded > 0
-    return float(recorded) if valid else usual  # type: ignore[arg-type] # `valid` says so
+    return float(recorded) if valid else usual  # type: ignore[arg-type] # mypy does not follow `valid`
 
 
 def _one_of(words: Sequence[_W], recorded: object, usual: _W) -> _W:
-    return next((one for one in words if one == recorded), usual)
+    return next((word for word in words if word == recorded), usual)
 
 
 def _changed(value: _T, changed: Mapping[str, Any] | None) -> _T:
-    """Raises InputError for values that no run can have: whoever made the record may be anybody."""
+    """Apply recorded changes. Raises InputError for impossible values: anyone may have made the record."""
     return with_given(value, _known(type(value), changed))
 
 
 def _known(kind: Any, values: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Without what another version recorded."""
+    """Drop fields that only another version knows."""
     names = {field.name for field in dataclasses.fields(kind)}
     given = values if isinstance(values, Mapping) else {}
     return {name: value for name, value in given.items() if name in names}
 
 
 def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `open_sandbox` for a sandbox like the run's, but for those in `changed` that are not None.
+    """Return options of `open_sandbox` for a sandbox like the run's, except those in `changed` that are not None.
 
     Raises:
-        InputError: only the record asks for a sandbox that isolates nothing, or for a network that is more open than
-            the default; whoever made it may be anybody.
+        InputError: if only the record asks for a sandbox without isolation, or for a network that is more open than
+            the default: anyone may have made the record.
     """
     named = {name: value for name, value in changed.items() if value is not None}
     if run.context.options:
@@ -196,14 +198,14 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: object) -> None:
-    """Check that the record alone sends no request to an address that it names.
+    """Check that the record alone does not direct requests to an address.
 
     Args:
-        model: the name of the model, where it is that of the record.
-        extra_body: what is added to each request, where it is that of the record.
+        model: the name of the model, if it is that of the record.
+        extra_body: the addition to each request, if it is that of the record.
 
     Raises:
-        InputError: it does; whoever made it may be anybody.
+        InputError: if the record does: anyone may have made it.
     """
     if run.context.spec is not None:
         return
@@ -220,27 +222,27 @@ def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: obje
 
 
 def _address(value: object) -> str:
-    """The name of a field that may be an address, anywhere in a value; empty when there is none."""
+    """Return the name of a field that may be an address, anywhere in a value; empty without one."""
     todo: list[tuple[str, object]] = [("", value)]
     while todo:
-        name, one = todo.pop()
-        if isinstance(one, Mapping):
-            todo += [(str(key), inner) for key, inner in one.items()]
-        elif isinstance(one, list | tuple):
-            todo += [(name, inner) for inner in one]
-        elif isinstance(one, str) and ("://" in one or _ADDRESSES.search(name)):
+        name, part = todo.pop()
+        if isinstance(part, Mapping):
+            todo += [(str(key), inner) for key, inner in part.items()]
+        elif isinstance(part, list | tuple):
+            todo += [(name, inner) for inner in part]
+        elif isinstance(part, str) and ("://" in part or _ADDRESSES.search(name)):
             return name
     return ""
 
 
 def _without_lists(options: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """The options without the hosts and secrets of the network `allow`, where another one is named."""
+    """Drop the hosts and secrets of the network `allow` if another network is named."""
     other = named.get("network", "allow") != "allow"
     return {name: value for name, value in options.items() if not (other and name in ("allow", "secrets"))}
 
 
 def _recorded_options(run: RunRecord) -> dict[str, Any]:
-    """What the record says. It opens no network, and names no secret: a list of allowed hosts has to be given again."""
+    """Return the recorded options. Allowed hosts and secrets must be given again."""
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     names = ("isolation", "profile")
     options = {name: protection[name] for name in names if isinstance(protection.get(name), str)}

@@ -1,4 +1,4 @@
-"""Replaying a run: its recorded calls are executed again, and what differs is reported."""
+"""Replaying a run: its recorded calls are executed again, and differences are reported."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from llm_sandbox_nb.agent.run_spec import SandboxOpening
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
+from llm_sandbox_nb.runs.aligned_steps import shown
 from llm_sandbox_nb.runs.checkpoint_files import files_after, starting_files
-from llm_sandbox_nb.runs.compare import EndFiles, left_out, printable, shown
+from llm_sandbox_nb.runs.end_files import EndFiles, left_out, printable
 from llm_sandbox_nb.runs.event_loops import Awaitable
 from llm_sandbox_nb.runs.recorded_spec import recorded_shell, recorded_spec, sandbox_options
 from llm_sandbox_nb.sandbox.errors import HistoryError
@@ -35,19 +36,19 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 R = TypeVar("R", bound=RunRecord)
 _SPILL = r"/\S*/(?:tmp/llm-sandbox|spill)/[0-9a-f]+\.std(?:out|err)"
-_LONGEST = 300
+_SHOWN_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs at one step."""
+    """The differences of one step."""
 
     step: int
     recorded: str = ""
-    """The recorded observations, without what was ignored; empty when they are the same."""
+    """The recorded observations, without ignored parts; empty if they are the same."""
     now: str = ""
     files: tuple[str, ...] = ()
-    """Paths that differ after this step and did not after the one before."""
+    """Paths that differ after this step but not after the step before."""
 
     def __str__(self) -> str:
         lines = [f"Step {self.step}:"]
@@ -61,19 +62,19 @@ class Difference:
 
 @dataclass
 class ReplayReport(Awaitable, Generic[R]):
-    """What a replay found."""
+    """The result of a replay."""
 
     run: R
     """The new run, with a folder of its own."""
     steps: int
-    """Steps that were replayed."""
+    """Number of replayed steps."""
     differences: list[Difference] = field(default_factory=list)
     note: str = ""
-    """Why files were not compared, if they were not."""
+    """Reason why files were not compared, if they were not."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return not self.differences
 
     @property
@@ -89,7 +90,7 @@ class ReplayReport(Awaitable, Generic[R]):
             lines = [
                 f"Replayed {plural(self.steps, 'step')}: {number} differ, the first is step {self.differences[0].step}."
             ]
-            lines += [str(one) for one in self.differences[:20]]
+            lines += [str(difference) for difference in self.differences[:20]]
         return "\n".join([*lines, self.note] if self.note else lines)
 
     def __repr__(self) -> str:
@@ -106,14 +107,14 @@ async def replay(
     tools: Iterable[Callable[..., Any]] | None = None,
     **options: Any,
 ) -> ReplayReport[R]:
-    """See `Run.replay`."""
+    """Execute the recorded calls in a fresh sandbox and compare; see `Run.replay`."""
     try:
-        patterns = [re.compile(one) for one in (*ignore, _SPILL)]
+        patterns = [re.compile(pattern) for pattern in (*ignore, _SPILL)]
     except re.error as error:
         raise InputError(f"{error.pattern!r} is not a regular expression: {error}.") from error
     new = await play(run, "replay_of", inputs, output_dir, options, tools)
     found = await asyncio.to_thread(report, run, new, patterns, tuple(ignore_files))
-    write_outcome(new.folder, [one.step for one in found.differences])
+    write_outcome(new.folder, [difference.step for difference in found.differences])
     return found
 
 
@@ -125,13 +126,13 @@ async def rebuild(
     tools: Iterable[Callable[..., Any]] | None = None,
     **options: Any,
 ) -> ReplayReport[R]:
-    """See `Run.rebuild`: the new run, and what differs from the record."""
+    """Execute the recorded calls in a new run; see `Run.rebuild`. Return the new run and its differences."""
     new = await play(run, "rebuilt_from", inputs, output_dir, options, tools)
     return await asyncio.to_thread(report, run, new, list[re.Pattern[str]](), ())
 
 
 class RecordedModel:
-    """Gives the replies of a record, in their order, with its calls as they were executed."""
+    """Model that returns the replies of a record, in order, with its calls as they were executed."""
 
     def __init__(self, run: RunRecord) -> None:
         self.name = run.model
@@ -147,7 +148,7 @@ class RecordedModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """The reply after so many of the assistant's. Raises StopRun at the end of the record."""
+        """Return the recorded reply with the number of the next assistant message. Raises StopRun at the end."""
         number = sum(message.get("role") == "assistant" for message in messages)
         if number >= len(self._steps):
             raise StopRun("steps")
@@ -173,11 +174,11 @@ async def play(
     options: Mapping[str, Any],
     tools: Iterable[Callable[..., Any]] | None = None,
 ) -> R:
-    """Execute the calls of a record in a fresh sandbox; returns the new run.
+    """Execute the calls of a record in a fresh sandbox and return the new run.
 
     Raises:
-        InputError: there is nothing to execute, or it cannot start like this.
-        RunError: the sandbox or this program failed.
+        InputError: if there is nothing to execute, or the run cannot start like this.
+        RunError: if the sandbox or this program failed.
     """
     replied = [step for step in run.steps if step.replied]
     if not replied:
@@ -195,8 +196,8 @@ async def play(
         provenance={label: run.id or run.folder.name, **recorded_shell(run)},
     )
     opening = SandboxOpening.new(sandbox_options(run, options))
-    beside = run.folder.parent if run.has_journal else Path("sandbox-runs")
-    parent = beside if output_dir is None else Path(output_dir)
+    default_parent = run.folder.parent if run.has_journal else Path("sandbox-runs")
+    parent = default_parent if output_dir is None else Path(output_dir)
     recorder = Recorder(new_run_folder(parent, None))
     new = type(run)(recorder.folder, recorder.trajectory)
     await Session(spec, recorder, new, opening, new.fresh_control()).run()
@@ -205,7 +206,7 @@ async def play(
 
 
 def report(run: R, new: R, patterns: list[re.Pattern[str]], ignore_files: tuple[str, ...]) -> ReplayReport[R]:
-    """What differs between a run and its replay."""
+    """Compare a run and its replay."""
     steps = [step for step in run.steps if step.replied]
     made = ReplayReport(new, len([step for step in new.steps if step.replied]))
     later = {step.number: step for step in new.steps}
@@ -213,7 +214,7 @@ def report(run: R, new: R, patterns: list[re.Pattern[str]], ignore_files: tuple[
     others: set[str] = set()
     for number, step in enumerate(steps, 1):
         other = later.get(number)
-        texts = [_observed(one, who, patterns) for one, who in ((step, run), (other, new))]
+        texts = [_observed(observed, owner, patterns) for observed, owner in ((step, run), (other, new))]
         files: list[str] = []
         if not made.note:
             try:
@@ -245,7 +246,7 @@ def _observed(step: Step | None, run: RunRecord, patterns: list[re.Pattern[str]]
 
 
 def _original(call: Call) -> str:
-    """What a call gave, also when a person had the model shown something else."""
+    """Return the result of a call, also if a person replaced the observation shown to the model."""
     for decision in call.decisions:
         if decision.action == "observe" and isinstance(decision.original, str) and call.result:
             result = call.result.model_copy(update={"observation": decision.original})
@@ -256,16 +257,16 @@ def _original(call: Call) -> str:
 def _other_files(
     run: RunRecord, new: RunRecord, step: int, number: int, ignored: tuple[str, ...]
 ) -> tuple[list[str], set[str]]:
-    """Paths that differ, and those that others have changed, which are not compared."""
+    """Return paths that differ, and paths that others have changed, which are not compared."""
     pair = []
-    for one, place in ((run, step), (new, number)):
+    for compared, place in ((run, step), (new, number)):
         try:
-            checkpoint = files_after(one.trajectory, place)
+            checkpoint = files_after(compared.trajectory, place)
         except ValueError:
             return [], set()
         if checkpoint is None:
-            raise HistoryError(f"those of {one.folder.name} are not kept.")
-        pair.append(EndFiles(one, checkpoint))
+            raise HistoryError(f"those of {compared.folder.name} are not kept.")
+        pair.append(EndFiles(compared, checkpoint))
     differing = EndFiles.differing(pair)
     found = [path for path in differing if not any(fnmatch.fnmatch(path, pattern) for pattern in ignored)]
     return found, pair[0].others | pair[1].others
@@ -273,5 +274,5 @@ def _other_files(
 
 def _short(text: str) -> str:
     text = text.replace("\n", "\\n")
-    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+    text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} …"
     return printable(text)

@@ -1,4 +1,4 @@
-"""Resuming a run: one that was rewound, forked or killed, that reached a limit, or was loaded from its folder."""
+"""Resuming a run that was rewound, forked or killed, that reached a limit, or was loaded from its folder."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _PAUSE_OPTIONS = ("approve", "break_when", "breakpoints", "on_pause", "step")
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """What changes when a run resumes. None leaves a thing as it was."""
+    """Changes when a run resumes. None leaves a value unchanged."""
 
     text: str | None = None
-    """What the model is told first."""
+    """First message for the model."""
     model: str | Model | None = None
     settings: ModelSettings | Mapping[str, Any] | None = None
     limits: RunLimits | Mapping[str, Any] | None = None
@@ -67,19 +67,19 @@ class ResumeOptions:
     listeners: Iterable[Listener] = ()
     control: RunControl | None = None
     pause: Mapping[str, Any] = field(default_factory=dict)
-    """When the run pauses: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`."""
+    """Rules for pauses: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`."""
     tools: Iterable[Callable[..., Any]] | None = None
     """The run's own tools. None: as this process knows them."""
     others: bool = False
-    """Whether changes of other runs in its sandbox may be undone."""
+    """True if changes of other runs in the sandbox may be undone."""
     tool_calls: ToolCalls | None = None
-    """How calls are made from here on."""
+    """Form of calls from here on."""
     same_failures: int | None = None
-    """How often in a row the same call may fail."""
+    """Number of times in a row that the same call may fail."""
     context: ContextMode | None = None
-    """What is sent of a conversation that nearly fills the model's context."""
+    """Form of a conversation that nearly fills the model's context."""
     command_timeout: float | None = None
-    """Seconds for a command that names no other."""
+    """Seconds for a command that names no other timeout."""
     retries: RetryPolicy | None = None
     doubts: Iterable[Rule] | None = None
     """The user's own rules about doubts."""
@@ -88,7 +88,7 @@ class ResumeOptions:
 
     @property
     def on_pause(self) -> OnPause | None:
-        """What decides when the run pauses."""
+        """The function that decides when the run pauses."""
         return self.pause.get("on_pause")
 
 
@@ -96,8 +96,8 @@ async def resume(run: R, options: ResumeOptions) -> R:
     """Execute the run from HEAD to its end.
 
     Raises:
-        InputError: it cannot resume like this; nothing was started.
-        RunError: as `solve`.
+        InputError: if the run cannot resume like this; nothing was started.
+        RunError: as in `solve`.
     """
     trajectory = run.trajectory
     _check(run, options)
@@ -107,15 +107,19 @@ async def resume(run: R, options: ResumeOptions) -> R:
     if isinstance(spec.model, Recalls):
         replied = [event for event in trajectory.path if isinstance(event, ev.ModelReplied)]
         replies = [
-            (one.message, one.reasoning, bool(one.message.get("tool_calls")) and one.calls_from != "text")
-            for one in replied
+            (
+                event.message,
+                event.reasoning,
+                bool(event.message.get("tool_calls")) and event.calls_from != "text",
+            )
+            for event in replied
         ]
         spec.model.recall(trajectory.learned(spec.model.name), replies)
     if (box := options.sandbox or run.context.living()) is not None:
         opening = SandboxOpening(box, owned=False, root=box.directories.root)
     else:
         opening = SandboxOpening.new(sandbox_options(run, options.sandbox_options))
-    said = _first_message(trajectory, options.text)
+    first_message = _first_message(trajectory, options.text)
     checked_on_pause(options.on_pause)
     await _restore_own_files(run, options)
     recorder = Recorder(run.folder, options.listeners, trajectory)
@@ -128,7 +132,9 @@ async def resume(run: R, options: ResumeOptions) -> R:
         control.stepping = control.stepping or spec.pause_rules.step
         if options.on_pause is not None:
             control.on_pause = pause_handler(run, options.on_pause)
-        session = Session(spec, recorder, run, opening, control, conversation_state(trajectory, said))
+        session = Session(
+            spec, recorder, run, opening, control, conversation_state(trajectory, first_message)
+        )
     except BaseException:
         recorder.close()
         raise
@@ -138,16 +144,14 @@ async def resume(run: R, options: ResumeOptions) -> R:
 
 def _check(run: RunRecord, options: ResumeOptions) -> None:
     if unknown := sorted(set(options.pause) - set(_PAUSE_OPTIONS)):
-        raise InputError(f"resume() takes no {unknown[0]!r}: it can be {', '.join(_PAUSE_OPTIONS)}.")
+        raise InputError(f"resume() has no option {unknown[0]!r}: use {', '.join(_PAUSE_OPTIONS)}.")
     if not run.has_journal:
         raise InputError(
             "This conversation has no journal and no files: result.rebuild() executes its calls again, and the run "
             "that this returns can resume."
         )
     if run.context.session is not None:
-        raise InputError(
-            "The run has not ended: result.resume() without anything else resumes it after a pause."
-        )
+        raise InputError("The run has not ended: result.resume() without arguments resumes it after a pause.")
     if not run.journal.is_file():
         raise InputError(f"The folder of this run is gone, so it cannot resume: {run.folder}.")
     files = run.trajectory.files
@@ -161,7 +165,7 @@ def _check(run: RunRecord, options: ResumeOptions) -> None:
 
 
 async def _restore_own_files(run: RunRecord, options: ResumeOptions) -> None:
-    """Rewind the files to HEAD where other runs have changed them since, if that is allowed: an undo finds them."""
+    """Rewind the files to HEAD if other runs have changed them since and this is allowed; the rewind can be undone."""
     box, (head, files) = run.context.living(), (run.trajectory.head, run.trajectory.files)
     if box is None or options.sandbox not in (None, box) or owns_files(box, run.folder):
         return
@@ -172,7 +176,7 @@ async def _restore_own_files(run: RunRecord, options: ResumeOptions) -> None:
 
 
 def _first_message(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
-    """What the model is told first. A model that has submitted, or was cut off, has to be told something."""
+    """Return the first message. A model that has submitted, or was cut off, needs one."""
     text = str(ev.clean_text(text or "")).strip()
     finish, start = trajectory.finish, trajectory.start
     if text:
@@ -189,7 +193,7 @@ def _first_message(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
 
 
 def _drop_unkept_calls(run: RunRecord, recorder: Recorder) -> None:
-    """Rewind to where conversation and files last agreed: the process was killed before it kept what a call did."""
+    """Rewind to where conversation and files last agreed: the process was killed before storing a call's changes."""
     trajectory = run.trajectory
     to = trajectory.uncovered
     if run.context.living() is not None or to is None:
@@ -212,7 +216,7 @@ def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
     )
     check_recorded_addresses(run, model, body)
     known, start = run.context.spec, run.trajectory.start
-    if conversation_state(run.trajectory).fresh:  # its sandbox may never have been open
+    if conversation_state(run.trajectory).fresh:  # the sandbox may never have been open
         if known is not None:
             spec = dataclasses.replace(spec, inputs=known.inputs, starting_files=known.starting_files)
         elif start is not None and (start.inputs or "files_of" in start.settings):
@@ -237,7 +241,7 @@ def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
 
 
 def _other_check(known: Check | None, given: Mapping[str, Any]) -> Check | None:
-    """The check with what is given of it; a new command or function is a new check. Raises InputError."""
+    """Apply the given options to the check; a new command or function is a new check. Raises InputError."""
     if known is None or "check" in given:
         names = ("check", "check_files", "check_tries", "check_timeout")
         values = {name.removeprefix("check_"): given[name] for name in names if name in given}
@@ -248,7 +252,7 @@ def _other_check(known: Check | None, given: Mapping[str, Any]) -> Check | None:
 
 
 def _changed_in_spec(options: ResumeOptions) -> dict[str, Any]:
-    """What changes of the specification and is recorded by its name."""
+    """Return the changes of the specification that are recorded by name."""
     values = {name: getattr(options, name) for name in RECORDED_BY_NAME}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -258,7 +262,7 @@ def _model(run: RunRecord, options: ResumeOptions) -> Model:
         return options.model
     known, now = run.context.spec, run.model
     if options.model is None and known is not None and not options.api_base:
-        changed = any(one.model for one in run.trajectory.changed)
+        changed = any(change.model for change in run.trajectory.changed)
         if not changed or now == known.model.name:
             return known.model
         return run.context.models.get(now) or known.make_model(now)
@@ -289,7 +293,7 @@ def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
 
 
 def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: ResumeOptions) -> None:
-    """Record what changes, so that the record says which model and settings made each step."""
+    """Record changes, so that the record has the model and settings of each step."""
     model = spec.model.name if spec.model.name != run.model else None
     settings = _given_values(options.settings, spec.settings) | _changed_in_spec(options)
     if options.check:
@@ -307,8 +311,8 @@ def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: 
 
 
 def _note_missing_check(run: RunRecord, recorder: Recorder, spec: RunSpec) -> None:
-    """Record that a function which checked the run is not known here: nothing checks what follows."""
-    changed = {name: value for one in run.trajectory.changed for name, value in one.settings.items()}
+    """Record that a function which checked the run is not known here: later results are not checked."""
+    changed = {name: value for change in run.trajectory.changed for name, value in change.settings.items()}
     named = named_check(run, changed)
     if spec.check is None and isinstance(named, Mapping) and named.get("function"):
         recorder.emit(

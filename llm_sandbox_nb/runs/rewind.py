@@ -1,4 +1,4 @@
-"""Rewinding a run: preview, rewind and undo; and what others have changed in its sandbox, which a rewind would undo.
+"""Rewinding a run: preview, rewind and undo; and changes by others in its sandbox, which a rewind would undo.
 
 The order keeps the record consistent at any instant: the present files become a checkpoint, `rewind.started` names it
 and the target, the files are restored, and the one line `rewound` moves conversation and files together. Without that
@@ -47,11 +47,11 @@ from llm_sandbox_nb.trajectory.state import State, state_words
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 What = Literal["both", "files", "conversation"]
-_SHOWN = 40
-_NAMED = 8
-"""Paths that an error names."""
-_NAMED_RUNS = 3
-_TITLE = 60
+_MAX_LISTED_PATHS = 40
+_MAX_NAMED_PATHS = 8
+"""Number of paths that an error names."""
+_MAX_NAMED_RUNS = 3
+_TITLE_CHARACTERS = 60
 _MARKS = {"added": "+", "modified": "~", "deleted": "-"}
 
 
@@ -61,11 +61,11 @@ class Others:
 
     paths: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
-    """Tasks of the other runs that used the sandbox since; without any, a person or a program changed the files."""
+    """Tasks of the other runs that used the sandbox since; if empty, a person or a program changed the files."""
 
     @property
     def by(self) -> str:
-        """Who changed them, for a sentence."""
+        """The authors of the changes, for a sentence."""
         return changed_by(self.runs)
 
 
@@ -74,7 +74,7 @@ NO_OTHERS = Others()
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a rewind leads."""
+    """Target of a rewind."""
 
     to: str
     step: int
@@ -84,34 +84,34 @@ class Destination:
     """The step whose files these are."""
     undo_of: str | None = None
     others: bool = False
-    """Whether changes of other runs may be undone too."""
+    """True if changes of other runs may be undone too."""
 
 
 @dataclass(frozen=True)
 class Preview(Awaitable):
-    """What a rewind would change in the files. `incomplete` is a sentence on what is not known."""
+    """The changes of files that a rewind would make. `incomplete` is a sentence about unknown changes."""
 
     step: int
     files: tuple[FileChange, ...]
     incomplete: str = ""
     steps_left: int = 0
-    """Steps that would become an earlier attempt."""
+    """Number of steps that would become an earlier attempt."""
     what: What = "both"
     undoes: Others = NO_OTHERS
     """Changes in `files` that are not by a step of this run."""
 
     @property
     def own(self) -> tuple[FileChange, ...]:
-        """Those of `files` that this run has changed."""
+        """Changes in `files` by this run."""
         return tuple(change for change in self.files if change.path not in self.undoes.paths)
 
     @property
     def others(self) -> tuple[FileChange, ...]:
-        """Those of `files` that were changed since, and not by a step of this run."""
+        """Changes in `files` since then that are not by a step of this run."""
         return tuple(change for change in self.files if change.path in self.undoes.paths)
 
     def to_json(self) -> dict[str, Any]:
-        """For the view, which asks before it rewinds."""
+        """Return the preview for the view, which asks before a rewind."""
         return {
             "step": self.step,
             "what": self.what,
@@ -142,26 +142,26 @@ class Preview(Awaitable):
 
 @dataclass(frozen=True)
 class RewindResult(Awaitable):
-    """What a rewind has done."""
+    """The result of a rewind."""
 
     step: int
     what: What
     files: int = 0
-    """Paths that were written, changed or deleted."""
+    """Number of paths that were written, changed or deleted."""
     problems: tuple[str, ...] = ()
-    """A sentence for each thing that could not be put back."""
+    """A sentence for each path that could not be restored."""
     waiting: bool = False
-    """Whether the files are restored only when the run resumes, as it has no sandbox now."""
+    """True if the run has no sandbox now: the files are restored when the run resumes."""
     before_calls: bool = False
-    """Whether the step's calls are proposed and not executed."""
+    """True if the step's calls are proposed and not executed."""
     undid: Others = NO_OTHERS
     """Changes that were undone and are not by a step of this run."""
     ready: bool = False
-    """Whether the run can continue from here; an undo may lead to where it had ended."""
+    """True if the run can continue from here; an undo may lead to an ended run."""
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Paths that were put back though others have changed them."""
+        """Paths that were restored though others have changed them."""
         return self.undid.paths
 
     def __str__(self) -> str:
@@ -193,10 +193,10 @@ class RewindResult(Awaitable):
 def find_destination(
     run: RunRecord, step: int, what: What = "both", before: Moment | None = None
 ) -> Destination:
-    """Where a rewind to `step` leads.
+    """Return the destination of a rewind to `step`.
 
     Raises:
-        InputError: there is no such step, or its files are not kept.
+        InputError: if there is no such step, or its files are not stored.
     """
     if what not in ("both", "files", "conversation"):
         raise InputError(f"`what` must be both, files or conversation, not {what!r}.")
@@ -211,7 +211,9 @@ def find_destination(
     target = files_after(trajectory, files_step)
     kept = CheckpointFiles(run)
     if what != "conversation" and not kept.has(target):
-        others = (one for one in range(files_step - 1, -1, -1) if kept.has(files_after(trajectory, one)))
+        others = (
+            number for number in range(files_step - 1, -1, -1) if kept.has(files_after(trajectory, number))
+        )
         nearest = next(others, None)
         before_it = "" if nearest is None else f" The last step before it whose files are kept is {nearest}."
         raise InputError(
@@ -222,26 +224,26 @@ def find_destination(
 
 
 def last_rewind(trajectory: Trajectory) -> Destination:
-    """Where `undo` leads: to where the newest rewind that was not undone began.
+    """Return the destination of `undo`: the place where the newest rewind that was not undone began.
 
     Raises:
-        InputError: there is none.
+        InputError: if there is no rewind to undo.
     """
-    undone = {one.undo_of for one in trajectory.rewinds if one.undo_of}
-    for one in reversed(trajectory.rewinds):
-        if one.id in undone or one.undo_of:
+    undone = {rewound.undo_of for rewound in trajectory.rewinds if rewound.undo_of}
+    for rewound in reversed(trajectory.rewinds):
+        if rewound.id in undone or rewound.undo_of:
             continue
-        begun = trajectory.parent(one.id)
+        begun = trajectory.parent(rewound.id)
         came_from = trajectory.parent(begun) if begun else None
         if came_from is None:
             break
         step = trajectory.step_at(came_from)
-        return Destination(came_from, step, one.what, one.safety, step, one.id)
+        return Destination(came_from, step, rewound.what, rewound.safety, step, rewound.id)
     raise InputError("There is no rewind to undo.")
 
 
 async def preview(run: RunRecord, destination: Destination) -> Preview:
-    """What a rewind would change."""
+    """Return the changes that a rewind would make."""
     changes, undoes = Changes(), NO_OTHERS
     if destination.what != "conversation" and destination.target:
         changes = await CheckpointFiles(run).changes_to(destination.target)
@@ -288,13 +290,13 @@ async def rewind(run: RunRecord, destination: Destination) -> RewindResult:
 
 
 def ready_text(step: int) -> str:
-    """The state of a run after a rewind to `step`, with the calls that lead on."""
+    """Return the state of a run after a rewind to `step`, with the calls that continue."""
     ready = state_words(State.READY.label, str(step)) if step else "Ready to continue from the beginning"
     return f"{ready}: result.resume(), result.resume('Say something first.') or result.undo()"
 
 
 async def _check_others(run: RunRecord, box: Sandbox | None, destination: Destination) -> Others:
-    """What a rewind undoes of others. Raises InputError when it is another run's, and that is not allowed."""
+    """Return the changes of others that a rewind undoes. Raises InputError if they are of a run and not allowed."""
     if box is None or destination.what == "conversation" or destination.target is None:
         return NO_OTHERS
     found = await undone_changes(run, box, destination.target)
@@ -343,7 +345,7 @@ async def go_back(
 
 
 def _differing(folder: Path, a: str | None, b: str) -> int:
-    """How many paths differ for a person, who does not count the times of folders."""
+    """Return the number of paths that differ, without the times of folders."""
     if a is None:
         return 0
     with reading_history(folder / HISTORY) as store:
@@ -351,7 +353,7 @@ def _differing(folder: Path, a: str | None, b: str) -> int:
 
 
 def record_files(recorder: Recorder, step: int) -> None:
-    """Record on the branch which files it has, where the events of the branch name others."""
+    """Record the files of the branch, if the events of the branch name others."""
     trajectory = recorder.trajectory
     if trajectory.files is not None and (
         trajectory.head is None
@@ -362,18 +364,19 @@ def record_files(recorder: Recorder, step: int) -> None:
 
 
 def _listed(changes: Sequence[FileChange]) -> list[str]:
-    lines = [f"  {_MARKS[change.kind]} {_printable(change.path)}" for change in changes[:_SHOWN]]
-    return lines + ([f"  and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else [])
+    lines = [f"  {_MARKS[change.kind]} {_printable(change.path)}" for change in changes[:_MAX_LISTED_PATHS]]
+    more = len(changes) - _MAX_LISTED_PATHS
+    return lines + ([f"  and {more} more"] if more > 0 else [])
 
 
 def _as_json(changes: Sequence[FileChange]) -> dict[str, Any]:
-    shown = [{"path": _printable(one.path), "kind": one.kind} for one in changes[:_SHOWN]]
+    shown = [{"path": _printable(change.path), "kind": change.kind} for change in changes[:_MAX_LISTED_PATHS]]
     return {"total": len(changes), "paths": shown}
 
 
 def _names(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return ", ".join(_printable(path) for path in paths[:_NAMED]) + more
+    more = f" and {len(paths) - _MAX_NAMED_PATHS} more" if len(paths) > _MAX_NAMED_PATHS else ""
+    return ", ".join(_printable(path) for path in paths[:_MAX_NAMED_PATHS]) + more
 
 
 def _printable(path: str) -> str:
@@ -381,18 +384,18 @@ def _printable(path: str) -> str:
 
 
 def changed_by(runs: Iterable[str]) -> str:
-    """Who changed files, for a sentence."""
+    """Return the authors of changes, for a sentence."""
     titles = list(dict.fromkeys(f"'{_title(run)}'" for run in runs))
     if not titles:
         return "by you or by a program that still runs"
     if len(titles) == 1:
         return f"by another run ({titles[0]})"
-    more = f" and {plural(len(titles) - _NAMED_RUNS, 'more')}" if len(titles) > _NAMED_RUNS else ""
-    return f"by {len(titles)} other runs ({', '.join(titles[-_NAMED_RUNS:])}{more})"
+    more = f" and {plural(len(titles) - _MAX_NAMED_RUNS, 'more')}" if len(titles) > _MAX_NAMED_RUNS else ""
+    return f"by {len(titles)} other runs ({', '.join(titles[-_MAX_NAMED_RUNS:])}{more})"
 
 
 async def undone_changes(run: RunRecord, box: Sandbox | None, target: str) -> Others:
-    """Others' changes that restoring `target` would undo. Without a sandbox: those that the record knows."""
+    """Return others' changes that restoring `target` would undo. Without a sandbox: the recorded ones."""
     known = run.trajectory.files
     now = known if box is None or run.context.session is not None else await box.checkpoint()
     if now is None:
@@ -408,14 +411,14 @@ def _undone_changes(run: RunRecord, box: Sandbox | None, now: str, since: str | 
     present = files.manifest(now)
     of_others = set(differing_paths(files.own(now, since), present))
     paths = tuple(path for path in differing_paths(present, files.manifest(target)) if path in of_others)
-    runs = [task for one in run.trajectory.changed_by_others(since or now) for task in one.runs]
+    runs = [task for change in run.trajectory.changed_by_others(since or now) for task in change.runs]
     if since is not None and box is not None:
         runs += runs_since(run, box)
     return Others(tuple(sorted(paths)), tuple(runs))
 
 
 def runs_since(run: RunRecord, box: Sandbox) -> list[str]:
-    """Tasks of the runs that have used the sandbox since this one."""
+    """Return the tasks of the runs that have used the sandbox since this run."""
     return [_task_of(folder) for folder in users_since(box, run.folder)]
 
 
@@ -429,4 +432,4 @@ def _task_of(folder: Path) -> str:
 
 def _title(task: str) -> str:
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in task).split())
-    return shorten(text, _TITLE)
+    return shorten(text, _TITLE_CHARACTERS)

@@ -1,4 +1,4 @@
-"""A run in Python: one that executes now, or one that was loaded from its folder."""
+"""A run in Python: executing now, or loaded from its folder."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ T = TypeVar("T")
 
 
 class ClosedSandbox(Awaitable):
-    """What `Run.close` returns: a line for a cell, which may be awaited."""
+    """The result of `Run.close`: a line for a cell, which may be awaited."""
 
     def __repr__(self) -> str:
         return "The sandbox of the run is closed; its files are kept."
 
 
 class Run(RunRecord, Awaitable):
-    """One run. In a coroutine, `await` what its methods return.
+    """A run. In a coroutine, `await` the results of its methods.
 
     >>> result = await solve("How many r's are in strawberry?", model="openai/gpt-5")
     >>> result.answer, result.stop_reason, result.files["poster.png"], result.steps[3].calls[0].output
@@ -70,43 +70,43 @@ class Run(RunRecord, Awaitable):
     ) -> None:
         super().__init__(folder, trajectory, control, has_journal=has_journal)
         self.rebuilt: ReplayReport[Run] | None = None
-        """Of a run made by `rebuild`: what differs from the record."""
+        """For a run made by `rebuild`: the differences from the record."""
 
     # --- until it ends ---
 
     def pause(self) -> None:
-        """Pause before the next request or call. Raises ControlError when the run has ended."""
+        """Pause before the next request or call. Raises ControlError if the run has ended."""
         self.control.pause()
 
     def step(self) -> None:
-        """Resume until the next call or observation. Raises ControlError when the run has ended."""
+        """Resume until the next call or observation. Raises ControlError if the run has ended."""
         self.control.step()
 
     def change(self, **changed: Any) -> None:
-        """Change `model`, `settings`, `limits`, `breakpoints` or `approve` for what follows.
+        """Change `model`, `settings`, `limits`, `breakpoints` or `approve` for the rest of the run.
 
         >>> result.change(model="openai/gpt-5-mini", settings={"temperature": 0}, limits={"steps": 20})
 
         Raises:
-            ControlError: a value is invalid, or the run has ended; nothing changed.
+            ControlError: if a value is invalid, or the run has ended; nothing changed.
         """
         self.control.change(**changed)
 
     def say(self, text: str) -> None:
-        """Tell the model something. Raises ControlError when there is no text, or the run has ended."""
+        """Send the model a message. Raises ControlError if the text is empty, or the run has ended."""
         self.control.say(text)
 
     def stop(self) -> None:
-        """End the run and what it executes. Raises ControlError when it has ended."""
+        """End the run and its commands. Raises ControlError if the run has ended already."""
         self.control.stop()
 
     # --- rewind ---
 
     def preview(self, step: int, what: What = "both", *, before: Moment | None = None) -> Preview:
-        """What `rewind` would change in the files.
+        """Return the changes of files that `rewind` would make.
 
         Raises:
-            InputError: there is no such step, or its files are not kept.
+            InputError: if there is no such step, or its files are not stored.
         """
         return self._travel(
             lambda: find_destination(self, step, what, before), preview, f"result.preview({step})"
@@ -121,20 +121,20 @@ class Run(RunRecord, Awaitable):
         attempt: Branch | str | None = None,
         others: bool = False,
     ) -> RewindResult:
-        """Rewind to the end of `step` (0: before the first) with conversation and files, or one of them.
+        """Rewind to the end of `step` (0: before the first) with conversation and files, or only one of them.
 
-        A run that executes is interrupted and pauses there. What came after is kept as an earlier attempt; `undo`
-        returns to it.
+        A run that executes is interrupted and pauses there. Later steps remain as an earlier attempt; `undo` returns
+        to it.
 
         Args:
             step: as `run.steps` counts them.
             what: `"both"`, `"files"` or `"conversation"`.
             before: `"call"`: to where the first call of the step is proposed and not executed, for `edit`.
             attempt: one of `attempts`, for a step of an earlier one.
-            others: also undo what other runs have changed in the sandbox since; `preview` lists it.
+            others: also undo changes of other runs in the sandbox since; `preview` lists them.
 
         Raises:
-            InputError: there is no such step, its files are not kept, or another run has changed files since;
+            InputError: if there is no such step, its files are not stored, or another run has changed files since;
                 nothing was changed.
         """
         self._check_journal()
@@ -148,13 +148,13 @@ class Run(RunRecord, Awaitable):
         )
 
     def undo(self, *, others: bool = False) -> RewindResult:
-        """Undo the newest rewind, with the files as they were before it; again, the one before that.
+        """Undo the newest rewind, with the files as they were before it; again, the rewind before that.
 
         Args:
-            others: also undo what other runs have changed in the sandbox since.
+            others: also undo changes of other runs in the sandbox since.
 
         Raises:
-            InputError: there is none, or another run has changed files since; nothing was changed.
+            InputError: if there is no rewind, or another run has changed files since; nothing was changed.
         """
         self._check_journal()
         destination = replace(last_rewind(self.trajectory), others=others)
@@ -192,31 +192,31 @@ class Run(RunRecord, Awaitable):
         check_timeout: float | None = None,
         **more: Any,
     ) -> Run:
-        """Resume: after a pause, or, when the run has ended, from where it stands to its new end.
+        """Resume after a pause, or, if the run has ended, from HEAD to a new end.
 
         Args:
-            text: something to tell the model first; needed when it has submitted.
+            text: a message for the model before it continues; needed if the model has submitted.
             model: another model from here on.
-            settings, limits: a `ModelSettings` and `RunLimits`, or the values that change.
-            sandbox: an open sandbox to work in; else the run's own, or a new one with the run's files. When a
+            settings, limits: a `ModelSettings` and `RunLimits`, or the changed values.
+            sandbox: an open sandbox to work in; otherwise the run's own, or a new one with the run's files. If a
                 notebook's cell opened it with `await`, await this call too: it works in the cell's event loop.
-            isolation, network, allow, secrets: for a new sandbox; else as it was. `"process"`, an open network where it
-                is not the default, allowed hosts and secrets must be named for a run that was loaded from its folder.
-            api_base, api_key: of the model, where the run was loaded from its folder.
-            tools, doubts: the run's own tools and rules, where the run was loaded from its folder: see `solve`.
+            isolation, network, allow, secrets: for a new sandbox; default: as before. `"process"`, an open network that
+                is not the default, allowed hosts and secrets must be named for a run loaded from its folder.
+            api_base, api_key: of the model, if the run was loaded from its folder.
+            tools, doubts: the run's own tools and rules, if the run was loaded from its folder: see `solve`.
             tool_calls, same_failures, context, command_timeout, retries: of an ended run, see `solve`.
-            check, check_files, check_tries, check_timeout: of an ended run, see `solve`; else its check stays.
+            check, check_files, check_tries, check_timeout: of an ended run, see `solve`; default: its check stays.
             listeners, control, more: see `solve`.
-            others: undo what other runs have changed in the run's sandbox since; `undo` brings it back.
+            others: undo changes of other runs in the run's sandbox since; `undo` restores them.
 
         Raises:
-            InputError: it cannot resume like this, or another run has changed files and `others` is not given;
+            InputError: if the run cannot resume like this, or another run has changed files and `others` is not given;
                 nothing was started.
-            RunError: the model, the sandbox or this program failed.
+            RunError: if the model, the sandbox or this program failed.
         """
         if text is not None and not isinstance(text, str):
             raise InputError(
-                f"resume takes a text for the model first, not {text!r:.80}: name what else you give."
+                f"The first argument of resume() is a text for the model, not {text!r:.80}: name the others."
             )
         given_check = {"check": check, "check_files": check_files, "check_tries": check_tries,
                        "check_timeout": check_timeout}  # fmt: skip
@@ -226,7 +226,7 @@ class Run(RunRecord, Awaitable):
                        "command_timeout": command_timeout, "retries": retries}  # fmt: skip
             if given := [name for name, value in lasting.items() if value is not None]:
                 raise InputError(f"{given[0]} cannot change before the run has ended: resume it without.")
-            if any(one is not None for one in (model, settings, limits)):
+            if any(changed is not None for changed in (model, settings, limits)):
                 self._work_control().change(model=model, settings=settings, limits=limits)
             if text:
                 self._work_control().say(text)
@@ -253,12 +253,12 @@ class Run(RunRecord, Awaitable):
     def edit(
         self, arguments: Mapping[str, Any] | None = None, *, tool: str | None = None, **changed: Any
     ) -> None:
-        """Execute the next call with other arguments: all of them, or those named.
+        """Execute the next call with other arguments: all of them, or only the named ones.
 
         >>> result.edit(command="ls")
 
         Raises:
-            ControlError: no call waits, or the arguments do not fit the tool.
+            ControlError: if no call waits, or the arguments do not fit the tool.
         """
         if self.context.session is not None:
             self._work_control().edit(arguments, tool=tool, **changed)
@@ -277,7 +277,7 @@ class Run(RunRecord, Awaitable):
         self._decide(call, action="skip", tool=call.tool, observation=shown)
 
     def observe(self, observation: str) -> None:
-        """Show the model another observation of the newest call. Raises ControlError when it has seen the first one."""
+        """Show the model another observation of the newest call. Raises ControlError if the first one was sent."""
         if self.context.session is not None:
             self._work_control().observe(observation)
             return
@@ -317,18 +317,18 @@ class Run(RunRecord, Awaitable):
         isolation: str | None = None,
         network: str | None = None,
     ) -> Run:
-        """A second run that has all of this one up to `step`, in a folder beside it, with a sandbox of its own.
+        """Make a second run with all of this one up to `step`, in a sibling folder, with a sandbox of its own.
 
         Both can resume, also at the same time: `other.resume()`. `other.close()` ends its sandbox.
 
         Args:
             step, before: as in `rewind`.
-            isolation, network: where the run's sandbox is gone; else as it was. `"process"`, and an open network
+            isolation, network: if the run's sandbox is gone; default: as before. `"process"`, and an open network
                 where it is not the default, must be named for a run that was loaded from its folder.
 
         Raises:
-            InputError: there is no such step, or its files are not kept; nothing was made.
-            SandboxError: no second sandbox can be started.
+            InputError: if there is no such step, or its files are not stored; nothing was made.
+            SandboxError: if no second sandbox can be started.
         """
         self._check_journal()
         return self._travel(
@@ -343,14 +343,14 @@ class Run(RunRecord, Awaitable):
         return self.trajectory.branches
 
     def at(self, attempt: Branch | str) -> Run:
-        """This run as it was at the end of an attempt, or at an event: to read and to compare.
+        """Return this run at the end of an attempt, or at an event: to read and to compare.
 
         Raises:
-            InputError: it is neither.
+            InputError: if the argument is neither.
         """
         tip = attempt.tip if isinstance(attempt, Branch) else attempt
         if not isinstance(tip, str):
-            raise InputError(f"at takes one of result.attempts, or the id of an event, not {tip!r:.80}.")
+            raise InputError(f"at() needs one of result.attempts, or the id of an event, not {tip!r:.80}.")
         try:
             then = self.trajectory.at(tip)
         except KeyError:
@@ -360,46 +360,47 @@ class Run(RunRecord, Awaitable):
         return type(self)(self.folder, then, has_journal=False)
 
     def compare(self, *others: Run) -> Comparison[Run]:
-        """This run and others side by side, step by step; without others, its own attempts."""
-        if strange := [one for one in others if not isinstance(one, RunRecord)]:
+        """Compare this run with others, step by step; without others, compare its own attempts."""
+        if strange := [other for other in others if not isinstance(other, RunRecord)]:
             raise InputError(
-                f"Runs are compared with runs, not with {strange[0]!r:.80}: Run.load(folder) gives one."
+                f"Runs are compared with runs, not with {strange[0]!r:.80}: Run.load(folder) returns a run."
             )
         if others:
             return compare_runs([self, *others])
         branches = self.attempts
         names = [
-            f"Attempt {number}{', current' if one.head else ''}" for number, one in enumerate(branches, 1)
+            f"Attempt {number}{', current' if branch.head else ''}"
+            for number, branch in enumerate(branches, 1)
         ]
         return compare_runs([self.at(branch) for branch in branches], names)
 
     def replay(self, ignore: Iterable[str] = (), **options: Any) -> ReplayReport[Run]:
-        """Execute the recorded calls in a fresh sandbox; reports what differs.
+        r"""Execute the recorded calls in a fresh sandbox, and report the differences.
 
         Args:
-            ignore: regular expressions of what is expected to differ in observations, such as `r"pid \\d+"`.
-            options: `ignore_files`: patterns of paths; `inputs`: files for the input folder, where the
-                record has none; `tools`: the run's own tools, where it was loaded from its folder; `isolation`,
+            ignore: regular expressions of expected differences in observations, such as `r"pid \d+"`.
+            options: `ignore_files`: patterns of paths; `inputs`: files for the input folder, if the
+                record has none; `tools`: the run's own tools, if it was loaded from its folder; `isolation`,
                 `network`, `image`, ...: another sandbox than the run had; `"process"`, and an open network where it
                 is not the default, must be named for a run that was loaded.
 
         Raises:
-            InputError: an expression is invalid, or there is nothing to execute.
+            InputError: if an expression is invalid, or there is nothing to execute.
         """
         return self._do(lambda: replay(self, tuple(ignore), **options), "result.replay()")
 
     def rebuild(self, **options: Any) -> Run:
-        """Execute all recorded calls again in a new sandbox. Returns a run with files, which can resume.
+        """Execute all recorded calls again in a new sandbox. Return a run with files, which can resume.
 
-        For a conversation from elsewhere, or one whose files were not kept.
+        For a conversation from elsewhere, or one whose files were not stored.
 
         Args:
-            options: `inputs`: files for its input folder; `output_dir`: where its folder is made, else beside this
-                run's, or in `sandbox-runs` for a record from elsewhere; `tools`: the run's own tools; `isolation`,
+            options: `inputs`: files for its input folder; `output_dir`: parent of its folder, by default that of this
+                run's, or `sandbox-runs` for a record from elsewhere; `tools`: the run's own tools; `isolation`,
                 `image`, ...: its sandbox.
 
         Raises:
-            InputError: there is nothing to execute.
+            InputError: if there is nothing to execute.
         """
         return self._do(lambda: self._rebuild(options), "result.rebuild()")
 
@@ -409,7 +410,7 @@ class Run(RunRecord, Awaitable):
         return report.run
 
     def close(self) -> ClosedSandbox:
-        """End the sandbox of a fork; its files are kept, and it can resume in another. Closing twice is harmless."""
+        """End the sandbox of a fork; its files stay, and the run can resume elsewhere. Closing twice is harmless."""
         return self._do(self._closed, "result.close()")
 
     async def _closed(self) -> ClosedSandbox:
@@ -430,7 +431,7 @@ class Run(RunRecord, Awaitable):
         work: Callable[[Run, Destination], Coroutine[Any, Any, T]],
         call: str,
     ) -> T:
-        """Do `work` with what `find` returns, once the checkpoint of a run's last call is complete."""
+        """Do `work` with the result of `find`, once the checkpoint of a run's last call is complete."""
         session = self.context.session
         found = find() if session is None else None
 
@@ -444,7 +445,7 @@ class Run(RunRecord, Awaitable):
     def _check_journal(self) -> None:
         if not self.has_journal:
             raise InputError(
-                "This is a view of a record, or a record in the original package's form, and cannot be changed: take "
+                "This is a view of a record, or a record in the original package's form, and cannot be changed: use "
                 "the run itself, or result.rebuild()."
             )
 
@@ -454,12 +455,12 @@ class Run(RunRecord, Awaitable):
         """Write the run with its files as one HTML file that opens anywhere, without a network.
 
         Raises:
-            ExportError: the file cannot be written.
+            ExportError: if the file cannot be written.
         """
         return export_html(self, path)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """One row for each tool call, and one for each step without any. Needs pandas."""
+        """Return one row for each tool call, and one for each step without a call. Needs pandas."""
         try:
             import pandas
         except ImportError as error:
@@ -469,16 +470,16 @@ class Run(RunRecord, Awaitable):
 
     @property
     def connections(self) -> list[ev.ConnectionMade]:
-        """What left the sandbox, or tried to, where its network is an allow-list: see `open_sandbox`."""
+        """Connections out of the sandbox, allowed or refused, if its network is an allow-list: see `open_sandbox`."""
         return list(self.trajectory.connections)
 
     @property
     def files(self) -> RunFiles:
-        """What the model left in the output folder. A notebook shows a file by its kind."""
+        """The files that the model left in the output folder. A notebook shows a file by its kind."""
         return RunFiles(self.folder / FILES, ShownFile)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Display:
-        """The card, unless the cell has shown it already."""
+        """Return the card, or only a text if the cell has shown the card already."""
         return ({"text/plain": repr(self)}, {}) if self.context.shown else run_display(self)
 
     def __repr__(self) -> str:

@@ -41,34 +41,28 @@ from llm_sandbox_nb.trajectory.doubts.rules import Rule
 
 
 class LiveCard(Protocol):
-    """Shows one run while it executes."""
+    """Live display of a run."""
 
     @property
     def can_decide(self) -> bool:
-        """Whether a person can decide on a pause of the run."""
+        """True if a person can decide on a pause of the run."""
         ...
 
-    def start(self, run: Run) -> None:
-        """The run has its folder."""
-        ...
+    def start(self, run: Run) -> None: ...
 
-    def listen(self, event: ev.Event) -> None:
-        """An event of the run."""
-        ...
+    def listen(self, event: ev.Event) -> None: ...
 
-    async def finish(self, run: Run) -> None:
-        """The run is over."""
-        ...
+    async def finish(self, run: Run) -> None: ...
 
 
 class LiveCards:
-    """Where runs of `solve` are shown. A notebook sets `make`; a script shows none."""
+    """Factory of the live cards of `solve`. A notebook sets `make`; a script shows none."""
 
     make: ClassVar[Callable[[bool | None], Awaitable[LiveCard | None]] | None] = None
 
     @classmethod
     async def open(cls, show: bool | None) -> LiveCard | None:
-        """A card for a run that begins now; None where none is to be shown."""
+        """Return a card for a run that begins now; None if no card is shown."""
         if show is False or cls.make is None:
             return None
         return await cls.make(show)
@@ -122,59 +116,60 @@ async def solve(
     """Let a model work on `task` in a sandbox until it submits or a limit is reached.
 
     Args:
-        task: what to do, taken literally.
+        task: the task, used literally.
         model: a LiteLLM name such as `"openai/gpt-5"`, `"local/qwen2.5-coder-1.5b"` on this machine,
             `"scripted/strawberry"`, or any `Model`.
         isolation, profile, image, network, allow, secrets, sandbox_options: see `open_sandbox`; the last has the
             others.
-        sandbox: an open sandbox to work in, or something to await for one; it stays open afterwards. Its
-            isolation must be named in `isolation` when that is `"process"`.
+        sandbox: an open sandbox to work in, or an awaitable that returns one; it stays open afterwards. Its
+            isolation must be named in `isolation` if that is `"process"`.
         inputs: files, folders (their content), or a mapping of names to contents, for the input folder: paths, bytes
             and data frames, as in `{"data.csv": frame}`.
         files_of: a run whose files the sandbox gets first: those that it began with, or those at the end of a step,
             as in `(run, 4)`. All other files of the sandbox are removed.
-        output_dir: where the run's folder is made: `<output_dir>/<name>/<time>-<id>`.
+        output_dir: parent of the run's folder: `<output_dir>/<name>/<time>-<id>`.
         prompt_config: a YAML file, see `prompts/general.yaml`.
         prompts: `"original"`: those of the paper's package, which the extra `original` installs.
         limits, settings: as in `{"steps": 20}` and `{"temperature": 0}`; see `RunLimits` and `ModelSettings`.
         retries: see `RetryPolicy`.
-        command_timeout: seconds for a command that does not name its own.
-        nudges: replies in a row without a call that get a request for one, before the run ends with `answered` or
-            `no_answer`; `"all"`: every such reply, until a limit ends the run, as benchmarks do it.
-        tool_calls: `"native"` calls, calls as `"text"`, or `"auto"`: native, and text where that does not
+        command_timeout: seconds for a command that does not name its own timeout.
+        nudges: number of replies in a row without a call that get a request for one, before the run ends with
+            `answered` or `no_answer`; `"all"`: every such reply, until a limit ends the run, as in benchmarks.
+        tool_calls: `"native"` calls, calls as `"text"`, or `"auto"`: native, and text if that does not
             work, or is known not to work with the model.
-        same_failures: how often in a row the same call may fail before the run ends with `repeated`; 0: without limit.
-        remind: tell a model that submits with nothing saved and nothing said, once, how to save its result.
-        context: what is sent when a conversation fills three quarters of the model's context: `"mask"` (old outputs
+        same_failures: number of times in a row that the same call may fail before the run ends with `repeated`;
+            0: without limit.
+        remind: if the model submits without a saved file and without an answer, explain once how to save a result.
+        context: form of a conversation that fills three quarters of the model's context: `"mask"` (old outputs
             as one line each), `"summary"` (of the old steps, by the model) or `"full"` (all, until it no longer fits).
         check: a command that checks the result after the model has submitted, or a function of the run that returns
             true or false, a number or a text. The command runs in a sandbox of its own, with a copy of the model's
             folders: the model can neither see nor change it. Exit code 0 passes. `run.checks` has the verdicts.
-        check_files: files that only the check has, as `inputs`: its command runs in their folder.
-        check_tries: how often the result is checked: after a check that failed, but the last, the model reads its
+        check_files: files that only the check has, like `inputs`: its command runs in their folder.
+        check_tries: number of checks: after each failed check except the last, the model reads the
             output and continues in its sandbox.
         check_timeout: seconds for one check.
-        tools: your own functions that the model can call too. Name, docstring and types tell the model what they do.
+        tools: your own functions that the model can call too. Name, docstring and types explain them to the model.
             They run in this process, with your rights, and not in the sandbox.
         doubts: your own rules: functions that get the record at the end, and return doubts about the result.
-        api_base, api_key: where the model is, and its key, which is never written anywhere.
+        api_base, api_key: address of the model, and its key, which is never written anywhere.
         listeners: called with every event, also the transient ones.
         on_run: called with the run, which is returned in the end, once its folder exists.
-        control: pauses, stops and speaks to this run until it ends; also in `run.control`. A run that it stops is
-            returned, with the stop reason `interrupted`.
+        control: pauses, stops and sends messages to this run until its end; also in `run.control`. A run that it
+            stops is returned, with the stop reason `interrupted`.
         step: pause before the first call, and at each step.
         breakpoints: expressions such as `"tool == 'execute_bash' and 'rm ' in command"`, see `breakpoints`.
-        break_when: functions that get a `Moment`, a pending call or a finished one, and return whether to pause.
-        approve: `"ask"` pauses before every call, `"edits"` before every command, `"auto"` before none.
-        on_pause: what to do at a pause: a function of the run, `"stop"` or `"continue"`; see `OnPause`. Without
+        break_when: functions of a `Moment`, a pending call or a finished one, that return True to pause.
+        approve: `"ask"` pauses before every call, `"edits"` before every command, `"auto"` never pauses.
+        on_pause: reaction to a pause: a function of the run, `"stop"` or `"continue"`; see `OnPause`. Without
             one the run waits for its control.
-        show: whether a notebook's cell shows the live card; None: as the setting `show` says. A script shows none.
+        show: True if a notebook's cell shows the live card; None: the setting `show` decides. A script shows none.
 
     Raises:
         InputError, ModelError: an empty task, a missing input or key, no such script or provider, ...; nothing was
             started.
-        RunError: the model, the sandbox or this program failed; `error.run` is the run.
-        asyncio.CancelledError: the run was interrupted; it is recorded as such.
+        RunError: if the model, the sandbox or this program failed; `error.run` is the run.
+        asyncio.CancelledError: if the run was interrupted; it is recorded as such.
     """
     decided = control is not None or on_run is not None or on_pause is not None
     control = control or RunControl()
@@ -246,19 +241,21 @@ async def solve(
 
 
 def _isolation(sandbox: Sandbox | Awaitable[Sandbox] | None, asked: str) -> str | None:
-    """The isolation of the sandbox to come; None when only its opening will tell."""
+    """Return the isolation of the sandbox to open; None if only its opening decides."""
     if isinstance(sandbox, Sandbox):
         return sandbox.protection.isolation
     return asked if asked in ISOLATIONS else None
 
 
 def _starting_files(files_of: Run | tuple[Run, int] | None) -> tuple[StartingFiles | None, dict[str, str]]:
-    """The files to begin with, and what the record says of them."""
+    """Return the files to begin with, and their origin for the record."""
     if files_of is None:
         return None, {}
     run, step = files_of if isinstance(files_of, tuple) else (files_of, 0)
     if not isinstance(run, Run):
-        raise InputError(f"files_of is a run, or (run, step), not {run!r:.80}: Run.load(folder) gives one.")
+        raise InputError(
+            f"files_of is a run, or (run, step), not {run!r:.80}: Run.load(folder) returns a run."
+        )
     try:
         found = starting_files(run, step)
     except ValueError as error:
@@ -282,7 +279,7 @@ def _model(model: str | Model, api_base: str | None, api_key: str | None) -> Mod
 
 
 def _other_model(name: str, first: str | Model, api_base: str | None, api_key: str | None) -> Model:
-    """A model to change to. It gets the key and the address of the first when its provider is the same."""
+    """Make the model for a change, with the key and the address of a first model of the same provider."""
     same = isinstance(first, str) and name.partition("/")[0] == first.partition("/")[0]
     return _model(name, api_base if same else None, api_key if same else None)
 
@@ -306,5 +303,7 @@ def _opening(
     if isinstance(sandbox, Sandbox):
         return SandboxOpening(sandbox, owned=False, root=sandbox.directories.root)
     if not isawaitable(sandbox):
-        raise InputError(f"sandbox is an open sandbox, as `await open_sandbox()` gives, not {sandbox!r:.80}.")
+        raise InputError(
+            f"sandbox is an open sandbox, as `await open_sandbox()` returns, not {sandbox!r:.80}."
+        )
     return SandboxOpening(sandbox, owned=False, root=None if has_own_root(isolation) else Directories().root)

@@ -6,51 +6,41 @@ from dataclasses import dataclass
 
 from llm_sandbox_nb.trajectory import events as ev
 
-_NAMED = "checkpoint"
+_CHECKPOINT = "checkpoint"
 _MARKS = frozenset(
     {
-        *(
-            _NAMED,
-            "rewind.started",
-            "rewound",
-            "forked",
-            "continued",
-            "control",
-            "note",
-            "call.held",
-            "rewarded",
-        ),
-        *("check.started", "checked", "connection"),
+        _CHECKPOINT, "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held", "rewarded",
+        "check.started", "checked", "connection",
     }
-)
-"""Kinds that alone make no branch: they record what was done with a run, not what the run did."""
+)  # fmt: skip
+"""Kinds that alone do not make a branch: they record actions on a run, not actions of the run."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One line of events, from the first to `tip`."""
+    """A line of events, from the first to `tip`."""
 
     tip: str
-    """Id of its last event: what `Trajectory.at` takes."""
+    """Id of the last event, for `Trajectory.at`."""
     fork: str | None
-    """Id of the last event that it shares with the branch of HEAD; None for the branch of HEAD."""
+    """Id of the last event shared with the branch of HEAD; None for the branch of HEAD."""
     step: int
-    """The last step that it shares with the branch of HEAD; for the branch of HEAD, its last step."""
+    """The last step shared with the branch of HEAD; for the branch of HEAD, its last step."""
     steps: int
-    """The number of its last step."""
+    """The number of the last step."""
     head: bool
-    """Whether it is the branch of HEAD, which new events extend."""
+    """True for the branch of HEAD, which new events extend."""
 
 
 class Tree:
-    """Events by their ids, with the event that each follows. No event is ever removed."""
+    """Events by their ids, with the event that each follows. Events are never removed."""
 
     def __init__(self) -> None:
         self._events: dict[str, ev.Event] = {}
         self._parents: dict[str, str | None] = {}
         self._steps: dict[str, int] = {}
         self._facts: dict[str | None, list[ev.Facts]] = {}
-        """What is said of steps, by the event that it follows: no node of the tree."""
+        """Facts about steps, which are not nodes of the tree, by the event that they follow."""
 
     def __contains__(self, id: str | None) -> bool:
         return id in self._events
@@ -66,11 +56,11 @@ class Tree:
         self._steps[event.id] = step if isinstance(step, int) else before
 
     def annotate(self, facts: ev.Facts, parent: str | None) -> None:
-        """Keep what is said of a step with `parent`."""
+        """Add facts about a step after `parent`."""
         self._facts.setdefault(parent, []).append(facts)
 
     def path(self, tip: str | None) -> list[ev.Event]:
-        """The events from the first to `tip`, each with what is said of steps after it."""
+        """Return the events from the first to `tip`, each with the facts after it."""
         found: list[ev.Event] = []
         while tip is not None:
             found += reversed(self._facts.get(tip, ()))
@@ -79,15 +69,15 @@ class Tree:
         return found[::-1]
 
     def parent(self, id: str) -> str | None:
-        """The event that `id` follows."""
+        """Return the id of the event before `id`."""
         return self._parents[id]
 
     def step(self, id: str | None) -> int:
-        """The number of the step that an event belongs to or follows; 0 before the first."""
+        """Return the number of the step that an event belongs to or follows; 0 before the first."""
         return 0 if id is None else self._steps[id]
 
     def branches(self, head: str | None) -> list[Branch]:
-        """Every branch, in the order of their last events."""
+        """Return every branch, in the order of their last events."""
         tip_of_head = self._without_marks(head)
         on_head = {event.id for event in self.path(head)}
         tips = self._tips()
@@ -97,7 +87,10 @@ class Tree:
         return [self._branch(tip, on_head, forks, tip == tip_of_head) for tip in tips]
 
     def _branch(self, tip: str, on_head: set[str], forks: dict[str, str | None], head: bool) -> Branch:
-        """`forks` has where each event that was passed left the branch of HEAD: no event is passed twice."""
+        """Return the branch of `tip`.
+
+        `forks` maps each visited event to the event where it left the branch of HEAD: no event is visited twice.
+        """
         fork: str | None = tip
         passed = []
         while fork is not None and fork not in on_head:
@@ -110,12 +103,12 @@ class Tree:
         return Branch(tip, None if head else fork, self.step(fork), self.step(tip), head)
 
     def _without_marks(self, id: str | None) -> str | None:
-        while id is not None and self._events[id].kind in _MARKS - {_NAMED}:
+        while id is not None and self._events[id].kind in _MARKS - {_CHECKPOINT}:
             id = self._parents[id]
         return id
 
     def _tips(self) -> list[str]:
-        """Events that only marks follow; the checkpoint after such an event belongs to it."""
+        """Return the events that only marks follow; with the checkpoint after such an event, if any."""
         lead_on: set[str | None] = set()
         named: dict[str | None, str] = {}
         tips = []
@@ -123,7 +116,7 @@ class Tree:
             if event.kind in _MARKS:
                 if id in lead_on:
                     lead_on.add(self._parents[id])
-                elif event.kind == _NAMED:
+                elif event.kind == _CHECKPOINT:
                     named[self._parents[id]] = named.get(id, id)
                 continue
             if id not in lead_on:

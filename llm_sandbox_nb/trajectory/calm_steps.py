@@ -1,7 +1,7 @@
-"""Steps of a long run in which nothing happened that a reader looks for, as one row: "2-30: 29 reads, nothing changed".
+"""Uneventful steps of a long run as one row: "2-30: 29 reads, nothing changed".
 
-A reader looks for failures, for what a person decided, for doubts, and for the end; a run that fits a screen is shown
-whole. `labextension/src/view/calm-steps.ts` folds the same; tests/data/runs.json tests both.
+A reader looks for failures, a person's decisions, doubts, and the end; a run that fits a screen is shown whole.
+`labextension/src/view/calm-steps.ts` folds the same; tests/data/runs.json tests both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CALM: Final = {"fits": 12, "least": 3, "newest": 3, "names": 2}
 """Rows that fit a screen, steps that are worth a fold, steps at the end of a live run that stay, and files named."""
 
 LEVELS: Final = ("read", "change", "save")
-"""What is folded first, and what only where rows do not fit: steps that changed files, then those that saved some."""
+"""Order of folding: reads first; only if the rows do not fit, steps that changed files, then steps that saved files."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class CalmSteps:
     steps: tuple[Step, ...]
     words: str
     figures: str
-    """Their tokens and seconds together."""
+    """Tokens and seconds of all steps together."""
 
     @property
     def numbers(self) -> str:
-        """The first and the last."""
+        """The first and the last number."""
         return f"{self.steps[0].number}-{self.steps[-1].number}"
 
 
 def step_rows(trajectory: Trajectory, *, live: bool) -> list[Step | CalmSteps]:
-    """The steps of a run as they are listed, calm ones folded. `live`: more come."""
+    """Return the rows of a run's steps, uneventful steps folded. `live`: more steps follow."""
     steps, root = trajectory.steps, trajectory.root
     doubted = {doubt.step for doubt in trajectory.doubts}
     running = live and trajectory.finish is None
@@ -68,10 +68,10 @@ def step_rows(trajectory: Trajectory, *, live: bool) -> list[Step | CalmSteps]:
 
 
 def _kind(steps: Sequence[Step], place: int, root: str) -> str:
-    """One of `LEVELS`; `same` as the step before, and failed; empty when the step stands alone."""
+    """Return one of `LEVELS`; `same` if the step failed like the step before; empty if the step has its own row."""
     step = steps[place]
     first = step.calls[0] if step.calls else None
-    decided = any(one.action in DECIDED for call in step.calls for one in call.decisions)
+    decided = any(decision.action in DECIDED for call in step.calls for decision in call.decisions)
     done = step.replied and not step.failures and all(call.finished for call in step.calls)
     if first is None or decided or not done or tool_kind(first.tool) == "submit":
         return ""
@@ -81,7 +81,6 @@ def _kind(steps: Sequence[Step], place: int, root: str) -> str:
 
 
 def _failure(step: Step, root: str) -> list[str]:
-    """What failed in a step, and how."""
     return [
         f"{headline(call, root)}\n{failure_text(call)}"
         for call in step.calls
@@ -90,7 +89,7 @@ def _failure(step: Step, root: str) -> list[str]:
 
 
 def changed_names(step: Step) -> list[str]:
-    """The names of the files that a step changed or saved, as far as it tells."""
+    """Return the names of the files that a step changed or saved, or that its edits name."""
     paths = [change.path for call in step.calls for change in call.changes[: LIMITS["changes"]]]
     paths += [artifact.path for artifact in step.artifacts[: LIMITS["changes"]]]
     if not paths:
@@ -99,7 +98,7 @@ def changed_names(step: Step) -> list[str]:
 
 
 def _edited(tool: str, values: dict[str, Any]) -> str:
-    """The file of an edit; empty for another call."""
+    """Return the path of an edit; empty for another call."""
     path = values.get("path")
     edits = tool_kind(tool) == "edit" and values.get("command") != "view"
     return path if edits and isinstance(path, str) else ""
@@ -109,9 +108,8 @@ def _folded(steps: Sequence[Step], kinds: Sequence[str]) -> list[Step | CalmStep
     rows: list[Step | CalmSteps] = []
     for kind, places in groupby(range(len(steps)), key=lambda place: kinds[place]):
         group = [steps[place] for place in places]
-        least = (
-            CALM["least"] - 1 if kind == "same" else CALM["least"]
-        )  # the first of the same stands before them
+        # the first step with the same failure has its own row before them
+        least = CALM["least"] - 1 if kind == "same" else CALM["least"]
         rows += [_calm(kind, group)] if kind and len(group) >= least else group
     return rows
 

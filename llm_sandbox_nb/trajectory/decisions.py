@@ -1,4 +1,4 @@
-"""What a person can decide about a run, in one form for REST, the prompt, the magics and Python.
+"""A person's decisions about a run, in one form for REST, the prompt, the magics and Python.
 
 A decision is a JSON object: `action`, and the fields of that action.
 
@@ -13,8 +13,8 @@ A decision is a JSON object: `action`, and the fields of that action.
     {"action": "rewind", "step": N, "what": "both" | "files" | "conversation"?, "others": true?}
     {"action": "fork", "step": N}
 
-`call_id` names the held call: a decision that arrives after another one does not hit the next call. Only the run
-knows whether its state allows a decision, and whether the values fit its tools and its model.
+`call_id` names the held call: a decision that arrives after another one does not apply to the next call. Only the
+run knows if its state allows a decision, and if the values fit its tools and its model.
 """
 
 from __future__ import annotations
@@ -32,36 +32,37 @@ from pydantic import (
     model_validator,
 )
 
-LONGEST_TEXT = 100_000
+MAX_TEXT_CHARACTERS = 100_000
 """Characters of a text for the model."""
-LONGEST_ARGUMENTS = 4_000_000
+MAX_ARGUMENTS_CHARACTERS = 4_000_000
 """Characters of the arguments of a call, as JSON."""
-_LONGEST_NAME = 256
-_MOST_BREAKPOINTS = 100
-_MOST_HOSTS = 100
+_MAX_NAME_CHARACTERS = 256
+_MAX_BREAKPOINTS = 100
+_MAX_HOSTS = 100
 
 
 def _small(value: dict[str, Any]) -> dict[str, Any]:
-    if len(json.dumps(value)) > LONGEST_ARGUMENTS:
+    if len(json.dumps(value)) > MAX_ARGUMENTS_CHARACTERS:
         raise ValueError("too large")
     return value
 
 
-_Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
-_Name = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
+_Text = Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]
+_Name = Annotated[str, Field(min_length=1, max_length=_MAX_NAME_CHARACTERS)]
 _Object = Annotated[dict[str, Any], AfterValidator(_small)]
 _StepNumber = Annotated[int, Field(strict=True, ge=0, lt=1_000_000)]
 
 _MUST_BE = {
-    "text": f"a text of at most {LONGEST_TEXT} characters",
-    **dict.fromkeys(("call_id", "tool", "model"), f"a name of at most {_LONGEST_NAME} characters"),
+    "text": f"a text of at most {MAX_TEXT_CHARACTERS} characters",
+    **dict.fromkeys(("call_id", "tool", "model"), f"a name of at most {_MAX_NAME_CHARACTERS} characters"),
     **dict.fromkeys(
-        ("arguments", "changes", "settings", "limits"), f"an object of at most {LONGEST_ARGUMENTS} characters"
+        ("arguments", "changes", "settings", "limits"),
+        f"an object of at most {MAX_ARGUMENTS_CHARACTERS} characters",
     ),
-    "breakpoints": f"a list of at most {_MOST_BREAKPOINTS} expressions, texts only, such as \"tool == 'submit'\"",
+    "breakpoints": f"a list of at most {_MAX_BREAKPOINTS} expressions, texts only, such as \"tool == 'submit'\"",
     "approve": "one of ask, edits, auto",
     **dict.fromkeys(
-        ("allow", "allow_once"), f"a list of at most {_MOST_HOSTS} hosts, such as example.org:443"
+        ("allow", "allow_once"), f"a list of at most {_MAX_HOSTS} hosts, such as example.org:443"
     ),
     "step": "the number of a step, or 0 for before the first",
     "what": "one of both, files, conversation",
@@ -74,7 +75,7 @@ class _Decision(BaseModel):
 
 class _CallDecision(_Decision):
     call_id: _Name | None = None
-    """The held call that is meant; None: whichever is held."""
+    """Id of the held call; None: any held call."""
 
 
 class PauseDecision(_Decision):
@@ -96,7 +97,7 @@ class StepDecision(_CallDecision):
 
 
 class SayDecision(_Decision):
-    """Tell the model something."""
+    """Send the model a message."""
 
     action: Literal["say"] = "say"
     text: _Text
@@ -138,17 +139,17 @@ class ChangeDecision(_Decision):
     model: _Name | None = None
     settings: _Object | None = None
     limits: _Object | None = None
-    breakpoints: Annotated[list[_Text], Field(max_length=_MOST_BREAKPOINTS)] | None = None
+    breakpoints: Annotated[list[_Text], Field(max_length=_MAX_BREAKPOINTS)] | None = None
     approve: Literal["ask", "edits", "auto"] | None = None
-    allow: Annotated[list[_Name], Field(max_length=_MOST_HOSTS)] | None = None
-    """Hosts that the sandbox may reach from now on, where its network is an allow-list."""
-    allow_once: Annotated[list[_Name], Field(max_length=_MOST_HOSTS)] | None = None
-    """Hosts to each of which one connection is let through."""
+    allow: Annotated[list[_Name], Field(max_length=_MAX_HOSTS)] | None = None
+    """Hosts that the sandbox may reach from now on, if its network is an allow-list."""
+    allow_once: Annotated[list[_Name], Field(max_length=_MAX_HOSTS)] | None = None
+    """Hosts that may be reached with one connection each."""
 
     @model_validator(mode="after")
     def _check_not_empty(self) -> Self:
         if not self.model_fields_set - {"action"}:
-            raise ValueError(f"'change' must say what: {', '.join(_fields('change'))}.")
+            raise ValueError(f"'change' needs at least one of: {', '.join(_fields('change'))}.")
         return self
 
 
@@ -159,7 +160,7 @@ class RewindDecision(_Decision):
     step: _StepNumber
     what: Literal["both", "files", "conversation"] = "both"
     others: bool = False
-    """Whether changes of other runs may be undone too."""
+    """True if changes of other runs may be undone too."""
 
 
 class UndoDecision(_Decision):
@@ -200,10 +201,10 @@ _REQUIRED = {"say": "text", "edit": "arguments", "observe": "text", "rewind": "s
 
 
 def parse_decision(body: Mapping[str, Any]) -> RunDecision:
-    """The decision in `body`. Fields that are null count as left out.
+    """Parse a decision. Fields that are null count as left out.
 
     Raises:
-        ValueError: there is no such action, or a field is missing, unknown or invalid; in one sentence.
+        ValueError: if the action is unknown, or a field is missing, unknown or invalid; the message is one sentence.
     """
     given = {name: value for name, value in body.items() if value is not None}
     action = given.get("action")
@@ -220,12 +221,13 @@ def parse_decision(body: Mapping[str, Any]) -> RunDecision:
 
 
 def decision_problem(error: ValidationError, action: str) -> str:
-    """What is wrong with a decision, in one sentence."""
+    """Return the problem of an invalid decision, in one sentence."""
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     match first["type"]:
         case "extra_forbidden":
-            return f"'{action}' takes {', '.join(_fields(action)) or 'nothing else'}, not '{name[:80]}'."
+            fields = ", ".join(_fields(action))
+            return f"'{action}' has no field '{name[:80]}'{f': it has {fields}' if fields else ''}."
         case "missing":
             return _missing(action, name)
         case "value_error" if not name:
@@ -234,7 +236,7 @@ def decision_problem(error: ValidationError, action: str) -> str:
 
 
 def _missing(action: str, name: str) -> str:
-    return f"'{name}' must be given to {action} something."
+    return f"'{action}' needs '{name}'."
 
 
 def _fields(action: str) -> list[str]:

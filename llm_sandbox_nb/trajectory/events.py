@@ -1,14 +1,13 @@
-"""The events a run is made of. Everything that is shown, scored or debugged is read from these alone.
+"""The events of a run. Everything that is shown, scored or debugged is read from these alone.
 
-An event is written once and never changed. `parent` is the event it follows, so that branches form a tree.
-Sizes are bytes, times are seconds, `time` is seconds since the epoch.
+An event is written once and never changed. `parent` is the event before it, so that branches form a tree.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import (
     BaseModel,
@@ -23,58 +22,69 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError
 
 SCHEMA_VERSION = 2
-"""Of the events that this version writes. 1: without `before`, `after` and `background` of `call.finished`, and without
-`step.facts`; `older.py` adds what it lacks. Doubts are found on reading where a record has none."""
+"""Version of the events that this package writes. Version 1 lacks `before`, `after` and `background` of
+`call.finished`, which `older.py` adds on reading, and `step.facts`. Doubts are found on reading if there are none."""
 
 StopReason = Literal[
     "submitted", "answered", "steps", "tokens", "total_tokens", "cost", "time",
     "interrupted", "model_error", "sandbox_lost", "error", "no_answer", "refused", "repeated",
 ]  # fmt: skip
-"""Why a run ended. `tokens`: the conversation was full. `total_tokens`: all requests had used so many. `answered`: the
-model gave text and no tool call, more often in a row than it may. `no_answer`: it gave neither. `refused`: it or its
-provider refused. `repeated`: the same call failed too often in a row."""
+"""Reason of a run's end. `tokens`: the conversation reached its limit. `total_tokens`: all requests together did.
+`answered`: the model returned text without a tool call too often in a row. `no_answer`: the model returned neither.
+`refused`: the model or its provider refused. `repeated`: the same call failed too often in a row."""
 
 STOP_REASONS: tuple[str, ...] = get_args(StopReason)
 
 
 def new_id() -> str:
-    """A fresh event id, unique over all runs."""
+    """Return a new event id, unique over all runs."""
     return uuid.uuid4().hex[:16]
 
 
 class EventModel(BaseModel):
-    """A part of an event. Fields that this version does not know are kept."""
+    """A part of an event. Fields that this version does not know are preserved."""
 
     model_config = ConfigDict(extra="allow", ser_json_bytes="base64", val_json_bytes="base64")
 
 
 class EventBase(EventModel):
-    """What every event has."""
+    """The fields of every event."""
 
     id: str = Field(default_factory=new_id)
+    """16 hexadecimal digits, unique over all runs."""
     parent: str | None = None
+    """Id of the event that this one follows; None: the one at HEAD."""
     time: float = Field(default_factory=time.time)
+    """Seconds since the epoch."""
 
 
 class Blob(EventModel):
-    """Bytes kept outside the journal, in `blobs/<sha256>` beside it, because they are many or not UTF-8."""
+    """Bytes outside the journal, in `blobs/<sha256>` of the same folder, because they are many or not UTF-8."""
 
     sha256: str
+    """SHA-256 of the bytes, as hexadecimal digits."""
     size: int
+    """Bytes."""
     preview: str = ""
+    """The beginning and the end of the text, shortened."""
 
 
 Text = str | Blob
 
 
 class Usage(EventModel):
-    """Tokens and money of one reply, or of a whole run. `cost` is US dollars, None when it is not known."""
+    """Tokens and cost of one reply, or of a whole run."""
 
     prompt_tokens: int = 0
+    """Tokens sent to the model."""
     completion_tokens: int = 0
+    """Tokens that the model generated, reasoning included."""
     cached_tokens: int = 0
+    """Prompt tokens that the provider read from its cache."""
     reasoning_tokens: int = 0
+    """Completion tokens that were reasoning."""
     cost: float | None = None
+    """US dollars; None if the price is not known."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -87,59 +97,73 @@ class Usage(EventModel):
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and completion together, as billed."""
+        """Prompt and completion tokens together, as billed."""
         return self.prompt_tokens + self.completion_tokens
 
 
 class Chip(EventModel):
-    """One consequence of a step, in a few words: a failure, a person's decision, a file with its lines."""
+    """A consequence of a step, in a few words: a failure, a person's decision, or a file with its lines."""
 
     text: str
+    """The words on the chip."""
     kind: Literal["bad", "human", "plain"] = "plain"
+    """`bad`: a failure. `human`: a person's decision. `plain`: anything else."""
     added: int = 0
+    """Lines added to the file."""
     removed: int = 0
+    """Lines removed from the file."""
 
 
 class StepLine(EventModel):
-    """A step in one line: what the model said first, its first call, its consequences, its tokens and seconds."""
+    """A step in one line: the model's first sentence, its first call, its consequences, its tokens and seconds."""
 
     tool: Literal["bash", "edit", "submit", "other", "none"] = "none"
+    """Kind of the first call."""
     thought: str = ""
+    """The first sentence of the reply."""
     what: str = ""
+    """The first call, shortened, and the number of further calls."""
     added: int = 0
-    """Lines that the editor added and removed in the first call."""
+    """Lines that the editor added in the first call."""
     removed: int = 0
+    """Lines that the editor removed in the first call."""
     chips: list[Chip] = Field(default_factory=list)
+    """Consequences: failures, then decisions, then files."""
     figures: str = ""
+    """Tokens and seconds, as shown."""
 
 
 class Verdict(EventModel):
-    """The verdict of a check, as the state of a run shows it.
-
-    `passed` and `failed` are a command's or a function's yes and no, `score` is a number, `text` a remark; `error`: the
-    check could not run.
-    """
+    """The verdict of a check, as shown in the state of a run."""
 
     outcome: Literal["passed", "failed", "score", "text", "error"]
+    """`passed`, `failed`: by a command or a function. `score`: a number. `text`: a remark. `error`: not run."""
     summary: str
+    """The verdict in a few words, such as `exit 1` or `0.8`."""
     protected: bool = True
-    """False: the model's programs could have changed the check, as in the isolation `process`."""
+    """False if the model's programs could have changed the check, as in the isolation `process`."""
 
 
 class ForkedFrom(EventModel):
-    """Where a fork comes from: the parent run, its folder's name, and the step and event it shares last."""
+    """The parent run of a fork, and the last step and event that both share."""
 
     run_id: str
+    """Id of the parent run."""
     folder: str
+    """Name of the parent's run folder."""
     step: int
+    """Number of the last shared step."""
     event: str
+    """Id of the last shared event."""
 
 
 class ShownInstead(EventModel):
-    """A message that is sent with another content. `at` is its place, from 0, in the conversation before the event."""
+    """A message that is sent with another content."""
 
     at: int
+    """Index of the message, from 0, in the conversation before the event."""
     content: str
+    """The content that is sent."""
 
 
 class RunStarted(EventBase):
@@ -147,18 +171,25 @@ class RunStarted(EventBase):
 
     kind: Literal["run.started"] = "run.started"
     schema_version: int = SCHEMA_VERSION
-    """Of the version that wrote it. A record of a later one is read as far as this one knows it."""
+    """Schema version of the writer. A later version's record is read as far as this version knows its events."""
     run_id: str
+    """Id of the run."""
     task: str
+    """The task as the person wrote it."""
     model: str
+    """Name of the model."""
     scripted: bool = False
+    """True if the replies are read from a script."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Model settings, limits, prompt configuration and isolation, as far as they are known; never a key or a secret."""
     tools: list[dict[str, Any]] = Field(default_factory=list)
+    """Schemas of the tools, as sent to the model."""
     inputs: list[str] = Field(default_factory=list)
+    """Names of the input files."""
     versions: dict[str, str] = Field(default_factory=dict)
+    """Versions of this package and of its libraries, by name."""
     forked_from: ForkedFrom | None = None
-    """Set when the run began as a fork; the events up to there are copies of its parent's, same ids."""
+    """Set if the run began as a fork; the events up to there are copies of the parent's, with the same ids."""
 
     @field_validator("schema_version", mode="before")
     @classmethod
@@ -169,37 +200,44 @@ class RunStarted(EventBase):
 
     @property
     def later_version(self) -> str:
-        """A sentence for the reader when a later version made the record; else empty."""
+        """A sentence for the reader if a later version made the record; otherwise empty."""
         if self.schema_version <= SCHEMA_VERSION:
             return ""
         return f"Made by a later version ({self.schema_version}): parts may be missing."
 
 
 class SandboxReady(EventBase):
-    """The sandbox is open; `protection` is what protects the host, as read back from the engine."""
+    """The sandbox is open."""
 
     kind: Literal["sandbox.ready"] = "sandbox.ready"
     sandbox_id: str
+    """Id of the sandbox."""
     protection: dict[str, Any]
+    """The protection of the host, as read back from the engine."""
     start_time: float
+    """Seconds that the sandbox took to start."""
     root: str | None = None
-    """Its working directory."""
+    """Working directory in the sandbox."""
 
 
 class MessageAdded(EventBase):
-    """A system or user message joined the conversation, exactly as the model gets it."""
+    """A system or user message joined the conversation."""
 
     kind: Literal["message"] = "message"
     message: dict[str, Any]
+    """The message exactly as sent to the model."""
 
 
 class ModelRequested(EventBase):
-    """A request went out."""
+    """A request was sent to the model."""
 
     kind: Literal["model.requested"] = "model.requested"
     step: int
+    """Step number, from 1."""
     attempt: int = 1
+    """Attempt at this step, from 1."""
     settings: dict[str, Any] = Field(default_factory=dict)
+    """Sampling and other model settings of the request."""
 
 
 class ModelDelta(EventBase):
@@ -207,173 +245,222 @@ class ModelDelta(EventBase):
 
     kind: Literal["model.delta"] = "model.delta"
     step: int
+    """Step number, from 1."""
     text: str = ""
+    """The next piece of the text."""
     reasoning: str = ""
+    """The next piece of the reasoning."""
 
 
 class ModelFailed(EventBase):
-    """A request failed. `retry_in` is None when no further attempt is made.
-
-    `learned` holds all that the server's refusals have taught so far, where this one taught something.
-    """
+    """A request to the model failed."""
 
     kind: Literal["model.failed"] = "model.failed"
     step: int
+    """Step number, from 1."""
     attempt: int
+    """Attempt at this step, from 1."""
     error: str
+    """Short name of the failure, such as `rate_limit`."""
     message: str
+    """The error message."""
     retry_in: float | None = None
+    """Seconds until the next attempt; None if no further attempt is made."""
     learned: dict[str, Any] = Field(default_factory=dict)
+    """Everything learned from the server's refusals so far; empty if this one taught nothing."""
 
 
 class ModelReplied(EventBase):
-    """A whole reply. `message` is the assistant message as it is sent back in the history."""
+    """A whole reply of the model."""
 
     kind: Literal["model.replied"] = "model.replied"
     step: int
+    """Step number, from 1."""
     message: dict[str, Any]
+    """The assistant message as sent back in the history."""
     reasoning: str | None = None
+    """The reasoning; None if the server returned none."""
     usage: Usage | None = None
+    """Tokens and cost of the reply; None if they are not known."""
     finish_reason: str | None = None
-    """As the server has it; `cut_off`: the reply broke off, and so did the next one; the server sent none."""
+    """As the server sent it; `cut_off`: this reply and the next attempt broke off, and the server sent no reason."""
     model_time: float = 0.0
+    """Seconds from the request to the whole reply."""
     response_id: str | None = None
+    """The server's id of the reply."""
     response_model: str | None = None
+    """The server's name of the model."""
     context_window: int | None = None
-    """Tokens that the model can take in, when they are known."""
+    """Tokens of the model's context, if known."""
     calls_from: Literal["text"] | None = None
-    """`text`: its calls were read out of its text."""
+    """`text`: the calls were parsed from the text of the reply."""
     raw_text: str | None = None
-    """Its text as it came, where calls or thoughts were read out of it."""
+    """The text as received, if calls or reasoning were parsed from it."""
 
 
 class ContextKnown(EventBase):
-    """How many tokens a model can take in, learned from its server; it counts for all further requests to this model.
-
-    `source`: `server` (asked), `refusal` (a request was too long), `cut` (the server left messages out silently).
-    """
+    """The size of a model's context, learned from its server, for all further requests to this model."""
 
     kind: Literal["context.known"] = "context.known"
     model: str
+    """Name of the model."""
     tokens: int
+    """Tokens of the model's context."""
     source: Literal["server", "refusal", "cut"]
+    """`server`: asked. `refusal`: a request was too long. `cut`: the server left messages out silently."""
 
 
 class ContextReduced(EventBase):
-    """Older parts of the conversation are sent in a shorter form from now on. The events before it keep them whole.
+    """Older parts of the conversation are sent in a shorter form from now on. Earlier events keep the whole text.
 
-    First each message of `shown` gets its new content, then the messages from `removed_from` up to, and without,
-    `removed_to` are removed. Places count from 0. `usage` is that of the request for a summary. Tokens are estimated.
+    First each message of `shown` gets its new content, then the messages `removed_from` to `removed_to` are removed.
     """
 
     kind: Literal["context.reduced"] = "context.reduced"
     step: int
-    """The step whose request is the first that is shorter."""
+    """The first step with a shorter request."""
     how: Literal["mask", "summary"]
+    """`mask`: old observations are shortened. `summary`: old messages are replaced by a summary."""
     shown: list[ShownInstead] = Field(default_factory=list)
+    """Messages with a new content."""
     removed_from: int = 0
+    """Index of the first removed message, from 0."""
     removed_to: int = 0
+    """Index after the last removed message."""
     tokens_before: int = 0
+    """Estimated tokens of the conversation before."""
     tokens_after: int = 0
+    """Estimated tokens of the conversation afterwards."""
     limit: int = 0
-    """Tokens that the model can take in."""
+    """Tokens of the model's context."""
     usage: Usage | None = None
+    """Tokens and cost of the request for a summary."""
 
 
 class CallProposed(EventBase):
-    """A tool call of a reply. `arguments` is None when the raw text could not be parsed."""
+    """A tool call of a reply."""
 
     kind: Literal["call.proposed"] = "call.proposed"
     step: int
+    """Step number, from 1."""
     call_id: str
+    """Id of the call."""
     tool: str
+    """Name of the tool."""
     raw_arguments: str
+    """The arguments as the model wrote them."""
     arguments: dict[str, Any] | None = None
+    """The parsed arguments; None if `raw_arguments` could not be parsed."""
 
 
 class CallStarted(EventBase):
-    """What is executed; differs from what was proposed when a person edited the call."""
+    """A call begins to execute. Its tool and arguments differ from the proposal if a person edited the call."""
 
     kind: Literal["call.started"] = "call.started"
     step: int
+    """Step number, from 1."""
     call_id: str
+    """Id of the call."""
     tool: str
+    """Name of the tool that is executed."""
     arguments: dict[str, Any]
+    """The arguments that are executed."""
 
 
 class CallOutput(EventBase):
-    """Output of a command as it arrives. Transient."""
+    """Live output of a command. Transient."""
 
     kind: Literal["call.output"] = "call.output"
     call_id: str
+    """Id of the call."""
     stream: Literal["stdout", "stderr"]
+    """Stream of the output."""
     text: str
+    """The next piece of output."""
 
 
 class FileDiff(EventModel):
-    """One path a call changed; `diff` is a unified diff when both sides are text of a sensible size.
-
-    `size` is that of a deleted file before it was deleted. `lines` and `lines_before` are counted when the file is
-    text and small enough to be looked at, also where the diff is cut.
-    """
+    """A path that a call changed."""
 
     path: str
+    """Absolute path in the sandbox."""
     kind: Literal["added", "modified", "deleted"]
+    """Kind of change."""
     size: int
+    """Bytes of the file after the change; of a deleted file, before the deletion."""
     diff: str | None = None
+    """Unified diff; None if a side is not text or is too large."""
     note: str = ""
+    """Parts that `diff` lacks, or the reason for its absence."""
     size_before: int | None = None
+    """Bytes before the change; None if not known."""
     lines: int | None = None
+    """Lines after the change, counted for small text files, also if the diff is cut."""
     lines_before: int | None = None
+    """Lines before the change."""
 
 
 class CallFinished(EventBase):
-    """The one result of a tool call. `observation` is what the model is shown: `before`, the result, `after`."""
+    """The result of a tool call. Every call has exactly one."""
 
     kind: Literal["call.finished"] = "call.finished"
     step: int
+    """Step number, from 1."""
     call_id: str
+    """Id of the call."""
     observation: str
+    """The text shown to the model: `before`, the result, `after`."""
     before: str = ""
-    """What `observation` begins with beside the result: that a person changed the call."""
+    """Text before the result: a notice that a person changed the call."""
     after: str = ""
-    """What it ends with beside the result: the steps that remain, and advice."""
+    """Text after the result: the remaining steps, and advice."""
     error: str | None = None
-    """Short name of what was wrong with the call itself (`bad_arguments`, `interrupted`, ...)."""
+    """Short name of a fault of the call itself (`bad_arguments`, `interrupted`, ...)."""
     exit_code: int | None = None
+    """Exit code of the command; None for other tools, or for a killed command."""
     timed_out: bool = False
+    """True if the command was killed at its timeout."""
     stdout: Text = ""
+    """Output of the command."""
     stderr: Text = ""
+    """Errors of the command."""
     background: Text = ""
-    """What jobs in the background wrote since the call before."""
+    """Output of background jobs since the call before."""
     truncated: bool = False
+    """True if output was left out because of its size."""
     duration: float = 0.0
+    """Seconds."""
     notice: str = ""
+    """A sentence about the shell, such as a restart."""
     changes: list[FileDiff] = Field(default_factory=list)
+    """Changed files."""
     changes_incomplete: str = ""
+    """Reason why `changes` may lack some; empty if complete."""
 
     @property
     def failed(self) -> bool:
-        """Whether the call went wrong: of itself, by its exit code, or by the clock. One that was not begun did not."""
+        """True if the call ended with an error, a nonzero exit code or a timeout. A call that never began is False."""
         return self.error not in ("skipped", "not_executed") and bool(
             self.error or self.timed_out or self.exit_code
         )
 
     @property
     def body(self) -> str:
-        """What the tool gave, without what the loop says around it."""
+        """The result of the tool, without `before` and `after`."""
         return self.observation.removeprefix(self.before).removesuffix(self.after)
 
 
 class StepFacts(EventBase):
-    """What is said of a step, written when it has ended; a later one of the same step counts instead.
+    """The summary of a step, written after the step has ended; a later summary of the same step replaces it.
 
-    It belongs to the event that it follows, and no event follows it: it is on every branch that has that event.
+    The facts belong to the event before them, on every branch that has this event. No event follows them.
     """
 
     kind: Literal["step.facts"] = "step.facts"
     step: int
+    """Step number, from 1."""
     line: StepLine
+    """The step in one line."""
 
     @field_serializer("line")
     def _short(self, line: StepLine) -> dict[str, Any]:
@@ -386,11 +473,13 @@ class Doubt(EventModel):
     rule: str
     """The name of a rule, or of a user's function."""
     step: int | None = None
-    """The step to look at; None when it is about the whole run."""
+    """The step to look at; None if the doubt is about the whole run."""
     until: int | None = None
-    """The last step, when it is about several."""
+    """The last step, if the doubt is about several."""
     text: str
+    """The reason, in one sentence."""
     severity: Literal["high", "medium", "low"] = "medium"
+    """Weight of the doubt."""
 
     @property
     def line(self) -> str:
@@ -402,34 +491,42 @@ class Doubt(EventModel):
 
 
 class DoubtsFound(EventBase):
-    """Doubts that a call gave rise to; or, with `final`, all of the run, the worst first, in place of the others.
+    """Doubts about a call, or with `final` all doubts about the run, the worst first, replacing the others.
 
-    As `step.facts`, it belongs to the event that it follows, and no event follows it.
+    Like `step.facts`, they belong to the event before them, and no event follows them.
     """
 
     kind: Literal["doubts"] = "doubts"
     doubts: list[Doubt] = Field(default_factory=list)
+    """The doubts."""
     final: bool = False
+    """True if these are all doubts about the whole run."""
 
 
 class ArtifactSaved(EventBase):
-    """A file of the output folder was copied to the run's `files/` folder; `path` is relative to it."""
+    """A file of the output folder was copied to the run's `files/` folder."""
 
     kind: Literal["artifact"] = "artifact"
     step: int | None = None
+    """The step after which the file was saved."""
     path: str
+    """Path relative to `files/`."""
     mime: str
+    """Media type."""
     size: int
+    """Bytes."""
     sha256: str
+    """SHA-256 of the content, as hexadecimal digits."""
     blank: str = ""
-    """Why the file shows nothing, where its content was looked at: a picture of one colour, silence, no text."""
+    """Reason why the file shows nothing, if its content was checked: a picture of one colour, silence, no text."""
 
 
 class ArtifactSkipped(EventBase):
-    """Something in the output folder was not taken, and why."""
+    """A file in the output folder was not copied."""
 
     kind: Literal["artifact.skipped"] = "artifact.skipped"
     reason: str
+    """A sentence with the file and the reason."""
 
 
 class ArtifactRemoved(EventBase):
@@ -437,33 +534,44 @@ class ArtifactRemoved(EventBase):
 
     kind: Literal["artifact.removed"] = "artifact.removed"
     step: int | None = None
+    """The step after which the file was gone."""
     path: str
+    """Path relative to `files/`."""
 
 
 class ConnectionMade(EventBase):
     """A connection of a sandbox whose network is an allow-list has ended, was refused, or failed.
 
-    `line` says it in a few words. A step has so many at most; of the others the last one of the step has the number.
+    The number of these events in a step is limited; the last one of the step counts the others in `more`.
     """
 
     kind: Literal["connection"] = "connection"
     step: int | None = None
+    """The step during which the connection ended."""
     line: str
+    """The connection in a few words."""
     host: str = ""
+    """Name or address of the host."""
     port: int = 0
+    """Port of the host."""
     decision: Literal["allowed", "refused", "failed"] = "allowed"
     """`refused`: by the list. `failed`: the server does not answer, or one side broke off."""
     reason: str = ""
+    """Reason of a refusal or a failure."""
     rule: str = ""
-    """The entry of the list that let it through."""
+    """The entry of the list that allowed the connection."""
     address: str = ""
+    """IP address of the host."""
     secrets: list[str] = Field(default_factory=list)
-    """The names of the secrets that were put in; never a value."""
+    """Names of the secrets that were inserted; never a value."""
     sent: int = 0
+    """Bytes sent to the host."""
     received: int = 0
+    """Bytes received from the host."""
     duration: float = 0.0
+    """Seconds."""
     more: int = 0
-    """So many further connections of the step that have no event."""
+    """Number of further connections of the step without an event."""
 
 
 class Noted(EventBase):
@@ -471,134 +579,165 @@ class Noted(EventBase):
 
     kind: Literal["note"] = "note"
     text: str
+    """The note."""
 
 
 ControlAction = Literal["pause", "paused", "resume", "step", "say", "stop"]
-"""What a person decided; `paused` is recorded by the run itself when it pauses. `step`: resume until the next place
+"""A person's decision; `paused` is recorded by the run itself at a pause. `step`: resume until the next place
 where a run can pause."""
 
 
 class Controlled(EventBase):
-    """A decision during the run. `text` is what was said; `source` is where it came from, e.g. `browser`."""
+    """A decision during the run."""
 
     kind: Literal["control"] = "control"
     action: ControlAction
+    """The decision."""
     text: str | None = None
+    """Text for the model, with `say`."""
     source: str = ""
+    """Origin of the decision, such as `browser`."""
 
 
 class CallHeld(EventBase):
-    """The run waits for a person: before a call is executed, or before the model sees its observation.
+    """The run waits for a person: before a call is executed, or before its observation is shown to the model.
 
-    A `control` event `paused` follows. `text` says why, such as the breakpoint that was met.
+    A `control` event `paused` follows.
     """
 
     kind: Literal["call.held"] = "call.held"
     step: int
+    """Step number, from 1."""
     call_id: str
+    """Id of the call."""
     at: Literal["call", "observation"]
+    """`call`: before the call is executed. `observation`: before the model sees its observation."""
     reason: Literal["step", "breakpoint", "approval", "pause"]
+    """Kind of rule that holds the call."""
     text: str = ""
+    """The reason in words, such as the breakpoint that matched."""
     hosts: list[str] = Field(default_factory=list)
-    """What the list of allowed hosts has refused to the call, as HOST:PORT, so that a person can allow it."""
+    """Hosts refused to the call by the allow-list, as HOST:PORT, so that a person can allow them."""
 
 
 class CallDecided(EventBase):
-    """What a person decided on a call that was held; it was proposed in `call.proposed`.
-
-    `run`: as it was proposed. `edit`: `tool` and `arguments` instead. `skip`: it is not executed, and the result
-    that follows is the person's. `observe`: it has its result already, and the model is shown `observation`
-    in place of `original`.
-    """
+    """A person's decision on a held call; the call was proposed in `call.proposed`."""
 
     kind: Literal["call.decided"] = "call.decided"
     step: int
+    """Step number, from 1."""
     call_id: str
+    """Id of the call."""
     action: Literal["run", "edit", "skip", "observe"]
+    """`run`: as proposed. `edit`: `tool` and `arguments` instead. `skip`: not executed, the person wrote the result
+    that follows. `observe`: already executed, the model is shown `observation` in place of `original`."""
     tool: str | None = None
+    """Name of the tool to execute, with `edit`."""
     arguments: dict[str, Any] | None = None
+    """Arguments to execute, with `edit`."""
     observation: str | None = None
+    """Text shown to the model, with `observe`."""
     after: str = ""
-    """What `observation` ends with beside the person's text, as in `call.finished`."""
+    """Text after the person's text in `observation`, as in `call.finished`."""
     original: Text | None = None
+    """The replaced observation, with `observe`."""
     source: str = ""
+    """Origin of the decision, such as `browser`."""
 
 
 class SettingsChanged(EventBase):
-    """The model, sampling settings, limits, pause rules or allowed hosts change for what follows.
+    """The model, sampling settings, limits, pause rules or allowed hosts change for the rest of the run.
 
-    `settings`, `limits` and `halts` hold what was changed and nothing else; never a key.
+    `settings`, `limits` and `halts` hold only changed values; never a key.
     """
 
     kind: Literal["settings.changed"] = "settings.changed"
     model: str | None = None
+    """Name of the new model; None if unchanged."""
     settings: dict[str, Any] = Field(default_factory=dict)
+    """Changed model settings."""
     limits: dict[str, Any] = Field(default_factory=dict)
+    """Changed limits: steps, tokens, US dollars, seconds."""
     halts: dict[str, Any] = Field(default_factory=dict)
     """`breakpoints`: list of expressions; `approve`: ask, edits or auto."""
     network: dict[str, Any] = Field(default_factory=dict)
-    """`allow`: hosts that the sandbox may reach too; `allow_once`: hosts to each of which one connection may go."""
+    """`allow`: further hosts that the sandbox may reach; `allow_once`: hosts that allow one connection each."""
     source: str = ""
+    """Origin of the change, such as `browser`."""
 
 
 class Checkpointed(EventBase):
-    """The sandbox's files after a step are kept; `step` is None or 0 before the first call.
-
-    `files` counts what changed since the checkpoint before, `size` is the bytes that were newly stored.
-    """
+    """The sandbox's files after a step are stored."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     step: int | None = None
+    """Step number; None or 0 before the first call."""
     checkpoint: str
+    """Id of the checkpoint."""
     files: int = 0
+    """Number of paths changed since the checkpoint before."""
     size: int = 0
+    """Bytes that were newly stored."""
     duration: float = 0.0
+    """Seconds."""
     incomplete: str = ""
+    """Reason why files may be missing; empty if complete."""
     by_others: bool = False
-    """Whether a person, a program or another run made all changes since the checkpoint before, and no step did."""
+    """True if a person, a program or another run made all changes since the checkpoint before, and no step did."""
     other_runs: list[str] = Field(default_factory=list)
     """The tasks of the runs that have used the sandbox since then; only with `by_others`."""
 
 
 class RewindStarted(EventBase):
-    """A rewind begins. Without the `rewound` that follows, it did not happen."""
+    """A rewind begins. Without the `rewound` that follows, the rewind did not happen."""
 
     kind: Literal["rewind.started"] = "rewind.started"
     to: str
     """Id of the event that HEAD moves to."""
     step: int
+    """Number of the step at whose end HEAD will be; 0 before the first."""
     what: Literal["both", "files", "conversation"] = "both"
+    """Parts that are rewound."""
     target: str | None = None
     """The checkpoint that is restored."""
     safety: str | None = None
-    """The checkpoint taken before, which `undo` restores."""
+    """The checkpoint made before the rewind, which `undo` restores."""
     other_runs: list[str] = Field(default_factory=list)
     """Tasks of the runs that have used the sandbox since this run's newest checkpoint."""
 
 
 class Rewound(EventBase):
-    """The rewind is done. Unless it restored only files, the event after it has `to` as its parent."""
+    """The rewind is done. Unless only files were restored, the next event has `to` as its parent."""
 
     kind: Literal["rewound"] = "rewound"
     to: str
+    """Id of the event that HEAD moved to."""
     step: int
+    """Number of the step at whose end HEAD is; 0 before the first."""
     what: Literal["both", "files", "conversation"] = "both"
+    """Parts that were rewound."""
     target: str | None = None
+    """The checkpoint that was restored."""
     safety: str | None = None
+    """The checkpoint made before the rewind, which `undo` restores."""
     undo_of: str | None = None
     """Id of the rewind that this one undoes."""
     restored: int = 0
-    """How many paths the restored files differed in; 0 when the run had no sandbox, and gets the files later."""
+    """Number of paths that were restored; 0 if the run had no sandbox: the files are restored later."""
 
 
 class Forked(EventBase):
-    """Another run began from here, in the folder of that name beside this one."""
+    """Another run began from here."""
 
     kind: Literal["forked"] = "forked"
     run_id: str
+    """Id of the new run."""
     folder: str
+    """Name of the new run's folder, in the same parent folder as this run's."""
     step: int
+    """Number of the last shared step."""
     checkpoint: str | None = None
+    """The checkpoint that the new run began with."""
 
 
 class Continued(EventBase):
@@ -606,6 +745,7 @@ class Continued(EventBase):
 
     kind: Literal["continued"] = "continued"
     source: str = ""
+    """Origin of the request to resume, such as `browser`."""
 
 
 class CheckStarted(EventBase):
@@ -613,83 +753,95 @@ class CheckStarted(EventBase):
 
     kind: Literal["check.started"] = "check.started"
     number: int
-    """Which check it is since the run began or was continued, from 1."""
+    """Number of the check since the run began or was resumed, from 1."""
     what: str
     """The command, or the name of the function."""
 
 
 class Checked(EventBase):
-    """A check of the result has ended. One that follows the end of the run is the score of a benchmark."""
+    """A check of the result has ended. A check after the end of the run is the score of a benchmark."""
 
     kind: Literal["checked"] = "checked"
     number: int
+    """Number of the check since the run began or was resumed, from 1."""
     what: str
+    """The command, or the name of the function."""
     verdict: Verdict
+    """The verdict of the check."""
     score: float | None = None
-    """The number that a function or a scorer gave."""
+    """The number that a function or a scorer returned."""
     exit_code: int | None = None
+    """Exit code of the command."""
     timed_out: bool = False
+    """True if the check was killed at its timeout."""
     duration: float = 0.0
+    """Seconds."""
     output: Text = ""
-    """Both streams of the command in one, or why the function failed."""
+    """Both streams of the command together, or the reason why the function failed."""
     left_out: list[str] = Field(default_factory=list)
-    """A sentence for each file of the model that the check did not get."""
+    """A sentence for each of the model's files that the check did not get."""
 
 
 class Rewarded(EventBase):
-    """What training made of the run. It follows the end, when the other runs of its group have ended too."""
+    """The reward of a rollout in training, recorded after the end of the run and of all other runs of the group."""
 
     kind: Literal["rewarded"] = "rewarded"
     training_step: int
+    """Number of the training step."""
     group: str
-    """The row that the runs of its group worked on."""
+    """The row of the data set on which the runs of the group worked."""
     reward: float | None = None
-    """None: it could not be scored, and is no part of the training."""
+    """None if the run could not be scored and is left out of the training."""
     advantage: float | None = None
-    """How much better it is than the other runs of its group."""
+    """Advantage over the other runs of the group."""
     detail: str = ""
-    """What the scorer says."""
+    """The scorer's explanation."""
 
 
 class RunFinished(EventBase):
-    """Last event of a run, unless it is a rollout of a training."""
+    """Last event of a run, except for a rollout of a training."""
 
     kind: Literal["run.finished"] = "run.finished"
     stop_reason: StopReason
+    """Reason of the end."""
     answer: str | None = None
+    """The final answer."""
     error: str | None = None
+    """The error message, if an error ended the run."""
     usage: Usage = Field(default_factory=Usage)
+    """Tokens and cost of the run."""
     steps: int = 0
+    """Number of steps."""
     wall_time: float = 0.0
+    """Seconds."""
     without_answer: bool = False
-    """Whether the model submitted with nothing saved and nothing said, also when it was reminded."""
+    """True if the model submitted without a saved file and without an answer, in spite of a reminder."""
     check: Verdict | None = None
-    """The verdict on this end; None when nothing was checked."""
+    """The verdict on this end; None if nothing was checked."""
 
 
 class UnknownEvent(EventBase):
-    """An event of a kind this version does not know; kept as it is."""
+    """An event of a kind that this version does not know; preserved unchanged."""
 
     kind: str
 
 
-_EVENTS = (
-    RunStarted, SandboxReady, MessageAdded, ModelRequested, ModelDelta, ModelFailed, ModelReplied, ContextKnown,
-    ContextReduced, CallProposed, CallStarted, CallOutput, CallFinished, StepFacts, DoubtsFound, ArtifactSaved,
-    ArtifactSkipped, ArtifactRemoved, ConnectionMade, Noted, Controlled, CallHeld, CallDecided, SettingsChanged,
-    Checkpointed, RewindStarted, Rewound, Forked, Continued, CheckStarted, Checked, Rewarded, RunFinished,
+KnownEvent = (
+    RunStarted | SandboxReady | MessageAdded | ModelRequested | ModelDelta | ModelFailed | ModelReplied | ContextKnown
+    | ContextReduced | CallProposed | CallStarted | CallOutput | CallFinished | StepFacts | DoubtsFound | ArtifactSaved
+    | ArtifactSkipped | ArtifactRemoved | ConnectionMade | Noted | Controlled | CallHeld | CallDecided | SettingsChanged
+    | Checkpointed | RewindStarted | Rewound | Forked | Continued | CheckStarted | Checked | Rewarded | RunFinished
 )  # fmt: skip
-_KINDS: dict[str, type[EventBase]] = {cls.model_fields["kind"].default: cls for cls in _EVENTS}
+Event = KnownEvent | UnknownEvent
+Facts = StepFacts | DoubtsFound
+"""Events about other events: no event follows them, and HEAD stays in place."""
 TRANSIENT = frozenset({"model.delta", "call.output"})
 """Kinds that are shown live and not written: a later event carries the whole."""
-
-
-Facts = StepFacts | DoubtsFound
-"""Events that say something of others: no event follows them, and HEAD stays where it is."""
+_KINDS: dict[str, type[EventBase]] = {cls.model_fields["kind"].default: cls for cls in get_args(KnownEvent)}
 
 
 def default_fields(kind: str) -> dict[str, Any]:
-    """What the fields of an event of this kind hold when nothing is said of them, without its id and its time."""
+    """Return the defaults of the optional fields of an event kind, without `id` and `time`."""
     fields = _KINDS[kind].model_fields if kind in _KINDS else {}
     return {
         name: field.get_default(call_default_factory=True)
@@ -698,63 +850,23 @@ def default_fields(kind: str) -> dict[str, Any]:
     }
 
 
-def is_transient(event: Event) -> bool:
-    """Whether the event is shown live and not written."""
-    return event.kind in TRANSIENT
-
-
 def _tag(value: Any) -> str:
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     return kind if isinstance(kind, str) and kind in _KINDS else "unknown"
 
 
-Event = Annotated[
-    Annotated[RunStarted, Tag("run.started")]
-    | Annotated[SandboxReady, Tag("sandbox.ready")]
-    | Annotated[MessageAdded, Tag("message")]
-    | Annotated[ModelRequested, Tag("model.requested")]
-    | Annotated[ModelDelta, Tag("model.delta")]
-    | Annotated[ModelFailed, Tag("model.failed")]
-    | Annotated[ModelReplied, Tag("model.replied")]
-    | Annotated[ContextKnown, Tag("context.known")]
-    | Annotated[ContextReduced, Tag("context.reduced")]
-    | Annotated[CallProposed, Tag("call.proposed")]
-    | Annotated[CallStarted, Tag("call.started")]
-    | Annotated[CallOutput, Tag("call.output")]
-    | Annotated[CallFinished, Tag("call.finished")]
-    | Annotated[StepFacts, Tag("step.facts")]
-    | Annotated[DoubtsFound, Tag("doubts")]
-    | Annotated[ArtifactSaved, Tag("artifact")]
-    | Annotated[ArtifactSkipped, Tag("artifact.skipped")]
-    | Annotated[ArtifactRemoved, Tag("artifact.removed")]
-    | Annotated[ConnectionMade, Tag("connection")]
-    | Annotated[Noted, Tag("note")]
-    | Annotated[Controlled, Tag("control")]
-    | Annotated[CallHeld, Tag("call.held")]
-    | Annotated[CallDecided, Tag("call.decided")]
-    | Annotated[SettingsChanged, Tag("settings.changed")]
-    | Annotated[Checkpointed, Tag("checkpoint")]
-    | Annotated[RewindStarted, Tag("rewind.started")]
-    | Annotated[Rewound, Tag("rewound")]
-    | Annotated[Forked, Tag("forked")]
-    | Annotated[Continued, Tag("continued")]
-    | Annotated[CheckStarted, Tag("check.started")]
-    | Annotated[Checked, Tag("checked")]
-    | Annotated[Rewarded, Tag("rewarded")]
-    | Annotated[RunFinished, Tag("run.finished")]
-    | Annotated[UnknownEvent, Tag("unknown")],
-    Discriminator(_tag),
-]
-_ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
+_TAGGED = (Annotated[cls, Tag(kind)] for kind, cls in {**_KINDS, "unknown": UnknownEvent}.items())
+_UNION: Any = Annotated[Union[tuple(_TAGGED)], Discriminator(_tag)]  # noqa: UP007
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(_UNION)
 
 
 def parse_event(line: str | bytes) -> Event:
-    """One event from one JSON text. Raises `pydantic.ValidationError` (a `ValueError`) when it is not one."""
+    """Parse one event from one JSON text. Raises `pydantic.ValidationError` (a `ValueError`) for anything else."""
     return _ADAPTER.validate_json(line)
 
 
 def dump_event(event: Event) -> str:
-    """One event as one line of JSON, without the line end. Lone surrogates are replaced."""
+    """Return one event as one line of JSON, without the line end. Lone surrogates are replaced."""
     try:
         return event.model_dump_json(exclude_defaults=False)
     except PydanticSerializationError:
@@ -762,14 +874,14 @@ def dump_event(event: Event) -> str:
 
 
 def parse_python(value: Any) -> Event:
-    """One event from what JSON would give. Raises `pydantic.ValidationError` when it is not one."""
+    """Parse one event from a decoded JSON value. Raises `pydantic.ValidationError` for anything else."""
     return _ADAPTER.validate_python(value)
 
 
 def clean_text(value: Any) -> Any:
-    """`value` with every lone surrogate in its texts replaced, so that it can be written as UTF-8.
+    r"""Return `value` with every lone surrogate in its texts replaced, ready for UTF-8.
 
-    They come from `\\ud800` in a model's JSON and from file names that are not UTF-8.
+    They are caused by `\ud800` in a model's JSON and by file names that are not UTF-8.
     """
     if isinstance(value, str):
         if value.isascii():

@@ -1,8 +1,8 @@
-"""What is said of steps that have ended, and doubts, as events: a recorder writes them, a reader adds missing ones.
+"""Lines of ended steps, and doubts, as events: a recorder writes them, a reader adds missing ones.
 
-Files that a step made are saved while the model thinks about the next one: so a step's facts come before the first call
-of the next step that does something, or before the end of the run. Doubts follow the call that gave rise to them,
-and all of them stand before the end of the run.
+Files that a step made are saved while the model thinks about the next step. So a step's facts precede the first call
+of the next step that does something, or the end of the run. Doubts follow the call that gave rise to them, and all
+of them precede the end of the run.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from llm_sandbox_nb.trajectory.doubts.rules import DoubtFinder, Rule
 from llm_sandbox_nb.trajectory.step_line import step_line, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
-_LOOKED_AT = 3
-"""Steps that may lack their facts: those before have them."""
+_MAX_OPEN_STEPS = 3
+"""Number of last steps that may lack their facts: earlier ones have them."""
 _F = TypeVar("_F", bound=ev.Facts)
 
 
 class FactFinder:
-    """Says what is to be said of a run whose events come one by one. `rules`: a user's own, about doubts."""
+    """Finder of facts about a run whose events arrive one by one. `rules`: a user's own rules for doubts."""
 
     def __init__(self, trajectory: Trajectory, rules: Sequence[Rule] = ()) -> None:
         self._trajectory = trajectory
         self._doubts = DoubtFinder(rules)
 
     def before(self, event: ev.Event) -> list[ev.Facts]:
-        """What is to be said before `event`, which shows that steps, or the run, have ended."""
+        """Return the facts to record before `event`, which shows that steps, or the run, have ended."""
         found: list[ev.Facts] = [*_steps_before(self._trajectory, event)]
         if isinstance(event, ev.RunFinished):
             found.append(self._final(event))
         return found
 
     def after(self, event: ev.Event) -> list[ev.Facts]:
-        """What is to be said because of `event`: doubts about a call; anew of a step of which a file was saved late."""
+        """Return the facts to record after `event`: doubts about a call, or a new line for a file saved late."""
         trajectory = self._trajectory
         if isinstance(event, ev.CallFinished):
             doubts = self._doubts.newest(trajectory, event)
@@ -48,7 +48,7 @@ class FactFinder:
 
 
 def with_facts(events: Iterable[ev.Event], *, live: bool = False) -> Iterator[ev.Event]:
-    """The events of a record with those facts that it lacks. `live`: its last step has not ended.
+    """Yield the events of a record, with missing facts added. `live`: the last step has not ended.
 
     Raises:
         JournalError: see `Trajectory`.
@@ -66,14 +66,14 @@ def with_facts(events: Iterable[ev.Event], *, live: bool = False) -> Iterator[ev
         yield event
         for facts in _steps_after(trajectory, event):
             yield _added(trajectory, facts, f"{facts.step}")
-    for step in trajectory.steps[-_LOOKED_AT:]:
+    for step in trajectory.steps[-_MAX_OPEN_STEPS:]:
         if step.line is None and not live:
             facts = _facts(trajectory, step)
             yield _added(trajectory, facts, f"{facts.step}")
 
 
 def _steps_before(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
-    newest = trajectory.steps[-_LOOKED_AT:]
+    newest = trajectory.steps[-_MAX_OPEN_STEPS:]
     match event:
         case ev.RunFinished():
             ended = newest
@@ -95,7 +95,7 @@ def _steps_after(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
 
 
 def _ends_run(trajectory: Trajectory, event: ev.CallStarted | ev.CallFinished) -> bool:
-    """Whether it is of the call that ends the run, which waits for no files."""
+    """Return True for the call that ends the run, before which no files are awaited."""
     step = trajectory.step(event.step)
     calls = step.calls if step else []
     return any(call.id == event.call_id and tool_kind(call.tool) == "submit" for call in calls)
@@ -106,7 +106,7 @@ def _facts(trajectory: Trajectory, step: Step) -> ev.StepFacts:
 
 
 def _added(trajectory: Trajectory, facts: _F, mark: str) -> _F:
-    """Facts that no journal has, with an id and a time that are the same at each reading."""
+    """Add missing facts, with an id and a time that are the same at each reading."""
     facts.id, facts.time = f"{facts.parent}-{mark}", trajectory.events[-1].time if trajectory.events else 0.0
     trajectory.add(facts)
     return facts

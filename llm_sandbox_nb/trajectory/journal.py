@@ -27,16 +27,16 @@ from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
 from llm_sandbox_nb.windows import try_lock
 
 BLOB_THRESHOLD = 64 * 1024
-"""Characters (or bytes) of one text above which it is kept in a file of its own."""
-BLOB_MOST = 512 * 1024**2
-"""Bytes of such a file that is read."""
-LINE_MOST = 64 * 1024**2
-"""Bytes of one line of a journal."""
-JOURNAL_MOST = 1024**3
-"""Bytes of a journal that is read."""
+"""Characters (or bytes) of a text above which the text is stored in a file of its own."""
+_MAX_BLOB_BYTES = 512 * 1024**2
+"""Maximum bytes read from such a file."""
+MAX_LINE_BYTES = 64 * 1024**2
+"""Maximum bytes of one line of a journal."""
+_MAX_JOURNAL_BYTES = 1024**3
+"""Maximum bytes of a readable journal."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_PREVIEW = 4000
-"""Characters of such a text in the event: its beginning and its end."""
+_PREVIEW_CHARACTERS = 4000
+"""Characters of a stored text that the event repeats: its beginning and its end."""
 
 
 class JournalError(LLMSandboxError):
@@ -47,11 +47,11 @@ class JournalError(LLMSandboxError):
 
 
 class JournalNotWrittenError(LLMSandboxError, OSError):
-    """The record of a run cannot be written: the disk is full, for example."""
+    """Raised if the record of a run cannot be written, for example because the disk is full."""
 
 
 class Journal:
-    """Writes the events of one run into `folder`. An `append` has reached the system when it returns."""
+    """Writer of one run's events. After `append` the system has the event."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ class Journal:
             ) from error
         self._lock()
         try:
-            if os.fstat(self._file).st_nlink > 1:  # what is appended must not appear under another name
+            if os.fstat(self._file).st_nlink > 1:  # new events must not appear in a file with another name
                 unshare_file(folder, JOURNAL)
                 shared, self._file = self._file, open_file(folder, JOURNAL, os.O_WRONLY | os.O_APPEND)
                 os.close(shared)
@@ -79,16 +79,15 @@ class Journal:
             raise
 
     def _lock(self) -> None:
-        """Lock out other writers. Raises JournalError when there is one."""
         if not _lock(self._file):
             self.close()
             raise JournalError(f"The run in {self.folder} executes already: wait for its end, or fork it.")
 
     def append(self, event: ev.Event) -> None:
-        """Write one event; readers never see half of it, and the next one begins a line.
+        """Write one event; readers never see half an event, and the next event begins a line.
 
         Raises:
-            JournalNotWrittenError: the disk is full; nothing was written.
+            JournalNotWrittenError: if the disk is full, for example; nothing was written.
         """
         data = (ev.dump_event(event) + "\n").encode()
         written = 0
@@ -101,17 +100,17 @@ class Journal:
             raise JournalNotWrittenError(error.errno, error.strerror, str(self.path)) from error
 
     def store_text(self, text: str) -> ev.Text:
-        """The text itself, or a `Blob` that points to it when it is large."""
+        """Return the text itself, or a `Blob` that points to a large stored text."""
         if len(text) <= BLOB_THRESHOLD:
             return text
-        return self._store_blob(text.encode("utf-8", "replace"), clip(text, _PREVIEW))
+        return self._store_blob(text.encode("utf-8", "replace"), clip(text, _PREVIEW_CHARACTERS))
 
     def store_bytes(self, data: bytes) -> ev.Text:
-        """The text of `data` when it is short UTF-8, else a `Blob` with its bytes."""
+        """Return short UTF-8 `data` as text, otherwise a `Blob` with the bytes."""
         if len(data) <= BLOB_THRESHOLD:
             with suppress(UnicodeDecodeError):
                 return data.decode()
-        return self._store_blob(data, clip(data.decode("utf-8", "replace"), _PREVIEW))
+        return self._store_blob(data, clip(data.decode("utf-8", "replace"), _PREVIEW_CHARACTERS))
 
     def _store_blob(self, data: bytes, preview: str) -> ev.Blob:
         data, preview = without_keys_in(data), without_keys(preview)
@@ -124,31 +123,30 @@ class Journal:
         return ev.Blob(sha256=digest, size=len(data), preview=preview)
 
     def close(self) -> None:
-        """Close the file; the journal stays."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 def load_text(folder: Path, text: ev.Text) -> str:
-    """The whole text behind `text`. Raises FileNotFoundError when the blob folder was left behind."""
+    """Return the whole text behind `text`. Raises FileNotFoundError if the blob is missing."""
     return text if isinstance(text, str) else load_bytes(folder, text).decode("utf-8", "replace")
 
 
 def load_bytes(folder: Path, text: ev.Text) -> bytes:
-    """The exact bytes behind `text`. Raises FileNotFoundError when the blob folder was left behind."""
+    """Return the exact bytes behind `text`. Raises FileNotFoundError if the blob is missing."""
     if isinstance(text, str):
         return text.encode()
     try:
         if _DIGEST.fullmatch(text.sha256) is None:
-            raise NotOwnFileError("its name is no digest")
-        return read_file(folder, f"{BLOBS}/{text.sha256}", BLOB_MOST)
+            raise NotOwnFileError("its name is not a SHA-256 digest")
+        return read_file(folder, f"{BLOBS}/{text.sha256}", _MAX_BLOB_BYTES)
     except NotOwnFileError as error:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text.sha256) from error
 
 
 def is_being_written(folder: Path) -> bool:
-    """Whether a process executes the run in `folder`: it holds the lock of the journal. Raises OSError without one."""
+    """Return True if a process holds the lock of the journal in `folder`. Raises OSError without a journal."""
     descriptor = open_file(folder, JOURNAL)
     try:
         return not try_lock(descriptor)
@@ -157,7 +155,7 @@ def is_being_written(folder: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Lock out other writers while `file` is open. File systems without locks are left as they are."""
+    """Lock out other writers while `file` is open. File systems without locks are accepted."""
     try:
         return try_lock(file)
     except OSError:
@@ -182,7 +180,7 @@ def _drop_torn_line(folder: Path) -> None:
 
 
 def first_problem(error: ValueError) -> str:
-    """Return the first thing that is wrong with an event, in a few words."""
+    """Return the first problem of an invalid event, in a few words."""
     errors = getattr(error, "errors", None)
     if not callable(errors):
         return str(error)
@@ -192,11 +190,11 @@ def first_problem(error: ValueError) -> str:
 
 
 def journal_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a journal, file or run folder.
+    """Yield the lines of a journal file, or of the journal in a run folder.
 
     Raises:
-        FileNotFoundError: there is no journal at `path`.
-        JournalError: it is no regular file, or larger than a run's record can be.
+        FileNotFoundError: if there is no journal at `path`.
+        JournalError: if the file is not a regular file, or is larger than a run's record can be.
     """
     folder, name = (path, JOURNAL) if path.is_dir() else (path.parent, path.name)
     try:
@@ -204,22 +202,22 @@ def journal_lines(path: Path) -> Iterator[bytes]:
     except NotOwnFileError as error:
         raise JournalError(f"There is no record to read: {error}") from error
     with os.fdopen(descriptor, "rb") as file:
-        if os.fstat(descriptor).st_size > JOURNAL_MOST:
-            raise JournalError(f"{folder / name} is larger than {JOURNAL_MOST} bytes")
+        if os.fstat(descriptor).st_size > _MAX_JOURNAL_BYTES:
+            raise JournalError(f"{folder / name} is larger than {_MAX_JOURNAL_BYTES} bytes")
         number = 0
-        while line := file.readline(LINE_MOST + 1):
+        while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
-            if len(line) > LINE_MOST:
-                raise JournalError(f"{folder / name}, line {number}: it is longer than {LINE_MOST} bytes")
+            if len(line) > MAX_LINE_BYTES:
+                raise JournalError(f"{folder / name}, line {number}: longer than {MAX_LINE_BYTES} bytes")
             yield line
 
 
 def read_journal(path: Path) -> Iterator[ev.Event]:
-    """The events of a journal, file or run folder, as this version writes them. A last line cut short is left out.
+    """Yield the events of a journal file or run folder, upgraded to this version. A last line cut short is left out.
 
     Raises:
-        FileNotFoundError: there is no journal at `path`.
-        JournalError: it is no regular file; or a line other than the last, or the only whole line, is not an event.
+        FileNotFoundError: if there is no journal at `path`.
+        JournalError: if the file is not a regular file, or a line is not an event, unless it is a torn last line.
     """
     pending: tuple[int, ValueError] | None = None
     begun = False

@@ -1,7 +1,7 @@
-"""Live text that no written event has replaced yet: streamed replies and output of commands.
+"""Live text that a written event has not yet replaced: streamed replies and output of commands.
 
-Each piece of text says where it begins (`at`, in characters of its own stream), so that a reader that gets a piece
-twice, or a longer one, takes only what is new. Used by the server and by the kernel's publisher.
+Each piece of text has its offset (`at`, in characters of its own stream), so that a reader that receives a piece
+twice, or a longer one, uses only the new part. Used by the server and by the kernel's publisher.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Json = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, step or call, and stream."""
 
-LIMIT = 64 * 1024
-"""Characters kept of each stream: its end."""
+MAX_STREAM_CHARACTERS = 64 * 1024
+"""Characters kept of each stream: the last ones."""
 
 
 @dataclass
@@ -40,12 +40,12 @@ class LiveTail:
         self._begun = 0
 
     def add(self, event: Mapping[str, Any]) -> bool:
-        """Add a transient event, at `at` or else as the next piece. Returns whether it held new text."""
+        """Add a transient event, at `at` or otherwise as the next piece. Return True if the event held new text."""
         added = [self._add(key, dict(event), text) for key, text in _texts(event)]
         return any(added)
 
     def follow(self, event: ev.Event) -> None:
-        """Take an event of the run: live text, or one that replaces it."""
+        """Add an event of the run: live text, or an event that replaces live text."""
         if event.kind in ev.TRANSIENT:
             self.add(event.model_dump())
         else:
@@ -62,7 +62,7 @@ class LiveTail:
             self._streams.clear()
 
     def since(self, seen: dict[int, int]) -> Iterator[Json]:
-        """New text for a reader that has `seen` so many characters of each stream; updates `seen`."""
+        """Yield the text that a reader has not seen yet. `seen` counts characters by stream, and is updated."""
         for gone in seen.keys() - {stream.number for stream in self._streams.values()}:
             del seen[gone]
         for key, stream in self._streams.items():
@@ -87,7 +87,7 @@ class LiveTail:
             text = text[max(0, stream.end - at) :]
             stream.text += text
         stream = self._streams[key]
-        if (over := len(stream.text) - LIMIT) > LIMIT:
+        if (over := len(stream.text) - MAX_STREAM_CHARACTERS) > MAX_STREAM_CHARACTERS:
             stream.start, stream.text = stream.start + over, stream.text[over:]
         return bool(text)
 

@@ -1,4 +1,4 @@
-"""The messages of a conversation: what is added to it and replaced in it, and its shorter form for a small context.
+"""Functions that add and replace messages of a conversation, and shorten the conversation for a small context.
 
 The loop and the record use the same functions, so that a conversation is rebuilt exactly as it was sent.
 """
@@ -12,16 +12,16 @@ from llm_sandbox_nb.trajectory.events import ContextReduced
 
 
 class ResultsMessage(dict[str, Any]):
-    """A user message with the results of calls that a model wrote as text, and what was said after them."""
+    """A user message with the results of calls that a model wrote as text, and with user messages after them."""
 
     def __init__(self, parts: dict[str, str]) -> None:
         super().__init__(role="user", content="\n\n".join(parts.values()))
         self.parts = parts
-        """The results by the ids of their calls; what was said has other keys."""
+        """Results by the ids of their calls, and texts of user messages under other keys."""
 
 
 def add_result(messages: list[dict[str, Any]], call_id: str, observation: str, *, in_text: bool) -> None:
-    """Add the result of a call to a conversation; `in_text` says that the call was written as text."""
+    """Add the result of a call to a conversation. `in_text`: the call was written as text."""
     if not in_text:
         messages.append(tool_message(call_id, observation))
     elif messages and isinstance(last := messages[-1], ResultsMessage):
@@ -31,7 +31,7 @@ def add_result(messages: list[dict[str, Any]], call_id: str, observation: str, *
 
 
 def add_message(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
-    """Add what was said. It joins results that were written as text: some servers refuse two user messages in a row."""
+    """Add a message. A user message joins results of text calls: some servers refuse two user messages in a row."""
     if message["role"] == "user" and messages and isinstance(last := messages[-1], ResultsMessage):
         messages[-1] = ResultsMessage({**last.parts, f"said {len(last.parts)}": message_text(message)})
     else:
@@ -39,7 +39,6 @@ def add_message(messages: list[dict[str, Any]], message: dict[str, Any]) -> None
 
 
 def show_instead(messages: list[dict[str, Any]], call_id: str, observation: str) -> None:
-    """Replace the result of a call."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if isinstance(message, ResultsMessage) and call_id in message.parts:
@@ -51,34 +50,33 @@ def show_instead(messages: list[dict[str, Any]], call_id: str, observation: str)
 
 
 def reduced_messages(messages: Sequence[dict[str, Any]], event: ContextReduced) -> list[dict[str, Any]]:
-    """The messages as they are sent after `event`; places that do not exist are ignored."""
+    """Return the messages as they are sent after `event`; indexes that do not exist are ignored."""
     sent = list(messages)
-    for one in event.shown:
-        if 0 <= one.at < len(sent):
-            message = sent[one.at]
-            if isinstance(message, ResultsMessage):  # what is said later joins it still
-                sent[one.at] = ResultsMessage({"shown": one.content})
+    for change in event.shown:
+        if 0 <= change.at < len(sent):
+            message = sent[change.at]
+            if isinstance(message, ResultsMessage):  # later user messages are merged into this type
+                sent[change.at] = ResultsMessage({"shown": change.content})
             else:
-                sent[one.at] = {**message, "content": one.content}
+                sent[change.at] = {**message, "content": change.content}
     if 0 <= event.removed_from <= event.removed_to:
         del sent[event.removed_from : event.removed_to]
     return sent
 
 
 def tool_message(call_id: str, observation: str) -> dict[str, Any]:
-    """The message that answers one tool call."""
     return {"role": "tool", "tool_call_id": call_id, "content": observation}
 
 
 def call_ids(message: dict[str, Any]) -> list[str]:
-    """The ids of the calls of a reply; what is no call is passed over: the record may be a stranger's."""
+    """Return the ids of a reply's calls. Malformed calls are skipped, because the record may come from anyone."""
     calls = message.get("tool_calls")
     found = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     return [id for id in found if isinstance(id, str)]
 
 
 def message_text(message: dict[str, Any]) -> str:
-    """The plain text of a message whose content is a string or a list of parts."""
+    """Return the plain text of a message whose content is a string or a list of parts."""
     content = message.get("content")
     if isinstance(content, str):
         return content

@@ -1,6 +1,6 @@
-"""Reads events of earlier versions: what they have only inside a text becomes the field that later versions write.
+"""Upgrade of events of earlier versions: facts that exist only inside a text become fields of later versions.
 
-It is the one place where a text that was written for the model is parsed, and only of events that lack these fields.
+Only this module parses a text that was written for the model, and only in events that lack these fields.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from llm_sandbox_nb.trajectory import events as ev
 
 _AFTER = re.compile(r"\n\n\[Steps remaining: -?\d+\](?:\n[^\n]*)?\Z")
 _BEFORE = re.compile(r"\A\[A person changed this call before it was executed\.[^\n]*\]\n\n")
-_LOOKED_AT = 2_000
-"""Characters of the end in which the steps that remain are looked for."""
+_SEARCHED_CHARACTERS = 2_000
+"""Characters at the end, or the beginning, of an observation that are searched."""
 _BACKGROUND = "[output of background jobs since the last call]\n"
 _SECTIONS = re.compile(r"\n(?:\[stdout\]\n|\[stderr\]\n|\(no output\))")
 
 
 def upgraded(event: ev.Event) -> ev.Event:
-    """The event with the fields that this version writes; one that has them is returned as it is."""
+    """Add the fields of this version to an event, in place; an event that has them is unchanged."""
     match event:
         case ev.CallFinished() if "after" not in event.model_fields_set:
             before, after = _BEFORE.match(event.observation), steps_remaining(event.observation)
@@ -30,14 +30,14 @@ def upgraded(event: ev.Event) -> ev.Event:
 
 
 def steps_remaining(observation: str) -> str:
-    """The end of an observation that says how many steps remain; empty without one."""
-    found = _AFTER.search(observation[-_LOOKED_AT:])
+    """Return the end of an observation with the number of remaining steps; empty without one."""
+    found = _AFTER.search(observation[-_SEARCHED_CHARACTERS:])
     return found[0] if found else ""
 
 
 def _background(body: str) -> str:
-    """What jobs in the background wrote, which stands before the streams of the command."""
-    start = body.find(_BACKGROUND, 0, _LOOKED_AT)
+    """Return the output of background jobs, which precedes the streams of the command."""
+    start = body.find(_BACKGROUND, 0, _SEARCHED_CHARACTERS)
     if start < 0:
         return ""
     start += len(_BACKGROUND)

@@ -1,4 +1,4 @@
-"""What protects the host during a run, in words: the isolation, the network, the limits, as the engine says them."""
+"""The protection of the host during a run, in words: isolation, network and limits, as the engine reported them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ISOLATION_WORDS: Final = {
     "bubblewrap": "bubblewrap",
     "process": "No isolation",
 }
-"""The isolations as a person says them; the view and the panel have the same, from src/generated/words.ts."""
+"""Names of the isolations for people; the view and the panel have the same, from src/generated/words.ts."""
 
 
 def protection_chip(protection: dict[str, Any]) -> str:
-    """Isolation and network in a few words."""
+    """Return isolation and network in a few words."""
     isolation, network = str(protection.get("isolation") or ""), protection.get("network")
     reach = "no network" if network in ("none", "off") else f"network: {network}" if network else ""
     words = [ISOLATION_WORDS.get(isolation, isolation), reach]
@@ -25,7 +25,7 @@ def protection_chip(protection: dict[str, Any]) -> str:
 
 
 def protection_text(protection: dict[str, Any]) -> str:
-    """The protection in force, in one line."""
+    """Return the protection in force, in one line."""
     user = str(protection.get("user"))
     limits = [str(protection.get("isolation")), str(protection.get("profile") or "")]
     limits.append(f"user {'root' if user == '0' else user}")

@@ -1,4 +1,4 @@
-"""What a replay found, kept in the folder of its run, so that a list of runs says it without comparing again."""
+"""The result of a replay, stored in the folder of its run, so that a list of runs need not compare again."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from llm_sandbox_nb.own_folder import read_file, write_file
 from llm_sandbox_nb.trajectory import events as ev
 
 OUTCOME = "replay.json"
-_MOST = 64 * 1024
+_MAX_OUTCOME_BYTES = 64 * 1024
 
 
 def replayed_run(start: ev.RunStarted | None) -> str | None:
-    """The id of the run that a run replays; None when it is no replay."""
+    """Return the id of the run that a run replays; None without a replay."""
     name = start.settings.get("replay_of") if start else None
     return name if isinstance(name, str) and name else None
 
 
 def write_outcome(folder: Path, differing: list[int]) -> None:
-    """Keep the numbers of the steps that differ. Raises OSError when that is not possible."""
+    """Store the numbers of the steps that differ. Raises OSError if the file cannot be written."""
     write_file(
         folder,
         OUTCOME,
@@ -30,9 +30,9 @@ def write_outcome(folder: Path, differing: list[int]) -> None:
 
 
 def replay_finding(folder: Path) -> str:
-    """What a replay found, in a few words: "nothing differs"; empty when that is not known."""
+    """Return the result of a replay in a few words, such as "nothing differs"; empty if not known."""
     try:
-        found: Any = json.loads(read_file(folder, OUTCOME, _MOST))
+        found: Any = json.loads(read_file(folder, OUTCOME, _MAX_OUTCOME_BYTES))
         number, steps = found["differing"], found["differing_steps"]
         first = min(steps) if number else 0
         known = isinstance(number, int) and isinstance(first, int)

@@ -1,4 +1,4 @@
-"""The folders of runs: what their files are called, and which run a name means."""
+"""The folders of runs: names of their files, and lookup of a run by name."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.own_folder import file_names, is_file
 
 JOURNAL = "journal.jsonl"
-"""One event in each line."""
+"""JSON lines, an event in each."""
 BLOBS = "blobs"
 """Texts that are too long for a line of the journal, by their SHA-256."""
 FILES = "files"
-"""What the model left in the output folder."""
+"""The files that the model left in the output folder."""
 CHECK_FILES = "check"
-"""The files that only the check of its result has."""
+"""Files that only the check of the result can read."""
 HISTORY = "history"
 """The files of the sandbox after each step."""
 SEED = "trajectory.json"
 """The record in the form of the LLM-in-Sandbox paper."""
 RUNS = "sandbox-runs"
-"""The folder of runs, where no setting names another."""
-_SHORTEST = 4
-"""Characters of a short id, at least."""
+"""The default folder of runs."""
+_MIN_ID_CHARACTERS = 4
 
 
 class RunNotFoundError(LLMSandboxError, FileNotFoundError):
@@ -37,7 +36,7 @@ class RunNotFoundError(LLMSandboxError, FileNotFoundError):
 
 
 class RunFile(os.PathLike[str]):
-    """One file the model left. Give it to anything that takes a path, or read it."""
+    """A file that the model left. Any function that accepts a path accepts this object."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
@@ -45,7 +44,7 @@ class RunFile(os.PathLike[str]):
 
     @property
     def mime(self) -> str:
-        """The media type that its name implies."""
+        """The media type implied by the name."""
         return mimetypes.guess_type(self.name)[0] or "application/octet-stream"
 
     @property
@@ -54,11 +53,9 @@ class RunFile(os.PathLike[str]):
         return self.path.stat().st_size
 
     def read_bytes(self) -> bytes:
-        """The content."""
         return self.path.read_bytes()
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """The content as text."""
         return self.path.read_text(encoding)
 
     def __fspath__(self) -> str:
@@ -72,7 +69,7 @@ class RunFile(os.PathLike[str]):
 
 
 def own_file(folder: Path, name: str) -> Path | None:
-    """The regular file `name` in a folder of a run, such as its `files`; None when there is none.
+    """Return the path of a regular file in a folder of a run, such as `files`; None if there is no such file.
 
     A run may come from someone else: neither its names nor its links lead to another file of this machine.
     """
@@ -93,7 +90,7 @@ class RunFiles(Mapping[str, RunFile]):
         path = own_file(self._folder, name)
         if path is None:
             raise KeyError(
-                f"{name!r} is not among the files of this run: {', '.join(self) or 'there are none'}"
+                f"{name!r} is not among the files of this run: {', '.join(self) or 'it has no files'}"
             )
         return self._make(name, path)
 
@@ -108,7 +105,7 @@ class RunFiles(Mapping[str, RunFile]):
 
 
 def run_folders(root: Path) -> list[Path]:
-    """The folders of runs in `root` and in the folders of notebooks below it, newest last. Links are not followed."""
+    """Return the run folders in `root` and in the notebooks' folders below, newest last. Links are not followed."""
     found = {run for folder in (root, *_subfolders(root)) for run in _subfolders(folder)}
     journals = [run / JOURNAL for run in sorted(found, key=lambda run: run.name)]
     return [journal.parent for journal in journals if journal.is_file() and not journal.is_symlink()]
@@ -123,36 +120,34 @@ def _subfolders(folder: Path) -> Iterator[Path]:
 
 
 def record_of(path: Path) -> Path:
-    """The file with the record of the run at `path`: its journal, else a `trajectory.json` of the paper's package.
+    """Return the record of the run at `path`: its journal, otherwise a `trajectory.json` of the paper's package.
 
-    `path` itself when it is no folder, or a folder without either.
+    Returns `path` itself if it is not a folder, or a folder without either.
     """
     names = (JOURNAL, SEED) if path.is_dir() else ()
     return next((path / name for name in names if os.path.lexists(path / name)), path)
 
 
 def short_ids(folders: Iterable[Path]) -> dict[Path, str]:
-    """For each run the shortest beginning of the last part of its name, or more of the name, that no other run has."""
+    """Map each run to the shortest unique beginning of the last part of its name; if there is none, to its name."""
     folders = list(folders)
     parts = [_last_part(folder) for folder in folders]
     found = {}
     for folder, part in zip(folders, parts, strict=True):
-        lengths = range(min(_SHORTEST, len(part)), len(part) + 1)
-        alone = (
-            part[:length] for length in lengths if sum(one.startswith(part[:length]) for one in parts) == 1
-        )
-        found[folder] = next(alone, folder.name)
+        lengths = range(min(_MIN_ID_CHARACTERS, len(part)), len(part) + 1)
+        unique = (part[:length] for length in lengths if sum(p.startswith(part[:length]) for p in parts) == 1)
+        found[folder] = next(unique, folder.name)
     return found
 
 
 def find_run_folder(name: str, root: Path, hint: str = "`llm-sandbox-nb runs`") -> Path:
-    """The folder, journal or `trajectory.json` at the path `name`, else the run below `root` that `name` means.
+    """Return the folder, journal or `trajectory.json` at the path `name`, otherwise the run below `root` so named.
 
-    A run is meant by its name, by the beginning or end of its id, or by any part of its name that no other run has.
+    A run can be given by its name, the beginning or end of its id, or any part of its name that no other run has.
     `hint` is the command that lists runs.
 
     Raises:
-        RunNotFoundError: there is none, or several.
+        RunNotFoundError: if no run or several runs match.
     """
     path = Path(name).expanduser()
     if path.exists():
@@ -169,7 +164,7 @@ def find_run_folder(name: str, root: Path, hint: str = "`llm-sandbox-nb runs`") 
         return found[0]
     if found:
         named = ", ".join(folder.name for folder in found[-3:])
-        raise RunNotFoundError(f"{name!r} means {len(found)} runs, such as {named}: write a longer part.")
+        raise RunNotFoundError(f"{name!r} matches {len(found)} runs, such as {named}: write a longer part.")
     raise RunNotFoundError(f"There is no run {name!r} in {root}: {hint} lists the runs.")
 
 
@@ -178,6 +173,6 @@ def _last_part(folder: Path) -> str:
 
 
 def notebook_folder_name(path: str) -> str:
-    """How the folder with the runs of a notebook is called, from the notebook's path."""
+    """Return the name of the folder for the runs of the notebook at `path`."""
     name = re.sub(r"[^\w.-]+", "-", PurePath(path).stem).strip("-.")
     return name[:80] or "notebook"

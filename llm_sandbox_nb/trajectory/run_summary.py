@@ -1,4 +1,4 @@
-"""A run in a line of a list, read from the beginning and the end of its journal."""
+"""The row of a run in a list, read from the beginning and the end of its journal."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 from llm_sandbox_nb.trajectory.state import RunState, State, Status
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-_FIRST_LINE = 1024 * 1024
-_TAIL = 256 * 1024
-_READ_WHOLE = 2 * 1024 * 1024
+_FIRST_LINE_BYTES = 1024 * 1024
+_TAIL_BYTES = 256 * 1024
+_READ_WHOLE_BYTES = 2 * 1024 * 1024
 """Bytes of the longest journal that a list reads whole."""
-_TASK = 300
-_LISTED = 1000
-"""Most folders of one notebook that are looked at."""
+_TEXT_CHARACTERS = 300
+_MAX_FOLDERS = 1000
+"""Maximum number of a notebook's folders that are read."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a list shows of one run. All texts are what the journal says, shortened."""
+    """The row of one run in a list. All texts are from the journal, shortened."""
 
     id: str
     folder: Path
@@ -39,23 +39,23 @@ class RunSummary:
     started: float
     """Seconds since the epoch."""
     state: str
-    """Why it ended; `ready` after a rewind; `open` when it has no end: it is live, or was cut off."""
+    """Stop reason; `ready` after a rewind; `open` without an end: the run is live, or was cut off."""
     status: Status
-    """What the ends of its journal say of it."""
+    """The state as far as the ends of the journal show."""
     steps: int
-    """The number of its last step; -1 where the end of the journal does not say it."""
+    """The number of the last step; -1 if not found at the end of the journal."""
     forked_from: str | None
-    """The id of the run of which it is a fork."""
+    """Id of the run from which this one was forked."""
 
     answer: str | None
-    """Its beginning; None when it has no end or no answer."""
+    """The beginning of the answer; None without an end or an answer."""
     finding: str
-    """What a replay found; empty for other runs."""
+    """The result of a replay; empty for other runs."""
     doubts: list[ev.Doubt]
-    """Why its result may be wrong, the worst first."""
+    """Reasons why the result may be wrong, the worst first."""
 
     def run_state(self, *, live: bool) -> RunState:
-        """The state in words. `live`: a process executes the run."""
+        """Return the state in words. `live`: a process executes the run."""
         state = self.status.run_state(live=live)
         if state.state != State.REPLAYED.label or not self.finding:
             return state
@@ -63,7 +63,7 @@ class RunSummary:
 
 
 def summaries(folder: Path, most: int) -> tuple[list[RunSummary], int]:
-    """The runs in a folder, newest first, at most so many; and how many there are."""
+    """Return the newest `most` runs in a folder, newest first, and the number of all folders."""
     try:
         with os.scandir(folder) as found:
             names = sorted(
@@ -72,19 +72,19 @@ def summaries(folder: Path, most: int) -> tuple[list[RunSummary], int]:
     except OSError:
         return [], 0
     # Folders are named by the second in which a run began: those of one second may be in another order.
-    read = [summary for name in names[: min(_LISTED, most + 5)] if (summary := summarize(folder / name))]
-    read.sort(key=lambda one: one.started, reverse=True)
+    read = [summary for name in names[: min(_MAX_FOLDERS, most + 5)] if (summary := summarize(folder / name))]
+    read.sort(key=lambda summary: summary.started, reverse=True)
     return read[:most], len(names)
 
 
 def summarize(folder: Path) -> RunSummary | None:
-    """One run; None when its journal is missing or begins with something else. Never raises because of its content."""
+    """Summarize one run; None if its journal is missing or invalid. Never raises because of its content."""
     try:
         with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
-            first = _event(file.readline(_FIRST_LINE))
+            first = _event(file.readline(_FIRST_LINE_BYTES))
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL))
-            lines = file.read(_TAIL).splitlines()
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).splitlines()
     except OSError:
         return None
     if first.get("kind") != "run.started" or not isinstance(first.get("time"), int | float):
@@ -95,20 +95,20 @@ def summarize(folder: Path) -> RunSummary | None:
     return RunSummary(
         id=folder.name,
         folder=folder,
-        task=str(first.get("task", ""))[:_TASK],
+        task=str(first.get("task", ""))[:_TEXT_CHARACTERS],
         started=float(first["time"]),
         state=state,
         status=status,
         steps=steps,
         forked_from=str(fork.get("run_id"))[:200] if isinstance(fork, dict) else None,
-        answer=status.finish.answer[:_TASK] if status.finish and status.finish.answer else None,
+        answer=status.finish.answer[:_TEXT_CHARACTERS] if status.finish and status.finish.answer else None,
         finding=replay_finding(folder) if status.replays else "",
         doubts=_doubts(folder, lines, size, ended=status.finish is not None),
     )
 
 
 def recorded_doubts(lines: list[bytes]) -> list[ev.Doubt] | None:
-    """The doubts at the end of a run, found in the last lines of its journal; None when they are not there."""
+    """Return the doubts at the end of a run, found in the last lines of its journal; None if they are not there."""
     for line in reversed(lines):
         if b'"doubts"' in line:
             with suppress(ValueError):
@@ -119,9 +119,9 @@ def recorded_doubts(lines: list[bytes]) -> list[ev.Doubt] | None:
 
 
 def _doubts(folder: Path, lines: list[bytes], size: int, *, ended: bool) -> list[ev.Doubt]:
-    """The doubts that are recorded; of a run without, those that are found now, unless its journal is very long."""
+    """Return the recorded doubts; without any, find them now, unless the journal is very long."""
     found = recorded_doubts(lines) if ended else None
-    if found is None and size <= _READ_WHOLE:
+    if found is None and size <= _READ_WHOLE_BYTES:
         with suppress(JournalError, OSError):
             found = doubts_of(Trajectory(read_journal(folder)))
     return found or []
@@ -150,7 +150,7 @@ def _end(newest_first: Iterator[dict[str, Any]]) -> tuple[str, int]:
     return state or "open", -1
 
 
-_OF_END = (
+_END_MARKERS = (
     b'"settings.changed"',
     b'"model.failed"',
     b'"stop"',
@@ -158,23 +158,23 @@ _OF_END = (
     b'"run.finished"',
     b'"checked"',
 )
-"""What the words of an end need beside the start: limits that were changed, why the model failed, who stopped the run
-since it was continued, and the score that followed the end."""
-_ALWAYS = ("settings.changed", "control", "continued", "run.finished", "checked")
+"""Parts of lines that affect the words of an end: changed limits, failures of the model, a stop or a resume, the score
+after the end."""
+_END_KINDS = ("settings.changed", "control", "continued", "run.finished", "checked")
 
 
 def _status(first: dict[str, Any], lines: list[bytes], state: str, steps: int) -> Status:
-    """How the run stands, from its start and the events that `_end` has found."""
+    """Fold the state of a run from its start and the events that `_end` has found."""
     status = Status()
     ended = state not in ("open", "ready")
-    said: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     if ended:
         last = next((_event(line) for line in reversed(lines) if b'"model.requested"' in line), {})
-        said += [last] + [_event(line) for line in lines if any(kind in line for kind in _OF_END)]
-        said = [one for one in said if one.get("step") == last.get("step") or one.get("kind") in _ALWAYS]
+        events += [last] + [_event(line) for line in lines if any(mark in line for mark in _END_MARKERS)]
+        events = [e for e in events if e.get("step") == last.get("step") or e.get("kind") in _END_KINDS]
     elif steps > 0:
-        said.append({"kind": "model.requested", "step": steps})
-    for value in (first, *said):
+        events.append({"kind": "model.requested", "step": steps})
+    for value in (first, *events):
         with suppress(ValueError):
             status.add(ev.parse_python(value))
     if state == "ready":

@@ -1,4 +1,4 @@
-"""The events of a run as a notebook keeps them: what is said several times is said once, and no fact is missing."""
+"""The events of a run in a saved notebook: without repetitions, but with every fact."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from llm_sandbox_nb.trajectory.facts import with_facts
 
 
 def saved_events(events: Sequence[ev.Event], *, live: bool = False) -> list[dict[str, Any]]:
-    """The events as JSON gives them. `live`: the last step has not ended."""
+    """Return the events as JSON values. `live`: the last step has not ended."""
     started = {event.call_id: event.arguments for event in events if isinstance(event, ev.CallStarted)}
-    return [_said_once(event, started) for event in with_facts(events, live=live)]
+    return [_without_repetition(event, started) for event in with_facts(events, live=live)]
 
 
-def _said_once(event: ev.Event, started: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The event without what another says: the settings of a request, a reply's calls, a call's arguments."""
+def _without_repetition(event: ev.Event, started: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Remove values that another event has: the settings of a request, a reply's calls, a call's arguments."""
     value: dict[str, Any] = json.loads(ev.dump_event(event))
     match event:
         case ev.ModelRequested():
             del value["settings"]
-        case ev.ModelReplied(calls_from=None):  # else it says which calls were written as text
+        # with `calls_from`, `tool_calls` records which calls were written as text
+        case ev.ModelReplied(calls_from=None):
             value["message"].pop("tool_calls", None)
         case ev.CallProposed(arguments=dict() as arguments):
             value["raw_arguments"] = ""

@@ -1,4 +1,4 @@
-"""How a run stands: one state, with its words and what its colour means, for card, terminal, lists and server.
+"""The state of a run, with its words and the meaning of its colour, for card, terminal, lists and server.
 
 `labextension/src/trajectory/status.ts` folds the same for a run that a page watches; tests/data/runs.json tests both.
 """
@@ -25,11 +25,11 @@ from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS
 from llm_sandbox_nb.trajectory.replay_outcome import replayed_run
 
 Meaning = Literal["ok", "bad", "plain", "wait", "run", "away"]
-"""What a colour says: a check passed, failure, nothing, a person's turn or decision, running, out of reach."""
+"""Meaning of a colour: a check passed, failure, neutral, a person's turn or decision, running, out of reach."""
 
 
 class State(Enum):
-    """Where a run stands, or how it ended: its name, its words, its words with a detail, and their meaning."""
+    """State of a run, or its end: name, words, words with a detail, and meaning."""
 
     STARTING = "starting", "Starting the sandbox", "Starting the sandbox ({})", "run"
     RUNNING = "running", "Running", "Running · step {}", "run"
@@ -61,15 +61,15 @@ class State(Enum):
 
     def __init__(self, label: str, alone: str, together: str, meaning: Meaning) -> None:
         self.label = label
-        """Its name in records, REST and TypeScript."""
+        """Name in records, REST and TypeScript."""
         self.alone = alone
         self.together = together
-        """Its words with a limit, a failure or the number of a step in place of `{}`; empty when it has no detail."""
+        """Words with a limit, a failure or the number of a step in place of `{}`; empty if the state has no detail."""
         self.meaning = meaning
 
 
 NOT_CHECKED: Final = "{}, not checked"
-"""What is said of an end without a check."""
+"""Words for an end without a check."""
 CHECKED: Final[dict[str, tuple[str, str, Meaning]]] = {
     "passed": ("{}, checked: {}", "{}, checked without protection: {}", "ok"),
     "failed": ("{}, check failed: {}", "{}, check failed: {}", "bad"),
@@ -77,7 +77,7 @@ CHECKED: Final[dict[str, tuple[str, str, Meaning]]] = {
     "text": ("{}, checked: {}", "{}, checked without protection: {}", "plain"),
     "error": ("{}, the check could not run: {}", "{}, the check could not run: {}", "bad"),
 }
-"""What is said of an end and its verdict, the same of a check that the model could have changed, and its meaning."""
+"""Words for an end and its verdict, the same for a check that the model could have changed, and the meaning."""
 CHECK_LABELS: Final = {
     "passed": "Check passed",
     "failed": "Check failed",
@@ -85,19 +85,19 @@ CHECK_LABELS: Final = {
     "text": "Check",
     "error": "The check could not run",
 }
-"""The heading of a check by its outcome."""
+"""Heading of a check by its outcome."""
 UNPROTECTED: Final = (
-    "This check can be tampered with: the isolation process keeps the programs of the model from nothing."
+    "This check can be tampered with: the isolation process does not separate it from the model's programs."
 )
-"""What is said of a check that the model could have changed."""
+"""Sentence about a check that the model could have changed."""
 CHECKED_ENDS: Final = ("submitted", "answered")
-"""Ends that are checked; others say already that the work was not completed."""
+"""Ends that are checked; the words of the others already report that the work was not completed."""
 
 _BY_LABEL = {state.label: state for state in State}
 
 
 def state_words(state: str, detail: str = "") -> str:
-    """The words of a state by its name, which a later version may have written."""
+    """Return the words of a state by its name. An unknown name of a later version is shown unchanged."""
     known = _BY_LABEL.get(state)
     if known is None:
         return sentence_case(state)
@@ -113,17 +113,16 @@ class RunState:
     words: str
     meaning: Meaning
     check: str = ""
-    """What the check of the result found: see `Verdict.outcome`; empty when there was none."""
+    """`Verdict.outcome` of the check of the result; empty without a check."""
 
     def to_json(self) -> dict[str, str]:
-        """As REST gives it."""
         return {"state": self.state, "words": self.words, "meaning": self.meaning, "check": self.check}
 
 
 _STOPPERS = {"on_pause": "the rule for its pauses"}
-"""Who stops a run besides a person, by the source of the decision."""
-_OF_A_REPLAY = ("interrupted", "model_error", "sandbox_lost", "error")
-"""Ends that a replay has as any run; each other one says only that the record has no more."""
+"""Words for a source other than a person that stopped a run."""
+_FAILED_REPLAY_ENDS = ("interrupted", "model_error", "sandbox_lost", "error")
+"""Ends that a replay shares with any run; each other end means only that the record has no more."""
 _RUN_NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
 _LIMITS: dict[str, Callable[[Any], str]] = {
     "steps": format_count,
@@ -135,40 +134,40 @@ _LIMITS: dict[str, Callable[[Any], str]] = {
 
 
 class Status:
-    """Folds the state of a branch event by event, in constant memory."""
+    """Fold of a branch's events into its state, in constant memory."""
 
     def __init__(self) -> None:
         self.step: int | None = None
         """The last step that began; None before the first."""
         self.finish: ev.RunFinished | None = None
         self.check: ev.Verdict | None = None
-        """The verdict of the newest check; None when the result was not checked, or the run did more since."""
+        """The verdict of the newest check; None if the result was not checked, or if the run did more since."""
         self.checking = False
-        """Whether a check of the result runs."""
+        """True while a check of the result runs."""
         self.paused = False
-        """Whether the run is paused and waits for a person."""
+        """True if the run is paused and waits for a person."""
         self.pausing = False
-        """Whether a person asked for a pause that has not come yet."""
+        """True if a person asked for a pause and the run has not paused yet."""
         self.held: ev.CallHeld | None = None
         """The call that waits for a person."""
         self.ready_at: int | None = None
-        """After a rewind: the step from which the run can continue. None when it runs, has ended or was not rewound."""
+        """The step from which a rewound run can continue; None if the run is running, has ended or was not rewound."""
         self._isolation = ""
-        """What the sandbox will be, in words, when that is known before it is open."""
+        """Words for the isolation of the sandbox, if known before the sandbox is open."""
         self._opened = False
-        """Whether the sandbox was open at some time; the model is asked before."""
+        """True once the sandbox is open; the model may be asked earlier."""
         self._stopped_by = ""
-        """Who decided to stop the run: a person, or a rule for its pauses."""
+        """Source of the decision to stop the run: a person, or a rule for its pauses."""
         self.replays: str | None = None
-        """The id of the run that it replays; None when it is no replay, or was continued as a run of its own."""
+        """Id of the replayed run; None if this is not a replay, or was resumed as an independent run."""
         self._limits: dict[str, int | float] = {}
         self._failure = ""
-        """Of the last step: why its newest request failed."""
+        """Failure of the newest request, in the last step."""
         self._before: dict[str, Status] = {}
         """The status before each rewind that was followed, by the id of the rewind."""
 
     def add(self, event: ev.Event) -> None:
-        """Take an event of the branch into account."""
+        """Update the state with an event of the branch."""
         match event:
             case ev.RunStarted():
                 self._set_limits(event.settings.get("limits"))
@@ -211,18 +210,18 @@ class Status:
 
     @staticmethod
     def needs_all(finish: ev.RunFinished) -> bool:
-        """Whether the words of this end need more than the start: a limit, the kind of a failure, who stopped."""
+        """Return True if the words of this end depend on events other than the start: a limit, a failure, a person."""
         others = (State.MODEL_ERROR.label, State.INTERRUPTED.label)
         return finish.stop_reason in _LIMITS or finish.stop_reason in others
 
     def rewind(self, step: int | None) -> None:
-        """HEAD has moved to the end of `step`, or into it; None: to another branch, without a rewind."""
+        """Move HEAD to a place in `step`, or at its end; None: to another branch, without a rewind."""
         self._clear()
         self.ready_at = None if self.finish else step
         self.check = self.check if self.finish else None
 
     def follow(self, event: ev.Event) -> None:
-        """Take an event of a run of which only the state is kept: a rewind leads back, its undo to where it began."""
+        """Update the state with an event, also where no history is stored: undo restores the state before a rewind."""
         self.add(event)
         if not isinstance(event, ev.Rewound) or event.what == "files":
             return
@@ -235,34 +234,39 @@ class Status:
         self.rewind(event.step)
 
     def run_state(self, *, live: bool, away: State | None = None) -> RunState:
-        """The state in words. `live`: a process executes the run; `away`: who cannot be reached at this moment."""
+        """Return the state in words.
+
+        Args:
+            live: True if a process executes the run.
+            away: the side that cannot be reached at this moment.
+        """
         last = "" if self.step is None else str(self.step)
         if self.finish:
             return self._ending(self.finish)
         if not live:
-            return _said(State.CUT_OFF if self.ready_at is None else State.READY, last)
+            return _in_words(State.CUT_OFF if self.ready_at is None else State.READY, last)
         if away:
-            return _said(away)
+            return _in_words(away)
         if self.held:
-            return _said(State.HELD)
+            return _in_words(State.HELD)
         if self.paused:
-            return _said(State.PAUSED)
+            return _in_words(State.PAUSED)
         if self.pausing:
-            return _said(State.PAUSING)
+            return _in_words(State.PAUSING)
         if self.checking:
-            return _said(State.CHECKING)
+            return _in_words(State.CHECKING)
         if not self._opened and self.step is None:
-            return _said(State.STARTING, self._isolation)
-        return _said(State.RUNNING, last)
+            return _in_words(State.STARTING, self._isolation)
+        return _in_words(State.RUNNING, last)
 
     def _ending(self, finish: ev.RunFinished) -> RunState:
         reason: str = finish.stop_reason
-        if self.replays and reason not in _OF_A_REPLAY:
+        if self.replays and reason not in _FAILED_REPLAY_ENDS:
             name = self.replays if _RUN_NAME.fullmatch(self.replays) else ""
-            found = _said(State.REPLAYED, name.rpartition("-")[2])
+            found = _in_words(State.REPLAYED, name.rpartition("-")[2])
             return _checked(found, self.check) if self.check and reason in CHECKED_ENDS else found
         if reason in CHECKED_ENDS and (self.check or not finish.without_answer):
-            return _checked(_said(_BY_LABEL[reason]), self.check)
+            return _checked(_in_words(_BY_LABEL[reason]), self.check)
         if finish.without_answer:
             reason = State.WITHOUT_ANSWER.label
         elif reason == State.TOKENS.label and finish.error:  # not the run's own limit
@@ -299,16 +303,16 @@ class Status:
         self.checking = False
 
 
-def _said(state: State, detail: str = "") -> RunState:
+def _in_words(state: State, detail: str = "") -> RunState:
     return RunState(state.label, state_words(state.label, detail), state.meaning)
 
 
 def _checked(end: RunState, check: ev.Verdict | None) -> RunState:
-    """An end with what its check found."""
+    """Add the verdict of a check to the words of an end."""
     if check is None:
         return dataclasses.replace(end, words=NOT_CHECKED.format(end.words))
     known = CHECKED.get(check.outcome)
-    if known is None:  # of a later version
+    if known is None:  # a later version's outcome
         return dataclasses.replace(end, check=check.outcome)
     protected, unprotected, meaning = known
     words = (protected if check.protected else unprotected).format(end.words, check.summary)

@@ -1,6 +1,6 @@
-"""A step in one line: what it did, its consequences, its figures. The recorder writes it when the step has ended.
+"""A step in one line: action, consequences, figures. The recorder writes the line when the step has ended.
 
-`labextension/src/view/step-line.ts` makes the same line of the step that runs; tests/data/runs.json tests both.
+`labextension/src/view/step-line.ts` makes the same line of the running step; tests/data/runs.json tests both.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
     "submit": "submit",
     "finish": "submit",
 }
-"""What a call is to a person: a command, an edit, the end; other tools are `other`. `finish` is another program's."""
+"""Kind of call by tool: a command, an edit, the end; other tools are `other`. `finish` is a tool of other programs."""
 DECIDED: Final = {"edit": "edited by you", "skip": "denied by you", "observe": "result changed by you"}
-"""What is said of a person's decision on a call."""
+"""Words for a person's decision on a call."""
 THINKING: Final = "The model is thinking"
 NO_REPLY: Final = "No reply"
 LIMITS: Final = {
@@ -45,30 +45,33 @@ LIMITS: Final = {
     "changes": 100,
     "arguments": 8,
 }
-"""Characters of a line, its sentence, the end of an output, and a name; characters looked at of an output and a diff;
-chips for files and failures; changes and arguments that are looked at: an installation makes thousands."""
-_WORDS, _NAME, _LOOKED_AT = LIMITS["words"], LIMITS["name"], LIMITS["changes"]
+"""Maximum characters of a line, its sentence, the end of an output, and a name; characters read of an output and of a
+diff; chips for files and for failures; changes and arguments that are read: an installation makes thousands.
+"""
+_LINE_CHARACTERS, _NAME_CHARACTERS, _MAX_CHANGES = LIMITS["words"], LIMITS["name"], LIMITS["changes"]
 _FOLDER = re.compile(r"\s*cd\s+[^\s;&|]+\s*&&\s*")
 _MARKS = re.compile(r"^\s*(?:#+|>|[-*+]|\d+\.)\s+")
 _SENTENCE = re.compile(r".{8,}?[.!?:](?=\s|$)")
 
 
 def step_line(step: Step, root: str, *, running: bool = False) -> ev.StepLine:
-    """The line of a step: what was recorded when it ended, else what it is now.
+    """Return the line of a step: the recorded one, otherwise a line made from the step so far.
 
-    `root` is the folder in which the run works. `running`: the model may still reply.
+    Args:
+        root: the folder in which the run works.
+        running: True if the model may still reply.
     """
     if step.line is not None:
         return step.line
     call = step.calls[0] if step.calls else None
-    said = first_sentence(step.thought or ("" if call else step.reasoning))
-    if not (said or call or step.replied or step.failures):
-        said = THINKING if running else NO_REPLY
+    thought = first_sentence(step.thought or ("" if call else step.reasoning))
+    if not (thought or call or step.replied or step.failures):
+        thought = THINKING if running else NO_REPLY
     more = f" and {len(step.calls) - 1} more" if len(step.calls) > 1 else ""
     added, removed = _edited_lines(call) if call else (0, 0)
     return ev.StepLine(
         tool=tool_kind(call.tool) if call else "none",
-        thought=said,
+        thought=thought,
         what=f"{headline(call, root)}{more}" if call else "",
         added=added,
         removed=removed,
@@ -78,27 +81,25 @@ def step_line(step: Step, root: str, *, running: bool = False) -> ev.StepLine:
 
 
 def step_failed(step: Step) -> bool:
-    """Whether a call of the step went wrong, or the model gave no reply."""
+    """Return True if a call of the step failed, or if the model gave no reply."""
     return any(failed(call) for call in step.calls) or (not step.replied and bool(step.failures))
 
 
 def failed(call: Call) -> bool:
-    """Whether a call has ended and went wrong."""
     return call.result is not None and call.result.failed
 
 
 def tool_kind(tool: str) -> ToolKind:
-    """What a call of this tool is to a person."""
     return TOOL_KINDS.get(tool, "other")
 
 
 def path_below(path: str, root: str) -> str:
-    """A path without the folder in which the run works."""
+    """Return a path without the folder in which the run works."""
     return path.removeprefix(f"{root}/") if root else path
 
 
 def headline(call: Call, root: str) -> str:
-    """The command without the folder it changes to, or the editor's file; of any other tool its name and arguments."""
+    """Return the command without a leading `cd FOLDER &&`, the editor's file, or another tool's name and arguments."""
     values, kind = call.arguments or {}, tool_kind(call.tool)
     command = values["command"] if isinstance(values.get("command"), str) else ""
     if kind == "submit":
@@ -107,25 +108,25 @@ def headline(call: Call, root: str) -> str:
         path = path_below(values["path"], root) if isinstance(values.get("path"), str) else ""
         text = f"view {path}" if command == "view" else path
     elif kind == "bash":
-        text = command[: 4 * _WORDS]
+        text = command[: 4 * _LINE_CHARACTERS]  # the folder may be long
         text = text[found.end() :] if (found := _FOLDER.match(text)) else text
     else:
         given = [f"{name}: {_value(value)}" for name, value in list(values.items())[: LIMITS["arguments"]]]
-        told = call.raw_arguments[:_WORDS] if call.arguments is None else "; ".join(given)
-        text = f"{call.tool} {told}"
+        values_text = call.raw_arguments[:_LINE_CHARACTERS] if call.arguments is None else "; ".join(given)
+        text = f"{call.tool} {values_text}"
     return one_line(text) or one_line(call.raw_arguments)
 
 
 def _value(value: Any) -> str:
-    """An argument as JSON has it, a text without its quotes."""
+    """Return an argument as JSON, or a text without its quotes."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text[:_WORDS]
+    return text[:_LINE_CHARACTERS]
 
 
-def one_line(text: str, most: int = _WORDS) -> str:
-    """The first line that is not blank, with a mark when there is more."""
+def one_line(text: str, most: int = _LINE_CHARACTERS) -> str:
+    """Return the first line that is not blank, with an ellipsis if there is more."""
     lines = [line for line in plain(text[: 8 * most]).split("\n") if line.strip()]
     line = " ".join(lines[0].split()) if lines else ""
     if len(line) > most:
@@ -134,7 +135,7 @@ def one_line(text: str, most: int = _WORDS) -> str:
 
 
 def first_sentence(text: str, most: int = LIMITS["sentence"]) -> str:
-    """The first sentence of what the model wrote, without the marks of Markdown."""
+    """Return the first sentence of the model's text, without the marks of Markdown."""
     lines = (_MARKS.sub("", line) for line in plain(text[: 8 * most]).split("\n"))
     line = next((line for line in lines if any(letter.isalnum() for letter in line)), "")
     words = re.sub(r"\*\*|__|`", "", line).strip()
@@ -144,17 +145,17 @@ def first_sentence(text: str, most: int = LIMITS["sentence"]) -> str:
 
 
 def count_lines(diff: str) -> tuple[int, int]:
-    """Lines that a unified diff adds and removes, of its first part when it is long."""
+    """Return the numbers of added and removed lines of a unified diff, counted only at the beginning of a long one."""
     lines = diff[: LIMITS["diff"]].split("\n")
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     return added, sum(line.startswith("-") and not line.startswith("---") for line in lines)
 
 
 def _edited_lines(call: Call) -> tuple[int, int]:
-    """Lines that the editor added and removed; what it is to write when no diff tells."""
+    """Count the lines that the editor added and removed; without a diff, the lines of the call's arguments."""
     if tool_kind(call.tool) != "edit":
         return 0, 0
-    counts = [count_lines(change.diff) for change in call.changes[:_LOOKED_AT] if change.diff]
+    counts = [count_lines(change.diff) for change in call.changes[:_MAX_CHANGES] if change.diff]
     if counts or failed(call) or (call.result and call.result.error):
         return sum(added for added, _ in counts), sum(removed for _, removed in counts)
     values = call.arguments or {}
@@ -166,87 +167,84 @@ def _lines(text: Any) -> int:
 
 
 def failure_text(call: Call) -> str:
-    """How a call that went wrong ended, and the last line of what it wrote or of why it was refused."""
+    """Return the outcome of a failed call, with the last line of its output or of its refusal."""
     result = call.result
     assert result is not None
     streams = _last_line(shown_text(result.stderr)) or _last_line(shown_text(result.stdout))
     refused = bool(result.error) and not result.timed_out and result.error not in ("interrupted", "cut_short")
-    said = streams or (_last_line(result.body).removeprefix("Error: ") if refused else "")
-    return f"{ending(result)} · {said}" if said else ending(result)
+    detail = streams or (_last_line(result.body).removeprefix("Error: ") if refused else "")
+    return f"{ending(result)} · {detail}" if detail else ending(result)
 
 
 def ending(result: ev.CallFinished) -> str:
-    """How a call ended, in a few words."""
+    """Return the outcome of a call in a few words."""
     if result.timed_out:
         return "Timed out"
     if result.error:
-        return first_line(format_call_failure(plain(result.error)), _NAME)
+        return first_line(format_call_failure(plain(result.error)), _NAME_CHARACTERS)
     return "done" if result.exit_code is None else f"exit {result.exit_code}"
 
 
 def shown_text(text: ev.Text) -> str:
-    """A text, or the part of a large one that is in the record."""
+    """Return a text, or the part of a large one that is in the record."""
     return text if isinstance(text, str) else text.preview
 
 
 def _last_line(text: str) -> str:
-    """The last line that is not blank."""
     lines = plain(text[-LIMITS["output"] :]).split("\n")
     return next((one_line(line, LIMITS["ending"]) for line in reversed(lines) if line.strip()), "")
 
 
 def _figures(step: Step) -> str:
-    """Tokens of the step and its seconds, as far as they are known."""
     tokens = step.usage.total_tokens if step.usage else 0
     done = step.replied and all(call.finished for call in step.calls)
     return figures_text(tokens, step_seconds(step) if done else None)
 
 
 def step_seconds(step: Step) -> float:
-    """Seconds of the model and of the calls."""
+    """Return the seconds of the model and of the calls."""
     return step.model_time + sum(call.result.duration for call in step.calls if call.result)
 
 
 def figures_text(tokens: int, seconds: float | None) -> str:
-    """Tokens and seconds as a line shows them; no seconds when they are not all there."""
+    """Format tokens and seconds; `seconds` is None while the step runs."""
     parts = [format_short(tokens) if tokens else ""]
     parts.append(format_duration(seconds) if seconds is not None and (seconds or tokens) else "")
     return " · ".join(filter(None, parts))
 
 
 def _chips(step: Step, root: str) -> list[ev.Chip]:
-    """The consequences of the step: failures, a person's decisions, files."""
     wrong = [call for call in step.calls if failed(call)]
     found = [ev.Chip(text=failure_text(call), kind="bad") for call in wrong[: LIMITS["failures"]]]
     actions = dict.fromkeys(decided.action for call in step.calls for decided in call.decisions)
     found += [ev.Chip(text=DECIDED[action], kind="human") for action in actions if action in DECIDED]
     if step.failures:
         last = step.failures[-1]
-        said = format_model_failure(last.error) or one_line(last.message, _NAME)
-        again = ev.Chip(text=f"asked again: {said}")
-        found.append(again if step.replied else ev.Chip(text=f"model: {said}", kind="bad"))
+        reason = format_model_failure(last.error) or one_line(last.message, _NAME_CHARACTERS)
+        again = ev.Chip(text=f"asked again: {reason}")
+        found.append(again if step.replied else ev.Chip(text=f"model: {reason}", kind="bad"))
     return [*found, *_files(step, root)]
 
 
 def _files(step: Step, root: str) -> Iterator[ev.Chip]:
-    """Files that were saved or changed; that of an edit which comes first stands in front already."""
+    """Yield chips for saved and changed files, except files of a leading edit, which the line itself names."""
     first = step.calls[0] if step.calls and tool_kind(step.calls[0].tool) == "edit" else None
-    front = {change.path for change in first.changes[:_LOOKED_AT]} if first else set()
+    front = {change.path for change in first.changes[:_MAX_CHANGES]} if first else set()
     saved = list(dict.fromkeys(artifact.path for artifact in step.artifacts))
     chips = [
-        ev.Chip(text=one_line(path.rpartition("/")[2], _NAME))
+        ev.Chip(text=one_line(path.rpartition("/")[2], _NAME_CHARACTERS))
         for path in saved
         if not any(_same(edit, path) for edit in front)
     ]
     changes = [change for call in step.calls if call is not first for change in call.changes]
     others = [
         change
-        for change in changes[:_LOOKED_AT]
+        for change in changes[:_MAX_CHANGES]
         if change.path not in front and not any(_same(change.path, path) for path in saved)
     ]
-    rest = len(chips) + len(others) + max(0, len(changes) - _LOOKED_AT) - LIMITS["files"]
+    rest = len(chips) + len(others) + max(0, len(changes) - _MAX_CHANGES) - LIMITS["files"]
     for change in others[: max(0, LIMITS["files"] - len(chips))]:
-        name = one_line(path_below(change.path, root), _NAME)
+        name = one_line(path_below(change.path, root), _NAME_CHARACTERS)
         added, removed = count_lines(change.diff) if change.diff else (0, 0)
         text = f"{name} deleted" if change.kind == "deleted" else name
         chips.append(ev.Chip(text=text, added=added, removed=removed))
@@ -256,5 +254,5 @@ def _files(step: Step, root: str) -> Iterator[ev.Chip]:
 
 
 def _same(path: str, artifact: str) -> bool:
-    """Whether a changed path is that of a saved file, which is named below the output folder."""
+    """Return True if a changed path is the saved file, whose path is relative to the output folder."""
     return path == artifact or path.endswith(f"/{artifact}")

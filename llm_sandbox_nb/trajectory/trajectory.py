@@ -24,25 +24,25 @@ from llm_sandbox_nb.trajectory.messages import (
 )
 from llm_sandbox_nb.trajectory.state import RunState, Status
 
-READ_AGAIN_MOST = 3_000_000
-"""Events that all rewinds and changes of branch together may have read again: a stranger's record may have no end."""
-_IN_LINE = (
+MAX_REREAD_EVENTS = 3_000_000
+"""Events that all rewinds and changes of branch together may reread. Bounded, as anyone may have made the record."""
+_LINE_EVENTS = (
     ev.ModelRequested, ev.ModelDelta, ev.ModelFailed, ev.ModelReplied,
     ev.CallProposed, ev.CallStarted, ev.CallFinished, ev.CallDecided, ev.ArtifactSaved,
 )  # fmt: skip
-"""Events that change what a step's line says."""
+"""Events that may change the line of a step."""
 NOT_ANSWERED = "There is no result: the run ended while this call was executed."
 
 
 def with_doubts(known: list[ev.Doubt], new: list[ev.Doubt]) -> list[ev.Doubt]:
-    """Doubts so far and new ones: of the same step and rule the newer counts."""
-    said = {(one.rule, one.step) for one in new}
-    return [*(one for one in known if (one.rule, one.step) not in said), *new]
+    """Merge new doubts into the known ones; of the same step and rule the newer one wins."""
+    replaced = {(doubt.rule, doubt.step) for doubt in new}
+    return [*(doubt for doubt in known if (doubt.rule, doubt.step) not in replaced), *new]
 
 
 @dataclass
 class Call:
-    """One tool call: what was proposed, what was executed, what came back."""
+    """A tool call: proposal, execution and result."""
 
     id: str
     tool: str
@@ -54,34 +54,33 @@ class Call:
     """The last part of the output so far, until the call has finished."""
     result: ev.CallFinished | None = None
     decisions: list[ev.CallDecided] = field(default_factory=list)
-    """What a person decided when it was held."""
+    """A person's decisions while the call was held."""
 
     LIVE_LIMIT = 64 * 1024
 
     @property
     def finished(self) -> bool:
-        """Whether the call has its result."""
+        """True if the call has its result."""
         return self.result is not None
 
     @property
     def output(self) -> str:
-        """What the model was shown, or the output so far."""
+        """The observation shown to the model, or the output so far."""
         return self.result.observation if self.result else self.live_output
 
     @property
     def exit_code(self) -> int | None:
-        """Of `execute_bash`, when the command exited."""
+        """Exit code of `execute_bash`, if the command exited."""
         return self.result.exit_code if self.result else None
 
     @property
     def changes(self) -> list[ev.FileDiff]:
-        """Files the call changed."""
         return self.result.changes if self.result else []
 
 
 @dataclass
 class Step:
-    """One reply of the model and the results of its calls. Steps count from 1."""
+    """A reply of the model and the results of its calls. Steps count from 1."""
 
     number: int
     thought: str = ""
@@ -96,23 +95,23 @@ class Step:
     failures: list[ev.ModelFailed] = field(default_factory=list)
     artifacts: list[ev.ArtifactSaved] = field(default_factory=list)
     checkpoint: ev.Checkpointed | None = None
-    """The files after it; None when it changed none, or they are not kept."""
+    """The files after the step; None if the step changed no file, or if files are not stored."""
     connections: list[ev.ConnectionMade] = field(default_factory=list)
     line: ev.StepLine | None = None
-    """What was recorded of it when it ended; None while nothing was, or when it has changed since."""
+    """The line recorded at the end of the step; None before that, or if the step has changed since."""
 
 
 class ChangedByOthers(NamedTuple):
-    """Between these checkpoints the files were changed, and no step of the run was executed."""
+    """Changes of the files between two checkpoints, made while no step of the run was executed."""
 
     before: str
     after: str
     runs: tuple[str, ...]
-    """Tasks of the other runs that used the sandbox meanwhile; without any it was a person, or a program left over."""
+    """Tasks of other runs that used the sandbox meanwhile; if empty, a person or a leftover program did."""
 
 
 class Trajectory:
-    """A run up to its latest event. `add` takes one more event; loaded and live runs look the same.
+    """A run up to its latest event. `add` adds one more event; loaded and live runs look the same.
 
     All but `events`, `total_usage`, `start`, `sandbox` and `changed_by_others()` is about the branch of HEAD.
 
@@ -126,9 +125,9 @@ class Trajectory:
         self.start: ev.RunStarted | None = None
         self.sandbox: ev.SandboxReady | None = None
         self.total_usage = ev.Usage(cost=0.0)
-        """Tokens and money of all branches together."""
+        """Tokens and cost of all branches together."""
         self.forks: list[ev.Forked] = []
-        """Runs that began from this one."""
+        """Runs that were forked from this one."""
         self.rewinds: list[ev.Rewound] = []
         self._by_others: dict[str, tuple[ChangedByOthers, ...]] = {}
         self._tree = Tree()
@@ -144,58 +143,58 @@ class Trajectory:
                 ) from error
 
     def _begin(self) -> None:
-        """No event of the branch was seen yet."""
+        """Reset all fields that belong to the branch of HEAD."""
         self.path: list[ev.Event] = []
         """The events of the branch."""
         self.status = Status()
-        """How the branch stands."""
+        """The state of the branch."""
         self.reward: ev.Rewarded | None = None
-        """What training made of it, when it is a rollout."""
+        """The reward in training, if the run is a rollout."""
         self.checks: list[ev.Checked] = []
-        """The checks of its result, the newest last."""
+        """Checks of the result, the newest last."""
         self.steps: list[Step] = []
         self.artifacts: dict[str, ev.ArtifactSaved] = {}
         self.skipped: list[str] = []
         self.notes: list[str] = []
         self.connections: list[ev.ConnectionMade] = []
-        """What left the sandbox, or tried to, where its network is an allow-list."""
+        """Connections out of the sandbox, allowed or refused, if the network is an allow-list."""
         self.controls: list[ev.Controlled] = []
         self.checkpoints: dict[int, ev.Checkpointed] = {}
-        """The kept files by step; 0 is before the first call."""
+        """Stored files by step; 0 is before the first call."""
         self.files: str | None = None
         """The newest checkpoint: the files that belong to HEAD."""
         self.uncovered: str | None = None
-        """The event before the first call that was executed after that checkpoint; None when there is none.
+        """The event before the first call executed after that checkpoint; None if there is no such call.
 
-        What such a call did to the files is not kept. A run whose sandbox is gone resumes from that event, so that
+        Changes of files by such a call are not stored. A run whose sandbox is gone resumes from that event, so that
         conversation and files agree.
         """
         self.first_failure: int | None = None
         """The number of the first step in which a call failed."""
         self.changed_paths: set[str] = set()
-        """Files that calls have changed, as far as the record says."""
+        """Files that calls have changed, as far as recorded."""
         self.changed: list[ev.SettingsChanged] = []
         self.doubts: list[ev.Doubt] = []
-        """Doubts that were recorded: those so far, or all when `doubts_final`."""
+        """Recorded doubts: those so far, or all if `doubts_final`."""
         self.doubts_final = False
-        """Whether they are those of the end of the run."""
+        """True if `doubts` are those of the end of the run."""
         self.usage = ev.Usage(cost=0.0)
         self._calls: dict[str, Call] = {}
         self._by_number: dict[int, Step] = {}
 
     @property
     def head(self) -> str | None:
-        """Id of the event that the next one follows: the last one, or the target of a rewind."""
+        """Id of the event that the next event follows: the last one, or the target of a rewind."""
         return self._head
 
     @property
     def finish(self) -> ev.RunFinished | None:
-        """Its end; None while it runs or when it was killed."""
+        """The end of the run; None for a running or killed run."""
         return self.status.finish
 
     @property
     def paused(self) -> bool:
-        """Whether the run is paused and waits for a person."""
+        """True if the run is paused and waits for a person."""
         return self.status.paused
 
     @property
@@ -205,59 +204,58 @@ class Trajectory:
 
     @property
     def ready_at(self) -> int | None:
-        """After a rewind: the step from which the run can continue. None when it runs, has ended or was not rewound."""
+        """The step from which a rewound run can continue; None if the run is running, has ended or was not rewound."""
         return self.status.ready_at
 
     def state(self, *, live: bool) -> RunState:
-        """How the run stands, in words. `live`: a process executes it."""
+        """Return the state of the run in words. `live`: a process executes the run."""
         return self.status.run_state(live=live)
 
     @property
     def root(self) -> str:
-        """The folder in which the run works; empty when the record does not say."""
+        """The folder in which the run works; empty if not recorded."""
         return (self.sandbox.root if self.sandbox else None) or ""
 
     @property
     def branches(self) -> list[Branch]:
-        """All branches, in the order of their last events; one of them is that of HEAD."""
+        """All branches, in the order of their last events; exactly one is the branch of HEAD."""
         return self._tree.branches(self._head)
 
     def at(self, event: str) -> Trajectory:
-        """The trajectory as it was at an event of any branch: what that branch did up to there.
+        """Return the trajectory at an event of any branch: the events of that branch up to there.
 
         Raises:
-            KeyError: there is no such event.
+            KeyError: if there is no such event.
         """
         if event not in self._tree:
             raise KeyError(event)
         other = Trajectory()
-        for one in self._tree.path(event):
-            if isinstance(one, ev.Facts):
-                other._add_facts(one)
+        for ancestor in self._tree.path(event):
+            if isinstance(ancestor, ev.Facts):
+                other._add_facts(ancestor)
             else:
-                other._take(one, other._head)
+                other._take(ancestor, other._head)
         other.total_usage, other._by_others = self.total_usage, self._by_others
         return other
 
     def changed_by_others(self, checkpoint: str) -> tuple[ChangedByOthers, ...]:
-        """What the files of a checkpoint, of any branch, have from others; the oldest first."""
+        """Return the changes by others in the files of a checkpoint, of any branch; the oldest first."""
         return self._by_others.get(checkpoint, ())
 
     def parent(self, event: str) -> str | None:
-        """Id of the event that `event` follows."""
+        """Return the id of the event before `event`."""
         return self._tree.parent(event)
 
     def step(self, number: int) -> Step | None:
-        """The step of this number; None when there is none."""
         return self._by_number.get(number)
 
     def step_at(self, event: str | None) -> int:
-        """The number of the step that an event belongs to or follows; 0 before the first."""
+        """Return the number of the step that an event belongs to or follows; 0 before the first."""
         return self._tree.step(event)
 
     @property
     def seen_by_model(self) -> bool:
-        """Whether the model has got all of the branch, or gets nothing more: nothing can be shown to it instead."""
+        """True if the model has received the whole branch, or receives nothing more: history is final."""
         last = next((event for event in reversed(self.path) if not isinstance(event, ev.Facts)), None)
         return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished | ev.Checked)
 
@@ -268,12 +266,12 @@ class Trajectory:
         return changed[-1] if changed else self.start.model if self.start else ""
 
     def context_limit(self, model: str) -> ev.ContextKnown | None:
-        """What was learned of the tokens that a model can take in."""
-        known = [one for one in self.path if isinstance(one, ev.ContextKnown) and one.model == model]
+        """Return the newest record of the model's context size."""
+        known = [event for event in self.path if isinstance(event, ev.ContextKnown) and event.model == model]
         return known[-1] if known else None
 
     def learned(self, model: str) -> dict[str, Any]:
-        """What the server of a model has taught with its refusals; see `ModelFailed`."""
+        """Return the limits and quirks learned from a model's refusals; see `ModelFailed.learned`."""
         now, found = "", dict[str, Any]()
         for event in self.path:
             match event:
@@ -285,54 +283,52 @@ class Trajectory:
 
     @property
     def tool_calls(self) -> str | None:
-        """How calls are made as the newest change says: `auto`, `native` or `text`; None where no record says it."""
+        """The newest setting for calls: `auto`, `native` or `text`; None if not recorded."""
         first = [self.start.settings] if self.start else []
         named = [
-            one["tool_calls"]
-            for one in (*first, *(change.settings for change in self.changed))
-            if "tool_calls" in one
+            settings["tool_calls"]
+            for settings in (*first, *(change.settings for change in self.changed))
+            if "tool_calls" in settings
         ]
         return str(named[-1]) if named else None
 
     @property
     def scripted(self) -> bool:
-        """Whether its replies are read from a file."""
+        """True if the replies are read from a script."""
         if self.start is None or self.model == self.start.model:
             return bool(self.start and self.start.scripted)
         return self.model.startswith("scripted/")
 
     @property
     def budget(self) -> float | None:
-        """US dollars that the run may cost, as the newest change says; None without such a limit."""
+        """The newest limit in US dollars; None without such a limit."""
         first = [self.start.settings.get("limits")] if self.start else []
-        limits = [
-            one for one in (*first, *(change.limits for change in self.changed)) if isinstance(one, dict)
-        ]
-        named = [one["cost"] for one in limits if "cost" in one]
+        limits = [*first, *(change.limits for change in self.changed)]
+        named = [limit["cost"] for limit in limits if isinstance(limit, dict) and "cost" in limit]
         return named[-1] if named and isinstance(named[-1], int | float) else None
 
     @property
     def steps_done(self) -> int:
-        """Steps in which the model replied: without one that failed or was interrupted before."""
+        """Number of steps in which the model replied: a last step without a reply is not counted."""
         return len(self.steps) - sum(not step.replied for step in self.steps[-1:])
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run ended; None while it runs or when it was killed."""
+        """Reason of the end; None for a running or killed run."""
         return self.finish.stop_reason if self.finish else None
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended once, on any branch."""
+        """True if the run has ended at least once, on any branch."""
         return any(isinstance(event, ev.RunFinished) for event in self.events)
 
     @property
     def answer(self) -> str | None:
-        """The final answer, when there is one."""
+        """The final answer; None without one."""
         return self.finish.answer if self.finish else None
 
     def add(self, event: ev.Event) -> None:
-        """Take one more event into account."""
+        """Add one event to the trajectory."""
         if event.kind in ev.TRANSIENT:
             self._apply(event)
             return
@@ -361,7 +357,7 @@ class Trajectory:
                     self.status.rewind(self.step_at(event.to))
 
     def _add_facts(self, event: ev.Facts) -> None:
-        """What is said of a step is no event of the tree: HEAD stays; each branch with the event before it has it."""
+        """Add facts, which are not nodes of the tree: HEAD stays, and all branches of their parent have them."""
         self.events.append(event)
         parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
         self._tree.annotate(event, parent)
@@ -379,7 +375,7 @@ class Trajectory:
         self._apply(event)
 
     def _follow_others(self, event: ev.Checkpointed | ev.RewindStarted) -> None:
-        """A checkpoint has what the one before it has from others, and itself what is new without a step."""
+        """Record the changes by others in each new checkpoint: known ones, and new ones if no step was executed."""
         made = event.safety if isinstance(event, ev.RewindStarted) else event.checkpoint
         before = self.files
         if made is None or before is None or made == before or made in self._by_others:
@@ -391,25 +387,25 @@ class Trajectory:
             self._by_others[made] = known
 
     def _go_to(self, event: str | None) -> None:
-        """HEAD is at `event` now: what its branch did up to there, and nothing of what came after."""
+        """Move HEAD to `event` and fold its branch again from the beginning."""
         path = self._tree.path(event)
         self._read_again += len(path)
-        if self._read_again > READ_AGAIN_MOST:
-            raise JournalError(f"its branches change more than {READ_AGAIN_MOST} events back and forth")
+        if self._read_again > MAX_REREAD_EVENTS:
+            raise JournalError(f"its branches change more than {MAX_REREAD_EVENTS} events back and forth")
         self._begin()
         self._head = event
-        for one in path:
-            if isinstance(one, ev.CallStarted) and one.tool != "submit" and self.uncovered is None:
-                self.uncovered = self._tree.parent(one.id)
-            self.path.append(one)
-            self._apply(one)
+        for ancestor in path:
+            if isinstance(ancestor, ev.CallStarted) and ancestor.tool != "submit" and self.uncovered is None:
+                self.uncovered = self._tree.parent(ancestor.id)
+            self.path.append(ancestor)
+            self._apply(ancestor)
         self.status.rewind(None)
 
     def _apply(self, event: ev.Event) -> None:
         self.status.add(event)
         if self.doubts_final and isinstance(event, ev.ModelRequested | ev.Continued):
             self.doubts_final = False
-        if isinstance(event, _IN_LINE) and event.step is not None and event.step in self._by_number:
+        if isinstance(event, _LINE_EVENTS) and event.step is not None and event.step in self._by_number:
             self._by_number[event.step].line = None
         match event:
             case ev.RunStarted():
@@ -429,7 +425,7 @@ class Trajectory:
                 self.steps[-1].nudge = message_text(event.message)
             case ev.ArtifactSaved():
                 self.artifacts[event.path] = event
-                if event.step in self._by_number:  # else one of a branch that was left meanwhile
+                if event.step in self._by_number:  # otherwise a step of an abandoned branch
                     self._by_number[event.step].artifacts.append(event)
             case ev.ArtifactRemoved():
                 self.artifacts.pop(event.path, None)
@@ -456,31 +452,31 @@ class Trajectory:
                 self.checks.append(event)
 
     def messages(self, *, answer_open: bool = False) -> Iterator[dict[str, Any]]:
-        """The conversation exactly as the model saw it, rebuilt from the events.
+        """Yield the conversation exactly as sent to the model, rebuilt from the events.
 
-        Where it was shortened for a small context, it is what the next request sends; `steps` have all of it.
-        When the run was killed amid a step, its last reply may have calls without results; `answer_open`
-        gives each of them one that says so, after which the conversation can be sent again.
+        If the conversation was shortened for a small context, the shortened form is returned; `steps` have all of it.
+        If the run was killed amid a step, calls of its last reply may lack results; `answer_open` adds a result to each
+        that reports this, after which the conversation can be sent again.
         """
         unanswered: list[str] = []
-        said: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         in_text = False
         for event in self.path:
             match event:
                 case ev.MessageAdded():
-                    add_message(said, event.message)
+                    add_message(messages, event.message)
                 case ev.ModelReplied():
                     unanswered = call_ids(event.message)
                     in_text = event.calls_from == "text" and not unanswered
-                    said.append(event.message)
+                    messages.append(event.message)
                 case ev.CallFinished():
                     unanswered = [id for id in unanswered if id != event.call_id]
-                    add_result(said, event.call_id, event.observation, in_text=in_text)
+                    add_result(messages, event.call_id, event.observation, in_text=in_text)
                 case ev.CallDecided(action="observe", observation=str() as shown):
-                    show_instead(said, event.call_id, shown)
+                    show_instead(messages, event.call_id, shown)
                 case ev.ContextReduced():
-                    said = reduced_messages(said, event)
-        yield from said
+                    messages = reduced_messages(messages, event)
+        yield from messages
         if answer_open:
             yield from (tool_message(id, NOT_ANSWERED) for id in unanswered)
 
@@ -515,7 +511,7 @@ class Trajectory:
             self._step(event.step).calls.append(call)
             return
         if event.call_id not in self._calls:
-            return  # of a branch that was left meanwhile
+            return  # the call of an abandoned branch
         call = self._calls[event.call_id]
         match event:
             case ev.CallStarted():

@@ -1,4 +1,4 @@
-"""What a server says of a run whose events it passes on: read event by event, kept in a few bytes."""
+"""The summary of a run whose events a server passes on: read event by event, stored in a few bytes."""
 
 from __future__ import annotations
 
@@ -10,32 +10,30 @@ from llm_sandbox_nb.trajectory.state import State, Status
 from llm_sandbox_nb.trajectory.trajectory import with_doubts
 
 Json = dict[str, Any]
-_TASK_SHOWN = 300
+_TASK_CHARACTERS = 300
 _HELD = {"step", "call_id", "at", "reason", "text"}
 
 
 def is_event(value: object) -> bool:
-    """Whether what came from a kernel can be an event."""
     return isinstance(value, dict) and isinstance(value.get("kind"), str)
 
 
 def is_live_text(value: object) -> bool:
-    """Whether it can be an event that is shown live and not written."""
     return is_event(value) and isinstance(value, dict) and value["kind"] in ev.TRANSIENT
 
 
 class WatchedRun:
-    """The facts of a list about one run."""
+    """The row of one run in a list of live runs."""
 
     def __init__(self) -> None:
         self.over = False
-        """Whether its last event is here."""
+        """True after the last event of the run."""
         self._status = Status()
         self._doubts: list[ev.Doubt] = []
         self._facts: Json = {"task": None, "model": None, "scripted": None, "stop_reason": None, "steps": 0}
 
     def add(self, value: Json) -> None:
-        """Take an event into account; one that is damaged says nothing."""
+        """Update the row with an event; invalid events are ignored."""
         try:
             event = ev.parse_python(value)
         except ValueError:
@@ -43,7 +41,7 @@ class WatchedRun:
         self._status.follow(event)
         match event:
             case ev.RunStarted():
-                task = event.task[:_TASK_SHOWN]
+                task = event.task[:_TASK_CHARACTERS]
                 self._facts.update(task=task, model=event.model, scripted=event.scripted)
             case ev.ModelRequested():
                 self._facts["steps"] = event.step
@@ -53,17 +51,17 @@ class WatchedRun:
             case ev.DoubtsFound():
                 self._doubts = event.doubts if event.final else with_doubts(self._doubts, event.doubts)
             case ev.Rewound() if event.what != "files":
-                self._doubts = [one for one in self._doubts if (one.step or 0) <= event.step]
+                self._doubts = [doubt for doubt in self._doubts if (doubt.step or 0) <= event.step]
             case ev.RunFinished():
                 self.over = True
                 self._facts.update(stop_reason=event.stop_reason, usage=event.usage.model_dump(mode="json"))
 
     def go_on(self) -> None:
-        """It had ended, and is resumed."""
+        """Mark a run that had ended as resumed."""
         self.over, self._facts["stop_reason"] = False, None
 
     def to_json(self, *, live: bool, away: bool) -> Json:
-        """What REST says. `live`: its kernel publishes it; `away`: it may come back."""
+        """Return the row for REST. `live`: a kernel publishes the run; `away`: the kernel may come back."""
         held = self._status.held if live else None
         state = self._status.run_state(live=live or away, away=State.KERNEL_AWAY if away else None)
         return {

@@ -1,4 +1,4 @@
-"""Writes a file so that a reader never sees half of it."""
+"""Writing of files so that a reader never sees half a file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes, *, follow_links: bool = False) -> Path:
-    """Write `data` to `path`, whose folder is made if needed; the file before stays until the new one is whole.
+    """Write `data` to `path` and create its folder if needed; the old file stays until the new one is complete.
 
     Args:
-        follow_links: for a path that a person named: the file that a link names is written, and a device or a pipe
-            (`/dev/stdout`) is written to. Else whatever has the name is replaced: a run folder may be someone
-            else's, with links to files of this machine.
+        follow_links: for a path that a person named: write the target of a link, and write into a device or a pipe
+            (`/dev/stdout`). Otherwise replace whatever has the name: a run folder may be someone else's, with links
+            to files of this machine.
 
     Raises:
-        OSError: it cannot be written; nothing is left of it.
+        OSError: if the file cannot be written; a partial file is removed.
     """
     target = path.resolve() if follow_links else path
     if follow_links and target.exists() and not target.is_file() and not target.is_dir():

@@ -1,4 +1,4 @@
-"""Which commands of a run are tests, builds or other checks, and how they ended."""
+"""Recognition of commands that are tests, builds or other checks, and of their outcomes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from llm_sandbox_nb.trajectory.doubts.evidence import Action, ends_of
-from llm_sandbox_nb.trajectory.step_line import one_line
+from llm_sandbox_nb.trajectory.doubts.evidence import Action
 
 Family = Literal["test", "build", "lint"]
 _WORDS: dict[Family, str] = {"test": "test", "build": "build", "lint": "check"}
@@ -119,11 +118,11 @@ _FAILED_HINTS = ("ail", "FAIL", "rror", "ERR", "not ok", "***", "problem", "MISM
                  "issing", "No ", "no test", "Unknown", "could not", "can't")  # fmt: skip
 _PASSED_HINTS = ("pass", "Pass", "PASS", "ok", "OK", "Success", " 0 fail")
 _EMPTY_HINTS = ("no test", "No test", "collected 0", "Ran 0", "running 0")
-"""Parts of which one is in each text that the patterns above find: a text without them is not searched."""
+"""Each text that the patterns above match contains at least one of these parts: other texts are not searched."""
 
 
-_LOOKED_AT = 1_000
-"""Characters of each end of an output in which a check says how it went."""
+_SEARCHED_CHARACTERS = 1_000
+"""Characters at each end of an output that are searched for the outcome of a check."""
 
 
 def _has_hint(text: str, hints: tuple[str, ...]) -> bool:
@@ -137,36 +136,36 @@ class CheckRun:
     action: Action
     family: Family
     targets: tuple[str, ...]
-    """What it was limited to; empty when it looks at all."""
+    """Files and test names that limited the check; empty without a limit."""
     failed: bool
     passed: int | None
-    """Tests that passed, as its output says."""
+    """Number of tests that passed, according to the output."""
     empty: bool
-    """Whether it executed no test."""
+    """True if no test was executed."""
     left_out: bool
-    """Whether its options leave tests out."""
+    """True if the options leave tests out."""
 
     @property
     def word(self) -> str:
-        """What it is to a person."""
+        """Word for the kind of check, for a person."""
         return _WORDS[self.family]
 
     def covers(self, other: CheckRun) -> bool:
-        """Whether it looks at all that another check looked at."""
+        """Return True if the check includes everything that the other check included."""
         if self.family != other.family or self.empty:
             return False
         if not self.targets:
             return True
         if other.targets:
-            return all(any(one == mine or one.startswith((f"{mine.rstrip('/')}/", f"{mine}::"))
-                           for mine in self.targets) for one in other.targets)  # fmt: skip
+            return all(any(target == mine or target.startswith((f"{mine.rstrip('/')}/", f"{mine}::"))
+                           for mine in self.targets) for target in other.targets)  # fmt: skip
         failing = set(re.findall(r"FAILED ([\w./-]+)", other.action.output))
         mine = {target.partition("::")[0] for target in self.targets}
-        return bool(failing) and all(any(one.startswith(target) for target in mine) for one in failing)
+        return bool(failing) and all(any(name.startswith(target) for target in mine) for name in failing)
 
 
 def checks_of(action: Action) -> list[CheckRun]:
-    """The checks of an action; those whose program is missing are left out."""
+    """Return the checks of an action, without those whose program is missing."""
     if action.kind != "bash" or action.result.error or action.result.exit_code is None:
         return []
     found: dict[Family, tuple[str, ...]] = {}
@@ -181,8 +180,8 @@ def checks_of(action: Action) -> list[CheckRun]:
     if not found:
         return []
     output = (
-        f"{action.output[:_LOOKED_AT]}\n{action.output[-_LOOKED_AT:]}"
-        if len(action.output) > 2 * _LOOKED_AT
+        f"{action.output[:_SEARCHED_CHARACTERS]}\n{action.output[-_SEARCHED_CHARACTERS:]}"
+        if len(action.output) > 2 * _SEARCHED_CHARACTERS
         else action.output
     )
     failures = _has_hint(output, _FAILED_HINTS)
@@ -205,7 +204,7 @@ def checks_of(action: Action) -> list[CheckRun]:
 
 
 def family_of(words: list[str]) -> tuple[Family, tuple[str, ...]] | None:
-    """What kind of check a simple command is, and what it is limited to; None when it is none."""
+    """Return the kind of check of a simple command and its targets; None if the command is not a check."""
     words = _unwrapped(words)
     if not words:
         return None
@@ -240,7 +239,7 @@ def family_of(words: list[str]) -> tuple[Family, tuple[str, ...]] | None:
 
 
 def _unwrapped(words: list[str]) -> list[str]:
-    """The words without programs that only start another one."""
+    """Remove programs that only start another program."""
     for _ in range(4):
         while words and re.match(r"[A-Za-z_]\w*=", words[0]):
             words = words[1:]
@@ -327,7 +326,7 @@ def _of_runner(name: str, rest: list[str]) -> tuple[Family, tuple[str, ...]] | N
 
 
 def _targets(words: list[str]) -> tuple[str, ...]:
-    """What a test command is limited to: files, folders of tests by name, and names of tests."""
+    """Return the targets of a test command: files, folders of tests by name, and names of tests."""
     found: list[str] = []
     skip = False
     for word in words:
@@ -361,9 +360,3 @@ def _targets(words: list[str]) -> tuple[str, ...]:
         ):
             found.append(word.removeprefix("./"))
     return tuple(found)
-
-
-def passed_text(action: Action) -> str:
-    """The line of a check's output that says how many passed."""
-    lines = [line for line in ends_of(action.output).splitlines() if _PASSED.search(line)]
-    return one_line(lines[-1], 80) if lines else ""

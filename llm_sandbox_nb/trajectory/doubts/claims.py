@@ -1,4 +1,4 @@
-"""The rule about what an answer claims."""
+"""The rule about false claims in an answer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _COMMITTED = re.compile(r"\b(?:committed|pushed|opened a pull request)\b", re.IG
 
 
 def claim_against_evidence(evidence: Evidence) -> Iterator[Doubt]:
-    """The answer says that tests pass, a file was written or has N rows, or all is well; the record says otherwise."""
+    """The answer claims that tests pass, a file was written or has N rows, or all is well; the record disagrees."""
     sentences = [
         one
         for text in dict.fromkeys((evidence.answer or "", evidence.last_words))
@@ -152,7 +152,7 @@ def _tests(
 
 
 def _own_checks(evidence: Evidence) -> bool:
-    """Whether a program of the run asserted something and ended well."""
+    """Return True if a program of the run asserted something and ended well."""
     return any(
         not action.failed
         and (
@@ -165,7 +165,7 @@ def _own_checks(evidence: Evidence) -> bool:
 
 
 def _last_failed(evidence: Evidence) -> Action | None:
-    """The last command that ran a program and failed, unless it was run again with success."""
+    """Return the last command that ran a program, if it failed."""
     runs = [
         action
         for action in evidence.actions
@@ -181,7 +181,7 @@ def _last_failed(evidence: Evidence) -> Action | None:
 
 
 def _said_at(evidence: Evidence, sentence: str) -> int:
-    """The step that wrote a sentence of the answer."""
+    """Return the step that wrote a sentence of the answer."""
     version = evidence.answer_version
     return (
         version.step
@@ -266,7 +266,7 @@ def _find(evidence: Evidence, name: str) -> Version | None:
 
 
 def _mentioned(evidence: Evidence, name: str) -> bool:
-    """Whether anything else in the record has such a file: the task, a listing, a part of a pattern."""
+    """Return True if the task, an artifact or the output of a command names such a file."""
     last = name_of(name)
     if last in evidence.task or any(last == name_of(saved) for saved in evidence.trajectory.artifacts):
         return True

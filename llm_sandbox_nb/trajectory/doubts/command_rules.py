@@ -14,7 +14,7 @@ from llm_sandbox_nb.trajectory.doubts.evidence import PROGRAMS, Action, Evidence
 from llm_sandbox_nb.trajectory.events import Doubt
 from llm_sandbox_nb.trajectory.step_line import one_line
 
-FAILURE_SAID = re.compile(
+_FAILURE_WORDS = re.compile(
     r"\b(?:fail(?:s|ed|ing)?|failures?|could not|couldn't|cannot|can't|unable|did(?: not|n't) (?:pass|work|"
     r"build|compile)|"
     r"do(?:es)?(?: not|n't) (?:pass|work|build|compile)|not passing|broken|still (?:red|errors?)|"
@@ -31,8 +31,8 @@ _NO_FAILURE = re.compile(
 
 
 def says_failure(text: str) -> bool:
-    """Whether a text admits that something failed."""
-    return bool(FAILURE_SAID.search(_NO_FAILURE.sub("", text)))
+    """Return True if a text admits that something failed."""
+    return bool(_FAILURE_WORDS.search(_NO_FAILURE.sub("", text)))
 
 
 def failed_check(evidence: Evidence) -> Iterator[Doubt]:
@@ -77,7 +77,7 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def checks_of_action(evidence: Evidence, action: Action) -> list[CheckRun]:
-    """The checks of an action, each found once."""
+    """Return the checks of an action, cached."""
     known: dict[int, list[CheckRun]] = evidence.__dict__.setdefault("_checks", {})
     if action.number not in known:
         known[action.number] = checks_of(action)
@@ -85,7 +85,7 @@ def checks_of_action(evidence: Evidence, action: Action) -> list[CheckRun]:
 
 
 def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
-    """The last failed check of each family that no later check of the family covers."""
+    """Yield the last failed check of each family that no later check of the family covers."""
     for family in dict.fromkeys(check.family for check in checks):
         mine = [check for check in checks if check.family == family]
         for place in range(len(mine) - 1, -1, -1):
@@ -101,7 +101,7 @@ def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
 
 
 def _changed_after(evidence: Evidence, last: CheckRun) -> tuple[str, int] | None:
-    """A program that existed at the last check and was changed later."""
+    """Return a program that existed at the last check and was changed later, with the step of the change."""
     for action in reversed(evidence.actions[last.action.number + 1 :]):
         if re.search(
             r"\b(?:ruff format|black|prettier|gofmt|go fmt|cargo fmt|isort|clang-format|autopep8|ruff check --fix)\b",
@@ -116,13 +116,13 @@ def _changed_after(evidence: Evidence, last: CheckRun) -> tuple[str, int] | None
                 and version.change.kind == "modified"
                 and not evidence.is_result(version.path)
             ):
-                if _only_comments(version.change.diff or ""):
+                if only_comments(version.change.diff or ""):
                     continue
                 return version.path, action.step
     return None
 
 
-def _only_comments(diff: str) -> bool:
+def only_comments(diff: str) -> bool:
     rows = [
         row[1:].strip()
         for row in diff.split("\n")
@@ -131,11 +131,11 @@ def _only_comments(diff: str) -> bool:
     return bool(rows) and all(not row or row.startswith(("#", "//", "/*", "*", '"""', "'''")) for row in rows)
 
 
-_FAILURES_SAME = 3
-_RESULTS_SAME = 4
-_WAITS_SAME = 10
+_LOOP_FAILURES = 3
+_LOOP_RESULTS = 4
+_LOOP_WAITS = 10
 MORE_STEPS = "; more steps will not help"
-"""The end of a loop's words when a limit has ended the run."""
+"""End of the text about a loop if a limit has ended the run."""
 _LIMITS = ("steps", "tokens", "total_tokens", "cost", "time", "repeated")
 _TIMES = re.compile(
     r"\b\d+(?:\.\d+)?\s?(?:ms|µs|us|s|sec|secs|seconds)\b|\b\d\d:\d\d:\d\d(?:\.\d+)?\b|\b0x[0-9a-f]+\b|"
@@ -181,7 +181,7 @@ def _same(one: Action, other: Action) -> bool:
 
 
 def _looped(evidence: Evidence, streak: list[list[Action]]) -> Iterator[Doubt]:
-    same = [one for one in streak if len(one) >= _enough(one[0])]
+    same = [one for one in streak if len(one) >= _loop_length(one[0])]
     if not same:
         return
     times = max(len(one) for one in same)
@@ -201,11 +201,11 @@ def _looped(evidence: Evidence, streak: list[list[Action]]) -> Iterator[Doubt]:
     yield Doubt(rule="loop", step=first, until=last, text=text, severity="medium")
 
 
-def _enough(action: Action) -> int:
-    """How often a call makes a loop; one that waits may be made more often."""
+def _loop_length(action: Action) -> int:
+    """Return the number of equal calls that make a loop; a call that waits may be repeated more often."""
     if re.search(r"\bsleep\b|\bwait\b", action.command):
-        return _WAITS_SAME
-    return _FAILURES_SAME if action.failed else _RESULTS_SAME
+        return _LOOP_WAITS
+    return _LOOP_FAILURES if action.failed else _LOOP_RESULTS
 
 
 _TRACEBACK = re.compile(
@@ -310,7 +310,7 @@ def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _without_effect(evidence: Evidence, action: Action) -> str:
-    """An edit that was refused, or `sed -i` that found nothing, and no later action changed the file."""
+    """Return a text about a refused edit, or a `sed -i` without effect, if no later action changed the file."""
     if action.kind != "edit" and "sed" not in action.command:
         return ""
     later = {version.path for other in evidence.actions[action.number + 1 :] for version in other.writes}
@@ -338,7 +338,7 @@ def _without_effect(evidence: Evidence, action: Action) -> str:
 
 
 def swallowed(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """What one action hid, unless the same program ran well later."""
+    """Yield doubts about errors that one action hid, unless the same program ran well later."""
     found = list(_hid(evidence, action))
     if found and not _recovered(evidence, action):
         yield from found
@@ -374,7 +374,7 @@ def _doubt(action: Action, text: str, severity: str) -> Doubt:
 
 _ERROR_HINTS = ("rror", "xception", "raceback", "panic", "fatal", "FATAL", "ERR", "fault", "dumped", "not found",
                 "No such", "denied", "Unhandled", "Uncaught", "Caused by", ": line ", "   at ")  # fmt: skip
-"""Parts of which one is in each error that is known: a text without them is not searched."""
+"""Each known error contains at least one of these parts: a text without them is not searched."""
 _WARNING_HINTS = ("warn", "skip", "ignor", "could", "failed", "unable", "cannot", "invalid", "malform", "corrupt",
                   "dropp", "truncate", "overflow", "divide", "bad ", "not found", "missing")  # fmt: skip
 
@@ -383,7 +383,7 @@ _BEGINNING_HINTS = ("arn", "kip", "ould not", "ailed", "rror", "nvalid")
 
 
 def _printed(action: Action) -> str:
-    """The error that a command printed though it says that all went well."""
+    """Return the error that a command printed in spite of exit code 0; empty without an error."""
     known: str | None = action.__dict__.get("_printed")
     if known is None:
         known = action.__dict__["_printed"] = _error_in(action)
@@ -412,7 +412,7 @@ def _error_in(action: Action) -> str:
 
 
 def _only_looks(action: Action) -> bool:
-    """Whether the command only reads: an error that `cat` prints is in sight of the model."""
+    """Return True if the command only reads: the model sees an error that `cat` prints."""
     if action.writes:
         return False
     names = {posixpath.basename(command.words[0]) for command in action.commands if command.words}
@@ -420,7 +420,7 @@ def _only_looks(action: Action) -> bool:
 
 
 def _program_of(action: Action) -> str:
-    """The program that an action ran, to know it again."""
+    """Return the name of the program that an action ran, to find later runs of the program."""
     for command in action.commands:
         name = posixpath.basename(command.words[0]) if command.words else ""
         if name in _WEAK or not name or name in _LOOKS:
@@ -431,7 +431,7 @@ def _program_of(action: Action) -> str:
 
 
 def _recovered(evidence: Evidence, action: Action) -> bool:
-    """Whether the same program, or one that wrote the same files, ran later without an error."""
+    """Return True if the same program, or one that wrote the same files, ran later without an error."""
     program = _program_of(action)
     paths = {version.path for version in action.writes}
     for other in evidence.actions[action.number + 1 :]:
@@ -449,7 +449,7 @@ def _noisy(action: Action) -> bool:
 
 
 def _left_broken(evidence: Evidence, action: Action) -> bool:
-    """Whether files that a failed command wrote are in the results."""
+    """Return True if files that a failed command wrote are in the results."""
     paths = {
         version.path
         for version in action.writes
@@ -468,7 +468,7 @@ def _made(evidence: Evidence, action: Action) -> str:
 
 
 def _hidden(evidence: Evidence, action: Action) -> str:
-    """A command whose errors are hidden, and whose result a file or a later step has."""
+    """Return a text about a command whose errors are hidden, and whose result a file or a later step has."""
     if "||" not in action.command and "/dev/null" not in action.command:
         return ""
     made = [version for version in action.writes if ending_of(version.path) not in PROGRAMS]
@@ -480,7 +480,7 @@ def _hidden(evidence: Evidence, action: Action) -> str:
         if not name or name in _WEAK:
             continue
         if mark == "2>/dev/null" and re.match(r"\s*\|\|\s*(?!true\b|:(?:\s|$))\S", found["after"]):
-            continue  # another command follows when it fails
+            continue  # another command follows after a failure
         if name in ("cp", "mv", "tar", "unzip", "rsync", "install"):
             if not made:
                 return f"`{mark}` hides whether {name} did anything"
@@ -502,7 +502,7 @@ def _hidden(evidence: Evidence, action: Action) -> str:
 
 
 def _without_here(action: Action) -> str:
-    """The command without the texts that it writes into files or gives to a program."""
+    """Return the command without the texts that it writes into files or passes to a program."""
     text = action.command
     for command in action.commands:
         if command.here and len(command.here) > 1:
@@ -529,7 +529,7 @@ def _runs_program(segment: str) -> bool:
 
 
 def _in_program(evidence: Evidence, action: Action) -> str:
-    """A program of the run that passes over every error, and made a file or printed a result."""
+    """Return a text about a program of the run that ignores every error, and made a file or printed a result."""
     if not (action.writes or evidence.stop_reason):
         return ""
     texts: list[tuple[str, str]] = [
@@ -578,7 +578,7 @@ def _may_warn(action: Action) -> bool:
 
 
 def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """Warnings that data was passed over; equal ones count once."""
+    """Yield a doubt about warnings that data was ignored; equal ones count once."""
     if _only_looks(action) or not (_runs_program(action.command) or action.writes):
         return
     if not _may_warn(action):
@@ -602,7 +602,7 @@ def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
 
 
 def _admitted(evidence: Evidence, action: Action) -> bool:
-    """Whether a later step, or the answer, speaks of what was passed over."""
+    """Return True if a later step, or the answer, mentions the problem."""
     words = re.compile(
         r"\bwarn\w*|\bskip\w*|\bignor\w*|\binvalid|\bmalformed|\bmissing|\bbad\b|\bbroken|\bcould not|"
         r"\bdropp\w*|\berrors?\b|\bcorrupt\w*",

@@ -40,9 +40,9 @@ _SAYS_GONE = re.compile(
     r"consolidat|replac)\w*|\bthrow\w* away\b",
     re.IGNORECASE,
 )
-_FEW = {"a": 1, "one": 1, "single": 1, "two": 2, "couple": 2, "three": 3, "few": 5, "four": 4, "five": 5, "six": 6,
-        "seven": 7, "eight": 8, "nine": 9, "ten": 10}  # fmt: skip
-_SAID_COUNT = re.compile(
+_NUMBER_WORDS = {"a": 1, "one": 1, "single": 1, "two": 2, "couple": 2, "three": 3, "few": 5, "four": 4, "five": 5,
+                 "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}  # fmt: skip
+_COUNT_PHRASE = re.compile(
     r"\b(\d[\d,]*|a|one|single|two|couple(?: of)?|three|few|four|five|six|seven|eight|nine|ten)\s+(?:[\w-]+\s+){0,2}?"
     r"(?:rows?|lines?|records?|entries|entry|duplicates?|outliers?|samples?|values?|readings?|items?|blanks?|"
     r"comments?)\b",
@@ -63,24 +63,24 @@ _SAYS_BLANK = re.compile(r"\b(?:blank|empty)\s+(?:lines?|rows?|records?|ones)\b"
 _SAYS_COMMENTS = re.compile(r"\bcomments?\b", re.IGNORECASE)
 _BLANK_LINE = re.compile(r"^[\s,;|\"']*$")
 _COMMENT_LINE = re.compile(r"^\s*(?:#|//|;|--|%|\")")
-_WRITES_MOST = 60
+_MAX_WRITES = 60
 _ARCHIVE = frozenset({"gz", "zip", "tar", "tgz", "bz2", "xz", "zst", "7z", "parquet"})
 _REPORT = frozenset({"md", "html", "svg", "log", "pdf"})
 _DELETES_ROWS = re.compile(r"\bDELETE\s+FROM\b|\bDROP\s+TABLE\b|\bTRUNCATE\s+TABLE\b", re.IGNORECASE)
 
 
 def data_lost(evidence: Evidence) -> Iterator[Doubt]:
-    """A file shrinks, is replaced by less or by other columns, or a given one is removed, and no step says so."""
+    """A file shrinks, loses columns or is replaced by less, or a given file is removed, and no step mentions this."""
     for action in evidence.actions:
         yield from losses(evidence, action)
 
 
 def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """What one action lost and what did not come back."""
+    """Yield doubts about data that one action lost and no later action restored."""
     if action.kind == "submit" or not action.writes:
         return
     moved = _moved(action)
-    for version in action.writes[:_WRITES_MOST]:
+    for version in action.writes[:_MAX_WRITES]:
         path = version.path
         if ending_of(path) in PROGRAMS or is_aside(path) or version.change is None:
             continue
@@ -114,7 +114,7 @@ def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
 
 
 def _moved(action: Action) -> bool:
-    """Whether what was removed is there under another name, or packed."""
+    """Return True if the removed files exist under other names, or in an archive."""
     gone = [one for one in action.writes if one.deleted and one.change]
     new = [one for one in action.writes if not one.deleted and one.change]
     if any(ending_of(one.path) in _ARCHIVE for one in new):
@@ -201,7 +201,7 @@ _LOOKS_AT = re.compile(r"\s*(?:wc|head|tail|cat|ls|grep|du|stat|file|less|jq|col
 
 
 def _made_anew(action: Action, version: Version) -> bool:
-    """Whether the file was written from its sources, and not from itself."""
+    """Return True if the file was written from its sources, and not from itself."""
     name = re.escape(name_of(version.path))
     if action.edited:
         return True
@@ -215,12 +215,12 @@ def _made_anew(action: Action, version: Version) -> bool:
 
 
 def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old: int) -> str | None:
-    """What is to be added when the step did not say that the file gets smaller by so much; None when it did."""
+    """Return an addition to the text if the step announced a smaller loss or none; None for an announced loss."""
     said = action.said
     if not says(evidence, action, _SAYS_LESS):
         task = _SAYS_LESS.search(evidence.task)
-        return None if task and not evidence.given(version.path) and not _in_place(action, version) else ""
-    counts = [_number(found) for found in _SAID_COUNT.findall(_ONE_OF_EACH.sub("", said))]
+        return None if task and not evidence.given(version.path) and _made_anew(action, version) else ""
+    counts = [_number(found) for found in _COUNT_PHRASE.findall(_ONE_OF_EACH.sub("", said))]
     if counts and lost > max(2 * max(counts), max(counts) + 5):
         return f", and the step speaks of {format_count(max(counts))}"
     before = version_before(version)
@@ -243,17 +243,15 @@ def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old
     return None
 
 
-def _in_place(action: Action, version: Version) -> bool:
-    return not _made_anew(action, version)
-
-
 def _number(word: str) -> int:
     word = word.lower().split()[0]
-    return _FEW.get(word) or int(word.replace(",", "") or 0) if word in _FEW or word[0].isdigit() else 0
+    if word in _NUMBER_WORDS:
+        return _NUMBER_WORDS[word]
+    return int(word.replace(",", "")) if word[0].isdigit() else 0
 
 
 def _removed_lines(version: Version) -> list[str]:
-    """Lines that are gone and did not come back, as far as the diff has them."""
+    """Return lines that are gone and did not return, as far as the diff has them."""
     if version.change is None or not version.change.diff:
         return []
     rows = version.change.diff[:64_000].split("\n")
@@ -263,7 +261,7 @@ def _removed_lines(version: Version) -> list[str]:
 
 
 def _came_back(evidence: Evidence, version: Version) -> bool:
-    """Whether a later version has again what this one lost."""
+    """Return True if a later version has the lost data again."""
     before = version_before(version)
     later = evidence.files.get(version.path, [])
     for one in reversed(later):
@@ -294,7 +292,7 @@ _ROWS_COMPARED = 400
 
 
 def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
-    """A given file that a command replaced by another one, of which hardly a line is the same."""
+    """Return a text about a given file that a command replaced by another file with hardly an equal line."""
     if (
         action.kind != "bash"
         or not evidence.given(version.path)

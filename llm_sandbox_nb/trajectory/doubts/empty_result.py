@@ -1,4 +1,4 @@
-"""The rule about results that hold nothing."""
+"""The rule about empty results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _MARKER = re.compile(
 _KEEPS = frozenset(
     {"__init__.py", ".gitkeep", ".keep", ".nojekyll", "py.typed", "done", "success", "_success", ".gitignore"}
 )
-_PICTURES = frozenset({"png", "jpg", "jpeg", "svg", "gif", "bmp", "webp"})
 
 
 def empty_result(evidence: Evidence) -> Iterator[Doubt]:

@@ -1,6 +1,6 @@
-"""The record as rules read it: actions in order, versions of files, and which version each action read.
+"""The record as rules read it: actions in order, versions of files, and the versions that each action read.
 
-It grows with the run, a call at a time. Texts of files are rebuilt from the recorded diffs when a rule asks for them.
+It grows with the run, a call at a time. Texts of files are rebuilt from the recorded diffs on demand.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.step_line import ToolKind, path_below, shown_text, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
-_COMMAND_READ = 32 * 1024
-_OUTPUT_READ = 2 * 1024
-"""Characters looked at of a command, and of each end of an output."""
-_TEXT_MOST = 512 * 1024
-_CHANGES_MOST = 200
-"""Changes of one call that are looked at: an installation makes thousands."""
-_READS_MOST = 40
-_FILES_MOST = 5_000
-_PATTERNS_MOST = 12
-_COMMANDS_MOST = 300
-_WORD_MOST = 200
+# Every limit below bounds the work for a record that anyone may have made.
+_COMMAND_CHARACTERS = 32 * 1024
+_OUTPUT_CHARACTERS = 2 * 1024
+"""Characters read of each end of an output."""
+_TEXT_CHARACTERS = 512 * 1024
+_MAX_CHANGES = 200
+"""Changes of one call that are read: an installation makes thousands."""
+_MAX_READS = 40
+_MAX_FILES = 5_000
+_MAX_PATTERNS = 12
+_MAX_COMMANDS = 300
+_WORD_CHARACTERS = 200
 _LONG_WORD = re.compile(r"(?<!\S)\S{201,}")
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 _NAME = re.compile(r"[\w.*?$%{}\[\]~/-]*\w[\w.*?$%{}\[\]~/-]*")
@@ -38,13 +39,13 @@ PROGRAMS = frozenset((
     "py", "sh", "bash", "r", "jl", "js", "mjs", "cjs", "ts", "tsx", "jsx", "pl", "rb", "awk", "sql", "c", "cc", "cpp",
     "h", "hpp", "rs", "go", "java", "kt", "scala", "swift", "php", "lua", "cs", "hs", "ex", "exs", "m", "zig", "ipynb",
 ))  # fmt: skip
-"""Endings of files that are programs."""
+"""Suffixes of programs."""
 DATA = frozenset((
     "csv", "tsv", "json", "jsonl", "ndjson", "parquet", "feather", "arrow", "sqlite", "sqlite3", "db", "xlsx", "xls",
     "txt", "xml", "yaml", "yml", "npy", "npz", "pkl", "h5", "hdf5", "dat", "data", "fasta", "fa", "fastq", "vcf", "bed",
     "geojson", "log", "ods", "avro", "orc", "tab", "psv", "list", "ini", "toml", "bib", "srt", "mbox", "ics",
 ))  # fmt: skip
-"""Endings of files that hold data."""
+"""Suffixes of data files."""
 _ASIDE = re.compile(
     r"(?:^|/)(?:\.git|node_modules|__pycache__|\.\w+_cache|\.venv|venv|target|dist|\.cache|site-packages|\.next)/"
     r"|\.(?:pyc|pyo|lock|tmp|swp|bak|orig)$|(?:^|/)package-lock\.json$"
@@ -52,17 +53,17 @@ _ASIDE = re.compile(
 
 
 def is_aside(path: str) -> bool:
-    """Whether a path is of a cache, an installation or a copy for safety: no rule asks about it."""
+    """Return True if a path belongs to a cache, an installation or a backup, which rules ignore."""
     return bool(_ASIDE.search(path))
 
 
 def ending_of(path: str) -> str:
-    """The ending of a file's name, in lower case."""
+    """Return the suffix of a file's name, in lower case."""
     return path.rpartition("/")[2].rpartition(".")[2].lower() if "." in path.rpartition("/")[2] else ""
 
 
 def name_of(path: str) -> str:
-    """The last part of a path."""
+    """Return the last part of a path."""
     return path.rpartition("/")[2]
 
 
@@ -73,29 +74,29 @@ class Version:
     path: str
     """Relative to the folder of the run."""
     action: Action | None
-    """What made it; None for a file that was given."""
+    """The action that made the version; None for a given file."""
     change: ev.FileDiff | None = None
     before: Version | None = None
-    """The version that it replaced."""
+    """The version that was replaced."""
 
     @property
     def step(self) -> int:
-        """The step that made it; 0 when it was given."""
+        """The step that made the version; 0 for a given file."""
         return self.action.step if self.action else 0
 
     @property
     def deleted(self) -> bool:
-        """Whether the action removed it."""
+        """True if the action removed the file."""
         return self.change is not None and self.change.kind == "deleted"
 
     @property
     def lines(self) -> int | None:
-        """Its lines, as far as they are known."""
+        """Number of lines, as far as known."""
         return self.change.lines if self.change else None
 
     @cached_property
     def text(self) -> str | None:
-        """Its text; None when the record does not hold it."""
+        """The text; None if not recorded."""
         chain: list[Version] = []
         version: Version | None = self
         while version is not None and "text" not in version.__dict__ and len(chain) < 500:
@@ -103,10 +104,10 @@ class Version:
             change = version.change
             version = None if change is None or change.kind == "added" else version.before
         text = version.__dict__.get("text") if version is not None else None
-        for one in reversed(chain):
-            text = one._after(text)
-            if one is not self:
-                one.__dict__["text"] = text
+        for link in reversed(chain):
+            text = link._after(text)
+            if link is not self:
+                link.__dict__["text"] = text
         return text
 
     def _after(self, before: str | None) -> str | None:
@@ -127,13 +128,13 @@ class Version:
 
     @cached_property
     def names(self) -> list[str]:
-        """What may be names of files in its text."""
-        return names_in(without_long_words(self.text[:_COMMAND_READ])) if self.text else []
+        """Words of the text that may be names of files."""
+        return names_in(without_long_words(self.text[:_COMMAND_CHARACTERS])) if self.text else []
 
 
 def patched(before: str | None, diff: str) -> str | None:
-    """The text that a unified diff makes of `before`; None when it does not fit."""
-    if before is None or len(before) + len(diff) > _TEXT_MOST:
+    """Apply a unified diff to `before`; None if the diff does not fit."""
+    if before is None or len(before) + len(diff) > _TEXT_CHARACTERS:
         return None
     old = before.split("\n")
     new: list[str] = []
@@ -160,7 +161,7 @@ def patched(before: str | None, diff: str) -> str | None:
 
 
 def names_in(text: str) -> list[str]:
-    """Words of a text that may name files, and modules that it imports."""
+    """Return words of a text that may name files, and the modules that the text imports."""
     found = dict.fromkeys(
         word
         for word in _NAME.findall(text)
@@ -173,18 +174,18 @@ def names_in(text: str) -> list[str]:
 
 @dataclass(eq=False)
 class Action:
-    """One finished call of a tool."""
+    """A finished call of a tool."""
 
     number: int
-    """Its place among all actions, from 0."""
+    """Index among all actions, from 0."""
     step: int
     kind: ToolKind
     call: Call
     said: str
-    """What the model said in this step."""
+    """The model's text in this step."""
     root: str
     reads: list[Version] = field(default_factory=list)
-    """Versions that it may have read, with the programs that it ran."""
+    """Versions that the action may have read, with the programs that it ran."""
     writes: list[Version] = field(default_factory=list)
 
     @property
@@ -195,7 +196,7 @@ class Action:
 
     @property
     def failed(self) -> bool:
-        """Whether it went wrong, as far as the record says."""
+        """True if the call failed, as far as recorded."""
         return self.result.failed
 
     @cached_property
@@ -203,29 +204,29 @@ class Action:
         """The shell command; empty for other tools."""
         value = (self.call.arguments or {}).get("command")
         return (
-            without_long_words(value[:_COMMAND_READ])
+            without_long_words(value[:_COMMAND_CHARACTERS])
             if self.kind == "bash" and isinstance(value, str)
             else ""
         )
 
     @cached_property
     def commands(self) -> list[Command]:
-        """The simple commands of its shell command."""
-        return shell_commands(self.command)[:_COMMANDS_MOST] if self.command else []
+        """The simple commands of the shell command."""
+        return shell_commands(self.command)[:_MAX_COMMANDS] if self.command else []
 
     @cached_property
     def stdout(self) -> str:
-        """Both ends of what it wrote to stdout."""
+        """Both ends of the output on stdout."""
         return ends_of(shown_text(self.result.stdout))
 
     @cached_property
     def stderr(self) -> str:
-        """Both ends of what it wrote to stderr."""
+        """Both ends of the output on stderr."""
         return ends_of(shown_text(self.result.stderr))
 
     @cached_property
     def output(self) -> str:
-        """Both streams; what the tool gave when it has no streams."""
+        """Both streams; the tool's result if there are no streams."""
         if self.stdout or self.stderr:
             return f"{self.stdout}\n{self.stderr}" if self.stderr else self.stdout
         return "" if self.kind == "bash" and self.result.exit_code is not None else ends_of(self.result.body)
@@ -244,7 +245,7 @@ class Action:
 
     @cached_property
     def text(self) -> str:
-        """The command, or all that the arguments say."""
+        """The command, or all texts of the arguments."""
         if self.command:
             return self.command
         values = self.call.arguments or {}
@@ -252,25 +253,23 @@ class Action:
 
 
 def ends_of(text: str) -> str:
-    """The beginning and the end of a text, with its longest words cut, so that patterns end soon."""
-    text = text if len(text) <= 2 * _OUTPUT_READ else f"{text[:_OUTPUT_READ]}\n{text[-_OUTPUT_READ:]}"
+    """Return the beginning and the end of a text, with its longest words cut, so that patterns end soon."""
+    if len(text) > 2 * _OUTPUT_CHARACTERS:
+        text = f"{text[:_OUTPUT_CHARACTERS]}\n{text[-_OUTPUT_CHARACTERS:]}"
     return without_long_words(text)
 
 
 def without_long_words(text: str) -> str:
-    """The text with words cut that are very long. A long word covers a whole piece, which is quick to see."""
-    pieces = (text[start : start + _WORD_MOST] for start in range(0, len(text) - _WORD_MOST, _WORD_MOST))
+    """Cut very long words. A long word covers a whole piece of the text, which is quick to find."""
+    starts = range(0, len(text) - _WORD_CHARACTERS, _WORD_CHARACTERS)
+    pieces = (text[start : start + _WORD_CHARACTERS] for start in starts)
     if all(" " in piece or "\n" in piece for piece in pieces):
         return text
-    return _LONG_WORD.sub(_cut, text)
-
-
-def _cut(found: re.Match[str]) -> str:
-    return f"{found[0][:_WORD_MOST]} "
+    return _LONG_WORD.sub(lambda found: f"{found[0][:_WORD_CHARACTERS]} ", text)
 
 
 class Evidence:
-    """A run's record up to its newest call. `take` adds what is new."""
+    """A run's record up to its newest call. `take` adds new calls."""
 
     def __init__(self) -> None:
         self.trajectory = Trajectory()
@@ -280,7 +279,7 @@ class Evidence:
         self.answer: str | None = None
         """The answer; None while the run has none."""
         self.stop_reason: str | None = None
-        """Why the run ends; None while it runs."""
+        """Reason of the end; None while the run is open."""
         self.output = "output"
         """The folder for results, relative to the folder of the run."""
         self._steps: list[Step] | None = None
@@ -288,7 +287,7 @@ class Evidence:
         self._by_name: dict[str, list[str]] = {}
 
     def take(self, trajectory: Trajectory) -> list[Action]:
-        """Take the calls into account that have ended since; on another branch, all of them."""
+        """Add and return the calls that have ended since the last time; on another branch, all calls."""
         if self._steps is not trajectory.steps:
             self._begin(trajectory)
         new: list[Action] = []
@@ -305,7 +304,7 @@ class Evidence:
         return new
 
     def ended(self, finish: ev.RunFinished) -> Evidence:
-        """The same record with its end, for the rules that ask about the answer."""
+        """Return a copy with the end of the run, for the rules about the answer."""
         other = copy.copy(self)
         for name in ("results", "answer_version", "chain"):
             other.__dict__.pop(name, None)
@@ -315,7 +314,7 @@ class Evidence:
 
     @property
     def task(self) -> str:
-        """What the model was asked."""
+        """The task."""
         return ends_of(self.trajectory.start.task) if self.trajectory.start else ""
 
     @property
@@ -325,16 +324,16 @@ class Evidence:
 
     @property
     def last_words(self) -> str:
-        """What the model said in its last step."""
+        """The model's text in its last step."""
         return ends_of(self.trajectory.steps[-1].thought) if self.trajectory.steps else ""
 
     def newest(self, path: str) -> Version | None:
-        """The newest version of a file; None when there is none, or it was removed."""
+        """Return the newest version of a file; None if there is no version, or the file was removed."""
         versions = self.files.get(path)
         return versions[-1] if versions and not versions[-1].deleted else None
 
     def given(self, path: str) -> bool:
-        """Whether the file was there before the first step."""
+        """Return True if the file existed before the first step."""
         versions = self.files.get(path)
         if not versions:
             return False
@@ -342,18 +341,18 @@ class Evidence:
         return first.change is None or first.change.kind != "added"
 
     def is_result(self, path: str) -> bool:
-        """Whether the file lies in the folder for results, or is the answer."""
+        """Return True if the file is in the folder for results, or is the answer."""
         return path.startswith(f"{self.output}/") or path == "answer.txt"
 
     @cached_property
     def results(self) -> list[Version]:
-        """Files that the run leaves as its results. Ask only at the end."""
+        """Files that the run leaves as its results. Read only at the end."""
         found = (self.newest(path) for path in self.files if self.is_result(path))
         return [one for one in found if one is not None and one.action is not None]
 
     @cached_property
     def answer_version(self) -> Version | None:
-        """The file that holds the answer. Ask only at the end."""
+        """The file that holds the answer. Read only at the end."""
         for path in (f"{self.output}/answer.txt", "answer.txt"):
             version = self.newest(path)
             if version is not None and version.action is not None:
@@ -364,12 +363,12 @@ class Evidence:
 
     @property
     def answer_step(self) -> int:
-        """The step that wrote the answer; the last one when it is only said."""
+        """The step that wrote the answer; the last one if the answer is not in a file."""
         return self.answer_version.step if self.answer_version else self.last_step
 
     @cached_property
     def chain(self) -> list[Action]:
-        """Actions whose work is in the results, the newest first. Ask only at the end."""
+        """Actions whose work is in the results, the newest first. Read only at the end."""
         todo = [version.action for version in self.results if version.action]
         if not todo and self.actions:
             todo = [action for action in self.actions[-3:] if action.kind == "bash"]
@@ -385,11 +384,11 @@ class Evidence:
 
     @staticmethod
     def _whole(version: Version) -> bool:
-        """Whether a version replaced all of the one before."""
+        """Return True if a version replaced the whole version before."""
         return version.change is not None and version.change.kind == "added"
 
     def find(self, names: list[str]) -> Iterator[str]:
-        """Known files that words name: by their path, their last part, or a pattern."""
+        """Yield known files that words name: by their path, their last part, or a pattern."""
         patterns = 0
         for word in names:
             name = word.removeprefix("./").strip("[]{}").rstrip(".")
@@ -402,7 +401,7 @@ class Evidence:
             for path in self._by_name.get(last, ()):
                 if last == name or name.endswith(path) or path.endswith(f"/{name.lstrip('./')}"):
                     yield path
-            if patterns < _PATTERNS_MOST and ("*" in name or "{" in name or "$" in name or "?" in name):
+            if patterns < _MAX_PATTERNS and ("*" in name or "{" in name or "$" in name or "?" in name):
                 patterns += 1
                 yield from self._matching(_WILD.sub("*", name))
 
@@ -412,7 +411,7 @@ class Evidence:
             return
         folder = pattern.rpartition("/")[0]
         named = folder and "*" not in folder and not folder.startswith(("/", ".", "~"))
-        for path in list(self.files)[:_FILES_MOST]:
+        for path in list(self.files)[:_MAX_FILES]:
             if fnmatch.fnmatchcase(name_of(path), last) and (not named or path.startswith(f"{folder}/")):
                 yield path
 
@@ -427,7 +426,7 @@ class Evidence:
             output, work = prompts.get("output_dir"), prompts.get("working_dir")
             if isinstance(output, str) and isinstance(work, str) and output.startswith(f"{work}/"):
                 self.output = output[len(work) + 1 :].rstrip("/")
-        for name in start.inputs[:_FILES_MOST]:
+        for name in start.inputs[:_MAX_FILES]:
             self._remember(Version(f"input/{name}", None))
 
     def _add(self, step: Step, call: Call) -> Action:
@@ -437,7 +436,7 @@ class Evidence:
         self.actions.append(action)
         changes = [
             (path_below(change.path, root), change)
-            for change in action.result.changes[:_CHANGES_MOST]
+            for change in action.result.changes[:_MAX_CHANGES]
             if not is_aside(change.path)
         ]
         changed = dict(changes)
@@ -450,12 +449,12 @@ class Evidence:
         return action
 
     def _reads(self, action: Action, changed: dict[str, ev.FileDiff]) -> list[Version]:
-        """Earlier files that the command, or a program that it runs, names."""
+        """Return earlier files that the command, or a program that it runs, names."""
         if action.kind == "submit":
             return []
         todo = list(self.find([action.edited] if action.edited else names_in(action.text)))
         found: dict[str, Version] = {}
-        while todo and len(found) < _READS_MOST:
+        while todo and len(found) < _MAX_READS:
             path = todo.pop(0)
             version = self.newest(path)
             if path in found or version is None:
@@ -469,6 +468,6 @@ class Evidence:
         versions = self.files.get(version.path)
         if versions is not None:
             versions.append(version)
-        elif len(self.files) < _FILES_MOST:
+        elif len(self.files) < _MAX_FILES:
             self.files[version.path] = [version]
             self._by_name.setdefault(posixpath.basename(version.path), []).append(version.path)

@@ -17,12 +17,12 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def numbers_of(text: str) -> set[str]:
-    """The numbers in a text, each in one form."""
+    """Return the numbers in a text, each in one form."""
     return {plain_number(one) for one in NUMBER.findall(text[:20_000])}
 
 
 def plain_number(number: str) -> str:
-    """A number without thousands separators and zeros at its end."""
+    """Remove thousands separators and trailing zeros of a number."""
     text = number.replace(",", "").lstrip("+")
     if "." in text and "e" not in text.lower():
         text = text.rstrip("0").rstrip(".")
@@ -67,13 +67,13 @@ _ASKED_UNIT = re.compile(
     rf"\b(?:in|as)\s+(?:whole\s+|full\s+)?({'|'.join(map(re.escape, filter(_is_long, _UNIT_WORDS)))})\b",
     re.IGNORECASE,
 )
-_SEARCHED = 1_500_000
+_SEARCHED_CHARACTERS = 1_500_000
 """Characters of outputs that are searched for numbers of the answer."""
-_NUMBERS_MOST = 8
+_MAX_NUMBERS = 8
 
 
 def units_and_numbers(evidence: Evidence) -> Iterator[Doubt]:
-    """A number of the answer is in no output or file, or has another unit than asked or printed. A mild doubt."""
+    """A number of the answer is in no output or file, or has another unit than requested or printed. A mild doubt."""
     answer = (evidence.answer or "").strip()
     if not answer or len(answer) > 4_000 or not evidence.actions or says_failure(answer):
         return
@@ -84,10 +84,10 @@ def units_and_numbers(evidence: Evidence) -> Iterator[Doubt]:
     bare = bool(
         re.fullmatch(r"[\s$€£]*[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?\s*(?:%|[^\s\d]{1,12})?\s*\.?", answer)
     )
-    wanted = [one for one in dict.fromkeys(NUMBER.findall(answer)) if bare or _is_telling(one)]
-    if not wanted or len(wanted) > _NUMBERS_MOST:
+    wanted = [number for number in dict.fromkeys(NUMBER.findall(answer)) if bare or _is_telling(number)]
+    if not wanted or len(wanted) > _MAX_NUMBERS:
         return
-    missing = [one for one in wanted if not _appears(evidence, one)]
+    missing = [number for number in wanted if not _appears(evidence, number)]
     if missing:
         text = f"{missing[0]} of the answer is in no output of the run"
         yield Doubt(rule="units and numbers", step=step, text=text, severity="low")
@@ -103,7 +103,7 @@ def _is_telling(number: str) -> bool:
 def _other_unit(evidence: Evidence, answer: str) -> str:
     found = [(plain_number(value), unit.lower()) for value, unit in _WITH_UNIT.findall(answer)]
     asked = _ASKED_UNIT.findall(evidence.task)
-    for _, unit in found[:_NUMBERS_MOST]:
+    for _, unit in found[:_MAX_NUMBERS]:
         for want in {one.lower() for one in asked}:
             if (
                 len({one.lower() for one in asked}) == 1
@@ -135,12 +135,12 @@ def _same_units(one: str, other: str) -> bool:
 
 
 def _appears(evidence: Evidence, number: str) -> bool:
-    """Whether a number, as it is written or before it was rounded, is in an output, a file or the task."""
+    """Return True if a number, as written or before rounding, is in an output, a file or the task."""
     plain = plain_number(number)
     forms = {number, plain} | ({f"{int(plain):,}"} if plain.lstrip("-").isdigit() else set())
     if any(form in evidence.task for form in forms):
         return True
-    room = _SEARCHED
+    room = _SEARCHED_CHARACTERS
     texts: list[str] = []
     for action in reversed(evidence.actions):
         if action.kind == "submit":
@@ -175,7 +175,7 @@ def _in_file(version: Version, forms: set[str]) -> bool:
 
 
 def _in_inputs(evidence: Evidence, forms: set[str]) -> bool:
-    """Whether a program printed it into the answer's file itself, so that no output needs to have it."""
+    """Return True if a program printed the number into the answer's file itself, and not to an output."""
     version = evidence.answer_version
     action = version.action if version is not None else None
     if action is None or action.kind != "bash":

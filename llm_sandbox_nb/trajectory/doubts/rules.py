@@ -1,4 +1,4 @@
-"""The rules, by name, and their doubts: those of each action while it runs, and all of them at its end."""
+"""The rules by name, and their doubts: after each action of a live run, and all of them at its end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 Found = Iterable[Doubt | tuple[int | None, str] | str] | str | None
 Rule = Callable[[Evidence], Found]
-"""A rule of a user: it reads the record at the end, and gives doubts, pairs of a step and a text, texts, or None."""
+"""A user's rule: reads the record at the end, and returns doubts, pairs of a step and a text, texts, or None."""
 
 
 class Named(NamedTuple):
-    """A rule with its name, as it is published."""
+    """A rule with its published name."""
 
     name: str
     rule: Callable[[Evidence], Iterator[Doubt]]
@@ -43,33 +43,37 @@ RULES = (
     Named("empty or placeholder result", empty_result),
     Named("data sent elsewhere", data_sent),
 )
-MOST = 20
-"""Doubts of a run that are kept."""
-LONGEST = 200
-"""Characters of a doubt."""
+MAX_DOUBTS = 20
+"""Maximum number of doubts of a run."""
+MAX_DOUBT_CHARACTERS = 200
 _SEVERITY = {"high": 0, "medium": 1, "low": 2}
-_AT_ONCE: tuple[Callable[[Evidence, Action], Iterator[Doubt]], ...] = (losses, measure_changes, swallowed)
-_LOOPS_LOOKED_AT = 12
+_RULES_AFTER_ACTION: tuple[Callable[[Evidence, Action], Iterator[Doubt]], ...] = (
+    losses,
+    measure_changes,
+    swallowed,
+)
 
 
 class DoubtFinder:
-    """Finds the doubts of one run as it grows."""
+    """Finder of the doubts about a growing run."""
 
     def __init__(self, own: Sequence[Rule] = ()) -> None:
         self.evidence = Evidence()
         self.own = tuple(own)
 
     def newest(self, trajectory: Trajectory, result: CallFinished) -> list[Doubt]:
-        """Doubts that a call gave rise to, which has just ended."""
+        """Return doubts about a call that has just ended."""
         found: list[Doubt] = []
         for action in self.evidence.take(trajectory):
-            if action.result is result:  # after a rewind, all actions are taken again
-                found += [_short(doubt) for rule in _AT_ONCE for doubt in rule(self.evidence, action)]
+            if action.result is result:  # after a rewind, `take` returns all actions again
+                found += [
+                    _short(doubt) for rule in _RULES_AFTER_ACTION for doubt in rule(self.evidence, action)
+                ]
                 found += self._loop(action)
-        return found[:MOST]
+        return found[:MAX_DOUBTS]
 
     def _loop(self, action: Action) -> list[Doubt]:
-        """The loop that an action is part of, said when it is long enough and each time that it has doubled."""
+        """Return the loop of an action, once the loop is long enough and each time that its length has doubled."""
         same = 1
         for other in reversed(self.evidence.actions[: action.number]):
             if other.call.arguments != action.call.arguments or other.result.body != action.result.body:
@@ -82,7 +86,7 @@ class DoubtFinder:
         )
 
     def all(self, trajectory: Trajectory, finish: RunFinished) -> list[Doubt]:
-        """All doubts of a run that ends, the worst first."""
+        """Return all doubts about a run that ends, the worst first."""
         self.evidence.take(trajectory)
         at_end = self.evidence.ended(finish)
         found = [doubt for named in RULES for doubt in named.rule(at_end)]
@@ -92,15 +96,15 @@ class DoubtFinder:
 
 
 def own_doubts(rule: Rule, evidence: Evidence) -> list[Doubt]:
-    """The doubts of a user's function; when it fails, a doubt that says so."""
+    """Apply a user's function; an exception becomes a doubt that reports the failure."""
     name = getattr(rule, "__name__", type(rule).__name__).replace("_", " ")
     try:
         given = rule(evidence)
         listed = [given] if isinstance(given, str) else list(given or ())
-        return [_own(name, one) for one in listed[:MOST]]
+        return [_own(name, one) for one in listed[:MAX_DOUBTS]]
     except Exception as error:  # noqa: BLE001 (of a user's function)
         text = f"the rule could not be applied ({type(error).__name__}: {error})"
-        return [Doubt(rule=name, text=text[:LONGEST], severity="low")]
+        return [Doubt(rule=name, text=text[:MAX_DOUBT_CHARACTERS], severity="low")]
 
 
 def _own(name: str, given: object) -> Doubt:
@@ -113,34 +117,32 @@ def _own(name: str, given: object) -> Doubt:
 
 
 def ranked(doubts: Iterable[Doubt]) -> list[Doubt]:
-    """The worst first; of equal ones the earliest step; each said once."""
+    """Sort doubts, the worst first, then by step; keep one of each step and rule."""
     unique: dict[tuple[int | None, str], Doubt] = {}
     for doubt in doubts:
         unique.setdefault((doubt.step, doubt.rule), _short(doubt))
-    return sorted(unique.values(), key=lambda one: (_SEVERITY[one.severity], one.step or 0))[:MOST]
+    return sorted(unique.values(), key=lambda doubt: (_SEVERITY[doubt.severity], doubt.step or 0))[
+        :MAX_DOUBTS
+    ]
 
 
 def _short(doubt: Doubt) -> Doubt:
-    text = " ".join(doubt.text.split())
-    return (
-        doubt
-        if text == doubt.text and len(text) <= LONGEST
-        else doubt.model_copy(update={"text": text[:LONGEST]})
-    )
+    text = " ".join(doubt.text.split())[:MAX_DOUBT_CHARACTERS]
+    return doubt if text == doubt.text else doubt.model_copy(update={"text": text})
 
 
 def doubts_line(doubts: Iterable[Doubt]) -> str:
-    """Doubts in one line, each with its step."""
+    """Return doubts in one line, each with its step."""
     return " · ".join(doubt.line for doubt in doubts)
 
 
 def doubts_json(doubts: Iterable[Doubt]) -> list[dict[str, Any]]:
-    """Doubts as REST and other programs get them; `line` is each with its step, as a person reads it."""
+    """Return doubts for REST and other programs; `line` is the doubt with its step, as a person reads it."""
     return [{**doubt.model_dump(mode="json"), "line": doubt.line} for doubt in doubts]
 
 
 def doubts_of(trajectory: Trajectory) -> list[Doubt]:
-    """The doubts of a run, the worst first: those that are recorded; of an ended run without, those found now."""
+    """Return the recorded doubts about a run, the worst first; for an ended run without any, find them now."""
     if trajectory.finish is None or trajectory.doubts_final:
         return list(trajectory.doubts)
     return DoubtFinder().all(trajectory, trajectory.finish)

@@ -25,7 +25,7 @@ _SHARED_WORDS = re.compile(r"[-_. ]+")
 
 
 def stale_read(evidence: Evidence) -> Iterator[Doubt]:
-    """Results come from a file older than one made later from the same source, or than the program that makes it."""
+    """Results use a file older than one made later from the same source, or than the program that makes the file."""
     done: set[str] = set()
     used = {read.path for action in evidence.chain for read in action.reads}
     for action in evidence.chain:
@@ -39,7 +39,7 @@ def stale_read(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[str]) -> str:
-    """A later file from the same source that nothing uses, though the results were made after it."""
+    """Return a text about a later file from the same source that nothing uses, though the results are newer."""
     maker = read.action
     assert maker is not None
     sources = {one.path for one in maker.reads if ending_of(one.path) not in PROGRAMS}
@@ -72,7 +72,7 @@ def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[
 
 
 def _alike(one: str, other: str, *, direct: bool) -> bool:
-    """Whether two names are those of versions of one thing."""
+    """Return True if two names are those of versions of one file."""
     first, second = (name_of(path).rpartition(".")[0].lower() for path in (one, other))
     stems = {_VERSIONED.sub("", first), _VERSIONED.sub("", second)}
     if len(stems) == 1 or direct:
@@ -83,7 +83,7 @@ def _alike(one: str, other: str, *, direct: bool) -> bool:
 
 
 def _changed_program(evidence: Evidence, action: Action, read: Version) -> str:
-    """A program that made the file, and was changed since without being run again."""
+    """Return a text about a program that made the file, and was changed since without being run again."""
     maker = read.action
     assert maker is not None
     for program in maker.reads:
@@ -110,7 +110,7 @@ def _changed_program(evidence: Evidence, action: Action, read: Version) -> str:
 
 
 def runs_program(action: Action, path: str) -> bool:
-    """Whether an action executed a program, itself or through another."""
+    """Return True if an action executed a program, itself or through another program."""
     if action.kind != "bash":
         return False
     name, stem = name_of(path), name_of(path).rpartition(".")[0]

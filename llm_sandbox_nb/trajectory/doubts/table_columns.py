@@ -1,4 +1,4 @@
-"""Columns and keys of tables that a run replaced, and what a step said about a change."""
+"""Columns and keys of tables that a run replaced, and the step's words about a change."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SAYS_COLUMNS = re.compile(
     re.IGNORECASE,
 )
 TABLES = frozenset({"csv", "tsv", "tab", "psv"})
-"""Endings of files with a header and rows."""
+"""Suffixes of files with a header and rows."""
 
 
 def says(evidence: Evidence, action: Action, words: re.Pattern[str]) -> bool:
-    """Whether what the model said in a step, or a comment of its command, has one of these words."""
+    """Return True if the model's text in a step, or a comment of its command, has one of these words."""
     known: dict[re.Pattern[str], bool] = action.__dict__.setdefault("_says", {})
     if words not in known:
         comments = (line for line in action.command.splitlines() if line.lstrip().startswith("# "))
@@ -34,13 +34,13 @@ def says(evidence: Evidence, action: Action, words: re.Pattern[str]) -> bool:
 
 
 def version_before(version: Version) -> Version | None:
-    """The version that counts as the one before: not a removal."""
+    """Return the previous version that is not a removal."""
     before = version.before
     return before.before if before is not None and before.deleted else before
 
 
 def other_columns(evidence: Evidence, action: Action, version: Version) -> str:
-    """Columns, or keys, of a table that are no longer there."""
+    """Return a text about columns, or keys, that a table has lost."""
     ending = ending_of(version.path)
     if ending in TABLES or (ending == "txt" and version.change and version.change.diff):
         gone = _columns_gone(version)
@@ -91,7 +91,7 @@ def _columns_gone(version: Version) -> list[str]:
 
 
 def cells_of(line: str) -> list[str]:
-    """The cells of a row, divided by what divides it most."""
+    """Split a row into cells at its most frequent delimiter."""
     delimiter = max(",;\t|", key=line.count)
     if delimiter not in line:
         return [line.strip()]

@@ -65,13 +65,13 @@ _MEASURING_KEYS = re.compile(
 
 
 def tests_changed(evidence: Evidence) -> Iterator[Doubt]:
-    """The run edits or removes given tests, checks or expected results that it is measured by, or leaves some out."""
+    """The run edits or removes given tests, checks or expected results that measure its work, or leaves some out."""
     for action in evidence.actions:
         yield from measure_changes(evidence, action)
 
 
 def measure_changes(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """What one action did to tests and checks, unless a later one restored them."""
+    """Yield a doubt about an action that changed tests and checks, unless a later action restored them."""
     asked = bool(_ASKED.search(evidence.task))
     for version in action.writes[:60]:
         path, change = version.path, version.change
@@ -125,7 +125,7 @@ def _measure_change(evidence: Evidence, version: Version, *, asked: bool) -> str
 
 
 def _rewritten(version: Version) -> bool:
-    """Whether most of an own file was written again."""
+    """Return True if most of a file was written again."""
     change = version.change
     if change is None or change.diff is None or not change.lines_before:
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from llm_sandbox_nb.trajectory.doubts.command_rules import only_comments
 from llm_sandbox_nb.trajectory.doubts.evidence import (
     DATA,
     PROGRAMS,
@@ -20,7 +21,7 @@ from llm_sandbox_nb.trajectory.events import Doubt
 
 
 def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
-    """The answer, or a result, was written before the last result that bears on it, or before its source changed."""
+    """The answer, or a result, was written before the last relevant result, or before its source changed."""
     reported: set[int] = set()
     for version in sorted(evidence.results, key=lambda one: (one is not evidence.answer_version, one.path)):
         action = version.action
@@ -48,7 +49,7 @@ def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> Version | None:
-    """A file of the same name that was made later in another folder, of other content, and that nothing uses."""
+    """Return a file of the same name and other content, made later in another folder, that nothing uses."""
     name = name_of(version.path)
     for path, versions in evidence.files.items():
         other = versions[-1]
@@ -70,7 +71,7 @@ def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> 
 
 
 def _source_changed(evidence: Evidence, version: Version, action: Action) -> str:
-    """A file that a result was made from and that changed afterwards, with the step."""
+    """Return a text about a file that a result was made from and that changed afterwards."""
     if action.edited:
         return ""
     for read in action.reads:
@@ -83,7 +84,8 @@ def _source_changed(evidence: Evidence, version: Version, action: Action) -> str
             continue
         changed = later[-1]
         if ending_of(read.path) in PROGRAMS and (
-            not runs_program(action, read.path) or _comment_change(changed)
+            not runs_program(action, read.path)
+            or only_comments(changed.change.diff or "" if changed.change else "")
         ):
             continue
         if changed.action is not None and _made_again(evidence, version, changed.action.number):
@@ -106,7 +108,7 @@ def _source_changed(evidence: Evidence, version: Version, action: Action) -> str
 
 
 def _made_again(evidence: Evidence, version: Version, after: int) -> bool:
-    """Whether a later command wrote a file again, with the same content."""
+    """Return True if a later command wrote a file again, with the same content."""
     name = name_of(version.path)
     pattern = re.compile(rf"(?:>|\btee\b|\b(?:cp|mv)\b|-o\b)[^\n;&|]*{re.escape(name)}")
     for action in evidence.actions[after:]:
@@ -124,18 +126,8 @@ def _same_text(one: Version, other: Version) -> bool:
     return one.text is not None and one.text == other.text
 
 
-def _comment_change(version: Version) -> bool:
-    diff = (version.change.diff or "") if version.change else ""
-    rows = [
-        row[1:].strip()
-        for row in diff.split("\n")
-        if row[:1] in "+-" and row[:4] not in ("+++ ", "--- ") and row
-    ]
-    return bool(rows) and all(not row or row.startswith(("#", "//", '"""')) for row in rows)
-
-
 def _later_result(evidence: Evidence, version: Version) -> str:
-    """A short result that a later step wrote into a file and that is not in the answer."""
+    """Return a text about a short result that a later step wrote into a file and that is not in the answer."""
     number = version.action.number if version.action else 0
     answer = numbers_of(evidence.answer or version.text or "")
     for path, versions in evidence.files.items():
@@ -167,14 +159,20 @@ def _later_result(evidence: Evidence, version: Version) -> str:
         ):
             written = f"{name_of(version.path)} was written at step {version.step}"
             return f"{written}; {name_of(path)} of step {later.step} is not in it"
-    return _rerun_differs(evidence, number, answer, name_of(version.path), version.step)
+    name, step = name_of(version.path), version.step
+    again = _rerun_differs(evidence, number, answer)
+    return (
+        f"{name} was written at step {step}; the same command gave another result at step {again}"
+        if again
+        else ""
+    )
 
 
-def _rerun_differs(evidence: Evidence, number: int, answer: set[str], name: str, step: int) -> str:
-    """A later run of a command whose earlier output has the answer's number, and whose new output has not."""
+def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | None:
+    """Return the step of a repeated command whose earlier output has the answer's number, but not its new output."""
     key = {one for one in answer if len(one.lstrip("-")) > 1}
     if not key or len(key) > 6:
-        return ""
+        return None
     by_command: dict[str, Action] = {}
     for action in evidence.actions:
         if action.kind != "bash" or action.failed or not action.stdout.strip() or len(action.stdout) > 4_000:
@@ -186,17 +184,17 @@ def _rerun_differs(evidence: Evidence, number: int, answer: set[str], name: str,
             continue
         old, new = numbers_of(before.stdout), numbers_of(action.stdout)
         if key & old and not key & new and new:
-            return f"{name} was written at step {step}; the same command gave another result at step {action.step}"
-    return ""
+            return action.step
+    return None
 
 
 def _other_output(evidence: Evidence) -> tuple[int, str] | None:
-    """For an answer that is only said: the newest run of the command that it comes from gave something else."""
+    """Check an answer without a file: return the step of the command's newest run if the result differs, and a text."""
     if evidence.answer_version is not None:
         return None
-    answer = numbers_of(evidence.answer or "")
-    text = _rerun_differs(evidence, -1, answer, "", 0)
-    if not text:
-        return None
-    step = int(text.rpartition(" ")[2])
-    return step, "this run of the command gave another result than the one in the answer"
+    step = _rerun_differs(evidence, -1, numbers_of(evidence.answer or ""))
+    return (
+        None
+        if step is None
+        else (step, "this run of the command gave another result than the one in the answer")
+    )

@@ -100,9 +100,9 @@ def test_what_makes_no_sense_is_told_in_a_sentence_and_changes_nothing(
         ({"action": "skip", "text": 7}, 400, "'text' must be a text"),
         ({"action": "observe", "text": "x"}, 409, "not executed yet"),
         ({"action": "resume", "call_id": "another"}, 409, "does not wait"),
-        ({"action": "pause", "text": "x"}, 400, "'pause' takes nothing else"),
-        ({"action": "step", "model": "x"}, 400, "'step' takes call_id"),
-        ({"action": "change"}, 400, "must say what"),
+        ({"action": "pause", "text": "x"}, 400, "'pause' has no field 'text'"),
+        ({"action": "step", "model": "x"}, 400, "'step' has no field 'model'"),
+        ({"action": "change"}, 400, "needs at least one of"),
         ({"action": "change", "settings": {"heat": 1}}, 409, "no setting"),
         ({"action": "change", "limits": {"steps": -1}}, 409, "above zero"),
         ({"action": "change", "breakpoints": ["open('x')"]}, 409, "not allowed"),
@@ -114,7 +114,7 @@ def test_what_makes_no_sense_is_told_in_a_sentence_and_changes_nothing(
         ({}, 400, "'action' must be one of"),
         ({"action": "say"}, 400, "'text' must be given"),
         ({"action": "say", "text": 3}, 400, "'text' must be a text"),
-        ({"action": "stop", "text": "x"}, 400, "'stop' takes nothing else"),
+        ({"action": "stop", "text": "x"}, 400, "'stop' has no field 'text'"),
     ]
     for body, status, why in wrong:
         got, answer = cell.decide(**body)

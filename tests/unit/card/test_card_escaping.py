@@ -123,7 +123,8 @@ def test_artifacts_of_every_kind_are_static(tmp_path: Path, suffix: str, text: s
 @settings(max_examples=examples(100))
 @given(names)
 def test_names_of_files_are_shown_as_they_are(name: str) -> None:
-    from llm_sandbox_nb.card.artifacts import Artifact, artifact_html
+    from llm_sandbox_nb.card.artifact_html import artifact_html
+    from llm_sandbox_nb.card.artifacts import Artifact
 
     page = artifact_html(Artifact(name + ".txt", "text/plain", 1, b"x", href=f"runs/{name}.txt"))
     assert not not_static(page)

@@ -11,7 +11,8 @@ import bombs
 import pytest
 from support import CAMPAIGN
 
-from llm_sandbox_nb.card.artifacts import Artifact, artifact_html
+from llm_sandbox_nb.card.artifact_html import artifact_html
+from llm_sandbox_nb.card.artifacts import Artifact
 from llm_sandbox_nb.card.page_cost import page_cost
 from llm_sandbox_nb.card.picture_size import picture_size
 

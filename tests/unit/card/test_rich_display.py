@@ -13,7 +13,7 @@ from test_card_escaping import HOSTILE, hostile_events
 
 from llm_sandbox_nb import Run, solve
 from llm_sandbox_nb.card.bundle import MIME
-from llm_sandbox_nb.card.card import _LARGEST, ShownFile
+from llm_sandbox_nb.card.card import _MAX_SHOWN_BYTES, ShownFile
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 PNG = base64.b64decode(
@@ -115,7 +115,7 @@ def test_a_hostile_run_stays_static(payload: str, tmp_path: Path) -> None:
 def test_a_file_that_is_too_large_or_gone_says_so(tmp_path: Path) -> None:
     large = file(tmp_path, "large.png", PNG)
     with large.path.open("r+b") as opened:
-        opened.truncate(_LARGEST + 1)
+        opened.truncate(_MAX_SHOWN_BYTES + 1)
     shown = large._repr_mimebundle_()
     assert set(shown) == {"text/html", "text/plain"}
     assert "larger than" in shown["text/html"]

@@ -10,7 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.runs.compare import _html_rows, _marked, align, compare_runs
+from llm_sandbox_nb.runs.aligned_steps import align
+from llm_sandbox_nb.runs.compare import compare_runs
+from llm_sandbox_nb.runs.comparison_drawing import _html_rows, _marked
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory

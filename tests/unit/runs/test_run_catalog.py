@@ -121,12 +121,12 @@ def test_a_run_is_found_by_a_part_of_its_name() -> None:
     ):  # fmt: skip
         assert find_run_folder(name, root).resolve() == folder
         assert Run.load(name).folder == folder
-    with pytest.raises(RunNotFoundError, match=r"'abc' means 2 runs, .*write a longer part"):
+    with pytest.raises(RunNotFoundError, match=r"'abc' matches 2 runs, .*write a longer part"):
         find_run_folder("abc", root)
     later = [make(f"2026010{day}-130000-abc{day}3333").name for day in (3, 4)]
     named = ", ".join([second.name, *later])
     with pytest.raises(
-        RunNotFoundError, match=f"^'abc' means 4 runs, such as {named}: write a longer part.$"
+        RunNotFoundError, match=f"^'abc' matches 4 runs, such as {named}: write a longer part.$"
     ):
         find_run_folder("abc", root)
     with pytest.raises(FileNotFoundError, match=r"There is no run 'zzzz'.*`llm-sandbox-nb runs`"):

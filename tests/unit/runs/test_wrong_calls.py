@@ -28,10 +28,10 @@ WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
     "fork too far": (lambda run: run.fork(99), "There is no step 99"),
     "undo": (lambda run: run.undo(), "There is no rewind to undo."),
     "compare alone": (lambda run: run.compare(), "There is one attempt only"),
-    "compare with a name": (lambda run: run.compare("other"), "Run.load(folder) gives one"),
+    "compare with a name": (lambda run: run.compare("other"), "Run.load(folder) returns a run"),
     "resume without files": (lambda run: run.resume(), "The files of this run are not kept"),
-    "resume with a number": (lambda run: run.resume(5), "resume takes a text for the model first, not 5"),
-    "resume with a typing error": (lambda run: run.resume("x", modle="m"), "takes no 'modle'"),
+    "resume with a number": (lambda run: run.resume(5), "is a text for the model, not 5"),
+    "resume with a typing error": (lambda run: run.resume("x", modle="m"), "has no option 'modle'"),
     "edit": (lambda run: run.edit(command="ls"), "No call waits to be executed"),
     "edit a number": (lambda run: run.edit(5), "No call waits to be executed"),
     "deny": (lambda run: run.deny(), "No call waits to be executed"),
@@ -43,7 +43,7 @@ WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
     "stop": (lambda run: run.stop(), "loaded from its record"),
     "change": (lambda run: run.change(model="x"), "loaded from its record"),
     "an event that is none": (lambda run: run.at("zz"), "There is no event 'zz' in this run"),
-    "an attempt by its number": (lambda run: run.at(1), "at takes one of result.attempts"),
+    "an attempt by its number": (lambda run: run.at(1), "at() needs one of result.attempts"),
 }  # fmt: skip
 
 

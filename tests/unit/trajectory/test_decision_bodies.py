@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 
-from llm_sandbox_nb.trajectory.decisions import ACTIONS, LONGEST_ARGUMENTS, LONGEST_TEXT, parse_decision
+from llm_sandbox_nb.trajectory.decisions import (
+    ACTIONS,
+    MAX_ARGUMENTS_CHARACTERS,
+    MAX_TEXT_CHARACTERS,
+    parse_decision,
+)
 
 COMPLETE: list[dict[str, Any]] = [
     {"action": "pause"},
     {"action": "resume", "call_id": "c1"},
     {"action": "step"},
-    {"action": "say", "text": "x" * LONGEST_TEXT},
+    {"action": "say", "text": "x" * MAX_TEXT_CHARACTERS},
     {"action": "stop"},
     {"action": "edit", "arguments": {}, "tool": "submit", "call_id": "c1"},
     {"action": "edit", "changes": {"command": "ls"}},
@@ -47,28 +52,28 @@ def test_null_counts_as_left_out() -> None:
     [
         ({}, "'action' must be one of pause, "),
         ({"action": ["edit"]}, "'action' must be one of"),
-        ({"action": "edit"}, "'arguments' must be given to edit something."),
+        ({"action": "edit"}, "'edit' needs 'arguments'."),
         (
             {"action": "edit", "arguments": "ls"},
             "'arguments' must be an object of at most 4000000 characters.",
         ),
         (
-            {"action": "edit", "arguments": {"command": "x" * LONGEST_ARGUMENTS}},
+            {"action": "edit", "arguments": {"command": "x" * MAX_ARGUMENTS_CHARACTERS}},
             "'arguments' must be an object",
         ),
         ({"action": "skip", "text": 7}, "'text' must be a text of at most 100000 characters."),
-        ({"action": "say", "text": "x" * (LONGEST_TEXT + 1)}, "'text' must be a text"),
-        ({"action": "say", "text": ""}, "'text' must be given to say something."),
+        ({"action": "say", "text": "x" * (MAX_TEXT_CHARACTERS + 1)}, "'text' must be a text"),
+        ({"action": "say", "text": ""}, "'say' needs 'text'."),
         ({"action": "step", "call_id": ""}, "'call_id' must be a name of at most 256 characters."),
-        ({"action": "pause", "text": "x"}, "'pause' takes nothing else, not 'text'."),
-        ({"action": "step", "model": "x"}, "'step' takes call_id, not 'model'."),
+        ({"action": "pause", "text": "x"}, "'pause' has no field 'text'."),
+        ({"action": "step", "model": "x"}, "'step' has no field 'model': it has call_id."),
         (
             {"action": "change"},
-            "'change' must say what: model, settings, limits, breakpoints, approve, allow, allow_once.",
+            "'change' needs at least one of: model, settings, limits, breakpoints, approve, allow, allow_once.",
         ),
         ({"action": "change", "breakpoints": [1]}, "texts only"),
         ({"action": "change", "approve": "maybe"}, "'approve' must be one of ask, edits, auto."),
-        ({"action": "rewind"}, "'step' must be given to rewind something."),
+        ({"action": "rewind"}, "'rewind' needs 'step'."),
         ({"action": "rewind", "step": True}, "'step' must be the number of a step"),
         ({"action": "rewind", "step": 1, "what": "all"}, "'what' must be one of both, files, conversation."),
         ({"action": "fork", "step": -1}, "'step' must be the number of a step, or 0 for before the first."),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.server.runs import EventStore
-from llm_sandbox_nb.trajectory.live_tail import LIMIT, LiveTail
+from llm_sandbox_nb.trajectory.live_tail import MAX_STREAM_CHARACTERS, LiveTail
 
 PIECE = st.one_of(
     st.builds(
@@ -119,7 +119,7 @@ def test_the_end_of_much_output_is_kept() -> None:
             {"kind": "call.output", "call_id": "a", "stream": "stdout", "text": f"{number:099d}\n", "id": "1"}
         )
     [piece] = tail.since({})
-    assert LIMIT <= len(piece["text"]) <= 2 * LIMIT
+    assert MAX_STREAM_CHARACTERS <= len(piece["text"]) <= 2 * MAX_STREAM_CHARACTERS
     assert piece["text"].endswith("9999\n")
     assert piece["at"] + len(piece["text"]) == 1_000_000
 

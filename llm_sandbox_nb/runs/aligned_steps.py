@@ -1,0 +1,73 @@
+"""Steps of several runs aligned in rows, by their calls and results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Literal
+
+from llm_sandbox_nb.trajectory.trajectory import Call, Step
+
+Likeness = Literal["same", "results", "calls"]
+"""`same`: the steps of a row are equal. `results`: only results differ. `calls`: calls differ, or steps are missing."""
+
+
+@dataclass(frozen=True)
+class AlignedRow:
+    """The steps of all runs in one row; None for a run without a step there."""
+
+    steps: tuple[Step | None, ...]
+    likeness: Likeness
+
+
+def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
+    """Align the steps of all runs in rows, in the order of the first run, with the others' further steps between."""
+    first, others = runs[0], runs[1:]
+    pairs = [_pairs(first, other) for other in others]
+    rows: list[AlignedRow] = []
+    for place in range(len(first) + 1):
+        between = [inserted.get(place, []) for _, inserted in pairs]
+        for number in range(max((len(steps) for steps in between), default=0)):
+            rows.append(_row((None, *(steps[number] if number < len(steps) else None for steps in between))))
+        if place < len(first):
+            rows.append(_row((first[place], *(matched.get(place) for matched, _ in pairs))))
+    return rows
+
+
+def _pairs(first: Sequence[Step], other: Sequence[Step]) -> tuple[dict[int, Step], dict[int, list[Step]]]:
+    """Return the steps of `other` by their matching index in `first`, and further steps by the index after them."""
+    matched: dict[int, Step] = {}
+    inserted: dict[int, list[Step]] = {}
+    matcher = SequenceMatcher(None, [called(step) for step in first], [called(step) for step in other], False)
+    for _, start, end, low, high in matcher.get_opcodes():
+        common = min(end - start, high - low)
+        for number in range(common):
+            matched[start + number] = other[low + number]
+        if high - low > common:
+            inserted[end] = list(other[low + common : high])
+    return matched, inserted
+
+
+def _row(steps: tuple[Step | None, ...]) -> AlignedRow:
+    there = [step for step in steps if step is not None]
+    if len(there) < len(steps) or len({called(step) for step in there}) > 1:
+        return AlignedRow(steps, "calls")
+    results = {tuple(shown(call) for call in step.calls) for step in there}
+    return AlignedRow(steps, "same" if len(results) == 1 else "results")
+
+
+def called(step: Step) -> str:
+    """Return the calls of a step in a comparable form; for a reply without a call, its text."""
+    if not step.calls:
+        return json.dumps(["", step.thought.strip()])
+    calls = [
+        [call.tool, call.raw_arguments if call.arguments is None else call.arguments] for call in step.calls
+    ]
+    return json.dumps(calls, sort_keys=True)
+
+
+def shown(call: Call) -> str:
+    """Return the result of a call, without notes on remaining steps and on a change by a person."""
+    return call.result.body if call.result else call.live_output
