@@ -23,8 +23,8 @@ from llm_sandbox_nb.formats.entries import (
     WrittenRecord,
     first_task,
 )
+from llm_sandbox_nb.formats.openai_messages import read_calls
 from llm_sandbox_nb.formats.received import (
-    arguments,
     content_text,
     count,
     mapping,
@@ -41,7 +41,7 @@ _BLOCK = re.compile(r"```(?:mswea_bash_command|bash)[ \t]*\n(.*?)\n?```", re.DOT
 _OWN_BLOCK = "```mswea_bash_command"
 _CODE = re.compile(r"<returncode>(-?\d{1,9})</returncode>")
 _OUTPUT = re.compile(r"<output>\n?(.*)</output>", re.DOTALL)
-_SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+_SUBMIT_COMMAND = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 _STATUS: dict[str, ev.StopReason] = {
     "Submitted": "submitted",
     "LimitsExceeded": "steps",
@@ -49,12 +49,12 @@ _STATUS: dict[str, ev.StopReason] = {
     "UserInterruption": "interrupted",
     "ContextWindowExceededError": "tokens",
 }
-"""How its runs end; other words are names of exceptions."""
+"""Exit statuses and their stop reasons; any other status is the name of an exception."""
 _TO_STATUS = {reason: status for status, reason in _STATUS.items()}
 
 
 def fits(content: Any) -> bool:
-    """Whether JSON is a trajectory of this agent."""
+    """Return True if parsed JSON is a trajectory of this agent."""
     if isinstance(content, dict):
         named = str(content.get("trajectory_format")).startswith("mini-swe-agent-")
         return named or (isinstance(content.get("info"), dict) and isinstance(content.get("messages"), list))
@@ -64,7 +64,7 @@ def fits(content: Any) -> bool:
 
 
 def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
-    """The document of a branch."""
+    """Write the document of a branch."""
     messages: list[dict[str, Any]] = []
     places: list[Place] = []
     info: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def _reply(reply: ModelReply) -> dict[str, Any]:
 
 
 def _response(reply: ModelReply) -> dict[str, Any]:
-    """The answer of the server, as far as it is known."""
+    """Return the server's answer, as far as it was recorded."""
     response: dict[str, Any] = {"model": reply.model, "choices": [{"finish_reason": reply.finish_reason}]}
     if reply.usage is not None:
         response["usage"] = {
@@ -143,7 +143,7 @@ def _exit(end: End) -> dict[str, Any]:
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """The entries of a document. Raises ValueError where a part is of another kind."""
+    """Read the entries of a document. Raises ValueError if a part has a wrong type."""
     root = {"messages": content} if isinstance(content, list) else mapping(content, "the trajectory")
     info = mapping(root.get("info"), "info")
     config = mapping(info.get("config"), "config")
@@ -180,7 +180,7 @@ def read(content: Any) -> list[RecordEntry]:
 
 
 def _response_message(response: dict[str, Any]) -> dict[str, Any]:
-    """A reply of the responses API as a message of the chat completions API."""
+    """Convert a reply of the responses API to a message of the chat completions API."""
     said, thoughts, calls = "", "", []
     for item in rows(response, "output"):
         match item.get("type"):
@@ -197,11 +197,7 @@ def _response_message(response: dict[str, Any]) -> dict[str, Any]:
 def _read_reply(
     message: dict[str, Any], extra: dict[str, Any], said: str, place: int, dated: dict[str, Any]
 ) -> ModelReply:
-    calls = []
-    for call in rows(message, "tool_calls"):
-        function = mapping(call.get("function"), "function")
-        given, raw = arguments(function.get("arguments"))
-        calls.append(RecordedCall(text(call, "id"), text(function, "name"), given, raw))
+    calls = read_calls(message, place)
     if not calls:
         commands = [text(action, "command") for action in rows(extra, "actions")] or _BLOCK.findall(said)
         calls = [
@@ -266,5 +262,5 @@ def _reason(status: str) -> ev.StopReason | None:
 def _implied_exit(entries: Sequence[RecordEntry], status: str, submission: str) -> End:
     if not status:
         commands = [call.raw for entry in entries if isinstance(entry, ModelReply) for call in entry.calls]
-        status = "Submitted" if commands and _SUBMIT in commands[-1] else ""
+        status = "Submitted" if commands and _SUBMIT_COMMAND in commands[-1] else ""
     return End(_reason(status), submission or None)

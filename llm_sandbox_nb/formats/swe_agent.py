@@ -1,4 +1,4 @@
-"""The trajectories of SWE-agent, `.traj`: read only, because mini-swe-agent has taken its place.
+"""The trajectories of SWE-agent, `.traj`: read only, because mini-swe-agent has replaced it.
 
 A file has the steps (`trajectory`), the messages (`history`), or both. Demonstrations, which are shown to a model
 before its work, are left out.
@@ -20,7 +20,8 @@ from llm_sandbox_nb.formats.entries import (
     first_task,
     implied_end,
 )
-from llm_sandbox_nb.formats.received import arguments, content_text, mapping, number, rows, text
+from llm_sandbox_nb.formats.openai_messages import read_calls
+from llm_sandbox_nb.formats.received import content_text, mapping, number, rows, text
 from llm_sandbox_nb.trajectory import events as ev
 
 _LIMITS: dict[str, ev.StopReason] = {
@@ -33,7 +34,7 @@ _STEP = ("action", "observation")
 
 
 def fits(content: Any) -> bool:
-    """Whether JSON is such a file."""
+    """Return True if parsed JSON has the steps or the messages of SWE-agent."""
     if not isinstance(content, dict):
         return False
     steps, history = content.get("trajectory"), content.get("history")
@@ -45,7 +46,7 @@ def fits(content: Any) -> bool:
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """The entries of a file. Raises ValueError where a part is of another kind."""
+    """Read the entries of a file. Raises ValueError if a part has a wrong type."""
     root = mapping(content, "the trajectory")
     history = [one for one in rows(root, "history") if one.get("is_demo") is not True]
     entries: list[RecordEntry] = [opening := Opening()]
@@ -78,7 +79,7 @@ def _step(place: int, step: dict[str, Any]) -> Iterator[RecordEntry]:
 
 
 def _shell_call(id: str, action: str) -> RecordedCall:
-    """A call of an action, which is a line of shell; `submit` is a command there."""
+    """Return the call of an action, a line of shell; `submit` is a command there."""
     if action.strip() == "submit":
         return RecordedCall(id, "submit", {})
     return RecordedCall(id, "bash", {"command": action.rstrip("\n")})
@@ -99,14 +100,8 @@ def _history(history: list[dict[str, Any]]) -> Iterator[RecordEntry]:
 
 
 def _calls(message: dict[str, Any], place: int) -> list[RecordedCall]:
-    found = []
-    for number_, call in enumerate(rows(message, "tool_calls")):
-        function = mapping(call.get("function"), "function")
-        given, raw = arguments(function.get("arguments"))
-        id = text(call, "id") or f"call_{place}_{number_}"
-        found.append(RecordedCall(id, text(function, "name"), given, raw))
     action = text(message, "action")
-    return found or ([_shell_call(f"call_{place}", action)] if action.strip() else [])
+    return read_calls(message, place) or ([_shell_call(f"call_{place}", action)] if action.strip() else [])
 
 
 def _end(info: dict[str, Any], entries: list[RecordEntry]) -> End:

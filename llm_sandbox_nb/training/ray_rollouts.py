@@ -19,11 +19,10 @@ from typing import Any, Self
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
 from llm_sandbox_nb.benchmark.ray_hosts import (
     CallLostError,
+    NodeActor,
     RayHosts,
     make_actor,
-    own_folder,
     packed,
-    remove_leftovers,
     unpack,
 )
 from llm_sandbox_nb.benchmark.rows import Row
@@ -38,7 +37,6 @@ from llm_sandbox_nb.training.rollouts import (
     check_ended,
 )
 from llm_sandbox_nb.training.token_model import TokenConversation
-from llm_sandbox_nb.version import __version__
 
 _Request = tuple[int, list[int], int, int]
 """Number, prompt, limit and order of a request for a reply."""
@@ -105,33 +103,27 @@ class RolloutReply:
     """Why no rollout can work."""
 
 
-class RolloutHost:
+class RolloutHost(NodeActor):
     """The actor of one node. It lasts as long as the training; its sandboxes end with it, however it ends."""
 
     def __init__(self, setting: RolloutSetting, at_once: int, relay: Any) -> None:
-        remove_leftovers()
-        self._folder, self._lock = own_folder()
+        super().__init__()
         self._workers = RolloutWorkers(setting, at_once, self._folder / "pool")
         self._generator = _ThroughRelay(relay)
         self._begun = False
-        self._work: set[asyncio.Task[RolloutReply]] = set()
-        self._closing = False
 
     async def ready(self) -> str:
         """The version of this package on the node, once the node is ready."""
         if not self._begun:
             self._begun = True
             await self._workers.__aenter__()
-        return __version__
+        return await super().ready()
 
     async def rollout(self, row: Row, order: int, name: str) -> RolloutReply:
         """Run a rollout and score it. One that comes after the order to close is not run."""
         if self._closing:
             return RolloutReply(fatal="the node is closing")
-        work = asyncio.create_task(self._rollout(row, order, name))
-        self._work.add(work)
-        work.add_done_callback(self._work.discard)
-        return await work
+        return await self._run(self._rollout(row, order, name))
 
     async def _rollout(self, row: Row, order: int, name: str) -> RolloutReply:
         folder = self._folder / name
@@ -153,14 +145,8 @@ class RolloutHost:
             return str(error)
         return ""
 
-    async def close(self) -> None:
-        """Cancel the rollouts that run; return when all sandboxes are closed and nothing is left."""
-        self._closing = True
-        for work in self._work:
-            work.cancel()
-        await asyncio.gather(*self._work, return_exceptions=True)
+    async def _close_sandboxes(self) -> None:
         await self._workers.__aexit__(None, None, None)
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
 
 class RayRollouts:

@@ -256,7 +256,7 @@ def test_a_fault_of_ours_on_one_item_lets_the_others_go_on(
 
 
 def test_a_scorer_with_too_much_to_say_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._LONGEST_REPLY", 20)
+    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._MAX_REPLY_BYTES", 20)
     run(benchmark(tmp_path, FunctionModel(answers), None).run(items("math")), 60)
     assert summary(tmp_path)["errors"] == {"scorer": 4}
     monkeypatch.undo()

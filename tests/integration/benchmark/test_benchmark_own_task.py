@@ -118,7 +118,7 @@ def test_a_row_that_has_changed_is_no_row_that_is_done(own: Own, capsys: pytest.
     assert own.measure() == 0
     own.write(rows=[{**ROWS[0], "problem_statement": "Say no more."}, ROWS[1]])
     assert own.measure() == 2
-    assert "Row 'a' of own is another one now" in capsys.readouterr().err
+    assert "Row 'a' of own has changed since" in capsys.readouterr().err
     own.write(rows=[*ROWS, {**ROWS[0], "id": "c"}])
     assert own.measure() == 0
     assert own.scores == dict.fromkeys("abc", 1.0)
@@ -175,4 +175,4 @@ def test_a_line_that_is_no_result_is_named(
     path.write_text(json.dumps({name: value for name, value in line.items() if value is not ...}) + "\n")
     assert main(["benchmark", "report", str(tmp_path)]) == 2
     told = capsys.readouterr().err
-    assert f"holds a line that is no result ({said}): mend or remove it." in told
+    assert f"holds a line that is not a result ({said}): mend or remove it." in told

@@ -108,9 +108,9 @@ def test_another_scorer_or_gold_scores_the_kept_answers_again(
         ({"rows": [{**ROWS[0], "problem_statement": "Say no."}, *ROWS[1:]]}, "Row '0' of own is another one"),
         (
             {"yaml": "vanilla_prompt: 'Please. {problem_statement}'"},
-            "The prompts or limits of own are others",
+            "The prompts or limits of own have changed",
         ),
-        ({"yaml": "limits: {steps: 3}"}, "The prompts or limits of own are others"),
+        ({"yaml": "limits: {steps: 3}"}, "The prompts or limits of own have changed"),
     ],
     ids=["question", "prompt", "limits"],
 )

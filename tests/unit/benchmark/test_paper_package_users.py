@@ -319,6 +319,6 @@ def test_a_file_with_no_run_is_told(tmp_path: Path) -> None:
     reading = load_runs([tmp_path])
     assert reading.runs == []
     assert (
-        "trajectory_odd.json was left out: it is a JSON object with p1, and no trajectory"
+        "trajectory_odd.json was left out: it is a JSON object with p1, not a trajectory"
         in reading.problems[0]
     )

@@ -73,7 +73,7 @@ def test_folders_of_dead_hosts_are_removed_and_those_of_living_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(ray_hosts, "_GOING", 0.1)
+    monkeypatch.setattr(ray_hosts, "_EXIT_SECONDS", 0.1)
     living, lock = ray_hosts.own_folder()
     dead, released = ray_hosts.own_folder()
     os.close(released)

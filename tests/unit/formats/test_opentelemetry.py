@@ -109,7 +109,7 @@ def test_texts_are_left_out_unless_they_are_asked_for() -> None:
 
 
 def test_old_messages_of_a_long_conversation_are_in_the_spans_before() -> None:
-    said = "x" * (opentelemetry.CONTENT_MOST // 3)
+    said = "x" * (opentelemetry.MAX_CONTENT_CHARACTERS // 3)
     events: list[ev.Event] = [ev.RunStarted(run_id="r", task="t", model="m")]
     for step in range(1, 8):
         events.append(ev.ModelReplied(step=step, message={"role": "assistant", "content": said}))

@@ -210,7 +210,7 @@ def test_an_empty_run_can_be_written() -> None:
 def test_other_files_are_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trajectory.json"
     path.write_text(text)
-    with pytest.raises(NoRecordError, match=r"trajectory\.json is (no trajectory|.* and no trajectory)"):
+    with pytest.raises(NoRecordError, match=r"trajectory\.json (cannot be read as|is .* not) a trajectory"):
         read_run(path)
     with pytest.raises(FileNotFoundError):
         read_run(tmp_path / "none.json")

@@ -19,8 +19,8 @@ from llm_sandbox_nb.mcp_server.messages import (
     RpcMessage,
     read_message,
 )
-from llm_sandbox_nb.mcp_server.request_state import LIFETIME, RequestStateError, StateSigner
-from llm_sandbox_nb.mcp_server.sessions import IDLE, MOST_SESSIONS, ClientFacts, Sessions
+from llm_sandbox_nb.mcp_server.request_state import LIFETIME_SECONDS, RequestStateError, StateSigner
+from llm_sandbox_nb.mcp_server.sessions import IDLE_SECONDS, MAX_SESSIONS, ClientFacts, Sessions
 from llm_sandbox_nb.mcp_server.tools import TOOLS, ToolInputError, checked_arguments, listed_tools
 
 
@@ -228,7 +228,7 @@ def test_a_state_of_another_caller_too_old_or_changed_is_refused() -> None:
             check(given_state, principal, request)
     assert signer.check(state, "a", {"tool": "rewind"}) == "x"
     late = signer.sign("a", {}, "x")
-    now[0] = LIFETIME
+    now[0] = LIFETIME_SECONDS
     with pytest.raises(RequestStateError):
         signer.check(late, "a", {})
 
@@ -239,12 +239,12 @@ def test_sessions_are_of_their_callers_and_bounded() -> None:
     first = sessions.begin("a", ClientFacts(), LEGACY[0])
     assert sessions.find(first.id, "a") is first
     assert sessions.find(first.id, "b") is None
-    now[0] = IDLE + 1
+    now[0] = IDLE_SECONDS + 1
     assert sessions.find(first.id, "a") is None
-    for _ in range(MOST_SESSIONS + 5):
+    for _ in range(MAX_SESSIONS + 5):
         now[0] += 1
         sessions.begin("b", ClientFacts(), LEGACY[0])
-    assert len(sessions) == MOST_SESSIONS
+    assert len(sessions) == MAX_SESSIONS
     sessions.end_all_of("b")
     assert len(sessions) == 0
 

@@ -190,7 +190,7 @@ def test_the_mini_sets_and_its_converted_rows_can_be_named(
         assert [row.id for row in load_rows(task, source)] == ["a"]
     assert asked == [("o/sets", "long_context_mini", "test"), ("o/sets", None, "train")]
     for wrong in ("hf:sets", "hf:o/sets/a/b"):
-        with pytest.raises(DataError, match="names no data set: write hf:OWNER/NAME"):
+        with pytest.raises(DataError, match="does not name a data set: write hf:OWNER/NAME"):
             load_rows(task, wrong)
     verl = {
         "data_source": "instruct_pretrain", "prompt": [{"role": "user", "content": "placeholder"}],
