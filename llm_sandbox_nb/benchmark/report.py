@@ -104,7 +104,7 @@ def cell_row(
 def compare(
     task: str, first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]
 ) -> dict[str, Any] | None:
-    """Compare the scores of the items that both sides have; None without such items. The delta is `first` - `second`."""
+    """Compare the scores of the items that both sides have; None if there are none. Delta is `first` - `second`."""
     group = common_group(first[1], second[1])
     ours, theirs = item_scores(first[1], group), item_scores(second[1], group)
     found = paired(ours, theirs)

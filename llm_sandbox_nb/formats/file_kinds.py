@@ -1,4 +1,4 @@
-"""The kind of a file without a trajectory, so that an error can name what was given."""
+"""The kind of a file without a trajectory, so that an error can name the kind of the given file."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _finite(written: str) -> float:
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """Return `value` if it is an object, `{}` for null. Raises ValueError, which calls the value `what`."""
+    """Return `value` if it is an object, `{}` for null. Raises ValueError, with the name `what`."""
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -209,7 +209,7 @@ def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[Foreign
 
 
 class _OtherKindError(ValueError):
-    """A file is not a record; the message says what kind of file it is."""
+    """A file is not a record; the message names the kind of the file."""
 
 
 def _read_json(data: bytes, name: str) -> list[ForeignRun]:

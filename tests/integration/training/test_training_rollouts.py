@@ -378,7 +378,7 @@ def test_record_is_of_runs_like_any_other(tmp_path: Path) -> None:
 
 
 def test_no_model_server_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_server, "_PAUSE", 0.01)
+    monkeypatch.setattr(vllm_server, "_PAUSE_SECONDS", 0.01)
 
     async def work() -> None:
         made = RolloutWorkers(setting(replace(CONFIG, attempts=1)), 2)

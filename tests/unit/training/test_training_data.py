@@ -22,7 +22,7 @@ from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.training.data import build
 from llm_sandbox_nb.training.data.build import ROWS, BuildOptions, Statistics, build_rows
 from llm_sandbox_nb.training.data.documents import split_text
-from llm_sandbox_nb.training.data.questions import TYPES, tells
+from llm_sandbox_nb.training.data.questions import TYPES, contains_words
 
 TASK = load_task("instruct_pretrain")
 KINDS = ("fiction", "news", "trivia")
@@ -135,12 +135,12 @@ def test_prompts_names_and_distractors_do_not_tell(
         documents = question.get("documents") or [question["document"]]
         places = [document.rpartition(" ")[2].removesuffix(".txt") for document in documents]
         for answer in answers:
-            assert not any(tells(name, answer) for name in row.input_files)
+            assert not any(contains_words(name, answer) for name in row.input_files)
             if not question.get("options"):
-                assert not tells(row.problem_statement, answer)
+                assert not contains_words(row.problem_statement, answer)
             for name, text in row.input_files.items():
                 if not any(place in name for place in places):
-                    assert not tells(text, answer), (row.id, name)
+                    assert not contains_words(text, answer), (row.id, name)
         with_distractors += any(not any(place in name for place in places) for name in row.input_files)
     assert with_distractors > 10
     assert statistics.forms == {"one document": 30, "several documents": 30}
@@ -154,7 +154,7 @@ def test_without_the_check_distractors_tell(tmp_path: Path, monkeypatch: pytest.
     rows, statistics = built(tmp_path, tmp_path / "out")
     assert len(rows[0].input_files) == 1
     assert statistics.distractors == {0: 1}
-    monkeypatch.setattr(build, "tells", lambda text, answer: False)
+    monkeypatch.setattr(build, "contains_words", lambda text, answer: False)
     rows, _ = built(tmp_path, tmp_path / "out")
     assert len(rows[0].input_files) == 4
 
@@ -329,7 +329,7 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert reasons["empty.txt"] == "it is empty"
     assert "larger than 64 MiB" in reasons["large.epub"]
     assert "Entit" in reasons["entities.epub"], "an entity is never expanded"
-    assert statistics.left_out["its document absent.txt is not there"] == 1
+    assert statistics.left_out["its document absent.txt does not exist"] == 1
     assert sum(statistics.left_out.values()) == 5
 
 
@@ -350,7 +350,7 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ),
         (
             {"document": "a.txt", "question": "Q?", "answer": "C", "options": ["x", "y"]},
-            "none of its options",
+            "not one of its options",
         ),
         (
             {"document": "a.txt", "question": "Q?", "answer": "x", "options": ["x"]},

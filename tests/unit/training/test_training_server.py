@@ -59,7 +59,7 @@ def server() -> Iterator[Callable[[Answer], StandIn]]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_server, "_PAUSE", 0.01)
+    monkeypatch.setattr(vllm_server, "_PAUSE_SECONDS", 0.01)
 
 
 def told(ids: list[int]) -> dict[str, Any]:
@@ -120,9 +120,9 @@ def test_a_server_that_is_busy_is_asked_again(server: Callable[[Answer], StandIn
         ((400, {"message": "too long"}), r"refused a request .*too long"),
         (
             (200, {"choices": [{"text": "hello"}]}),
-            "tells no token ids: use a vLLM that knows `return_token_ids`",
+            "returns no token ids: use a vLLM that knows `return_token_ids`",
         ),
-        ((200, {"choices": [{"token_ids": [1, 2]}]}), "tells no log-probability for each token"),
+        ((200, {"choices": [{"token_ids": [1, 2]}]}), "does not return a log-probability for each token"),
         ((200, {"choices": []}), "did not answer as vLLM does: check generation.server"),
         ((200, ["x"]), "did not answer as vLLM does"),
     ],

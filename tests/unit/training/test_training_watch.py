@@ -112,7 +112,7 @@ def test_a_checkpoint_counts_when_it_is_whole(record: TrainingRecord) -> None:
     ("words", "said"),
     [
         (["--config", "none.yaml"], "There is no configuration none.yaml"),
-        (["--config", "tiny-cpu.yaml", "--set", "rollouts"], "--set takes KEY=VALUE"),
+        (["--config", "tiny-cpu.yaml", "--set", "rollouts"], "--set needs KEY=VALUE"),
         (["--config", "tiny-cpu.yaml", "--set", "rollouts.tunrs=3"], "did you mean rollouts.turns?"),
         ([], "--config"),
     ],
