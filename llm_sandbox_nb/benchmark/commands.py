@@ -171,7 +171,7 @@ def _prepared_to_score(out: Path, flags: Mapping[str, Any], values: dict[str, An
     plan = read_plan(out) if out.is_dir() else []
     if not plan:
         raise ResultsError(
-            f"{out} does not say which tasks its results are of: give the folder that was --out of `benchmark run`."
+            f"{out} has no plan of tasks and results: give the --out folder of `benchmark run`."
         )
     values["judge_model"] = values["judge_model"] or read_config(out).get("judge_model")
     values["judge_api_key"] = values["api_key"]

@@ -11,7 +11,7 @@ import unicodedata
 
 STEPS = (
     ("thoughts are removed", "<think>Is it B?</think>C", "C"),
-    ("an unclosed thought is no answer", "<think>The answer is C", ""),
+    ("an unclosed thought is not an answer", "<think>The answer is C", ""),
     ("superscripts are powers", "3² m", "3^2 m"),
     ("fractions of one character are written out", "2¼", "2 1/4"),
     ("full-width and other compatible characters are plain", "Ａｎｓ：Ｄ", "Ans:D"),

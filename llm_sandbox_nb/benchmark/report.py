@@ -262,7 +262,7 @@ def _results_of(out: Path) -> list[Result]:
     """Return the results of a folder that count. Raises ResultsError if there are none."""
     if results := counted_results(out):
         return results
-    raise ResultsError(f"There are no results in {out}: give the folder that was --out of `benchmark run`.")
+    raise ResultsError(f"There are no results in {out}: give the --out folder of `benchmark run`.")
 
 
 def as_text(found: Mapping[str, Any]) -> str:

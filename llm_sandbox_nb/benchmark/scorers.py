@@ -171,7 +171,7 @@ def _function(path: Path, *names: str) -> Callable[..., Any] | None:
         if error.name != _PAPERS_PACKAGE:
             raise
         raise ScorerError(
-            f"{path.name} imports {_PAPERS_PACKAGE}: install llm-in-sandbox==0.2.0 beside this package, or run the "
+            f"{path.name} imports {_PAPERS_PACKAGE}: install llm-in-sandbox==0.2.0 next to this package, or run the "
             f"task {path.parent.name} of this package"
         ) from error
     found = (getattr(module, name, None) for name in names)

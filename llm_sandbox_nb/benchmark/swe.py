@@ -216,7 +216,7 @@ class _Trial:
             if patch is not None and ran.changed and not ran.result.timed_out:
                 names = ", ".join(sorted(ran.changed)[:_MAX_NAMED_TESTS])
                 raise _DecidedError(
-                    Score(0.0, f"the patch changes what decides while the tests run: {names}")
+                    Score(0.0, f"the patch changes tests or their settings while they run: {names}")
                 )
             return ran
 

@@ -262,6 +262,6 @@ def _scorer(named: Any, folder: Path) -> str:
             return str(folder / name)
     if named:
         raise ValueError(
-            f"there is no scorer {named!r}: name a file beside it, or one of {', '.join(RULES)}, judge, swe."
+            f"there is no scorer {named!r}: name a file in its folder, or one of {', '.join(RULES)}, judge, swe."
         )
     return "exact"

@@ -65,7 +65,7 @@ def letter(answer: str, gold: str, options: int = 10) -> Score:
     """Score the letter of a choice; see `multiple_choice.find_letter`. Unscored if gold is not a letter."""
     wanted = find_letter(gold, options)
     if wanted is None:
-        return Score(None, f"the gold answer {gold[:50]!r} is no letter")
+        return Score(None, f"the gold answer {gold[:50]!r} is not a letter")
     found = find_letter(answer, options)
     if found is None:
         return Score(0.0, "unparsable")

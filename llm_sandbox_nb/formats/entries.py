@@ -33,7 +33,7 @@ _AFTER_END = (ev.Checked, ev.CheckStarted, ev.Rewarded, ev.Forked, ev.Noted, ev.
 
 @dataclass
 class RecordedCall:
-    """A call of a reply. `arguments` is None when `raw`, the text of them, is no JSON object."""
+    """A call of a reply. `arguments` is None when `raw`, their text, is not a JSON object."""
 
     id: str
     tool: str
@@ -92,7 +92,7 @@ class ModelReply(RecordEntry):
 
 @dataclass
 class CallResult(RecordEntry):
-    """The result of a call of the reply before it. `streams`: stdout and stderr, where they are known."""
+    """The result of a call of the preceding reply. `streams`: stdout and stderr, where they are known."""
 
     call_id: str
     observation: str
@@ -426,7 +426,7 @@ class Place(NamedTuple):
 
 @dataclass
 class WrittenRecord:
-    """A document, and for each entry the place for the rest; without places where the format has none."""
+    """A document, and for each entry the place for data without a field; no places where the format has no room."""
 
     content: Any
     places: Sequence[Place] = ()

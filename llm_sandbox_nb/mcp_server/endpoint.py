@@ -139,7 +139,9 @@ class McpEndpoint:
     async def _call(self, message: RpcMessage, client: ClientFacts, host: ToolHost, link: ClientLink) -> Json:
         name = message.params.get("name")
         if not isinstance(name, str) or name not in TOOLS:
-            raise McpError(INVALID_PARAMS, f"There is no such tool: the tools are {', '.join(TOOLS)}.")
+            raise McpError(
+                INVALID_PARAMS, f"There is no tool of this name: the tools are {', '.join(TOOLS)}."
+            )
         try:
             arguments = checked_arguments(name, message.params.get("arguments"))
         except ToolInputError as error:
@@ -270,4 +272,4 @@ def _no_method(method: str) -> McpError:
         return McpError(
             INVALID_REQUEST, "initialize cannot be sent again: this client has already done its handshake."
         )
-    return McpError(METHOD_NOT_FOUND, "This server has no such method.", status=404)
+    return McpError(METHOD_NOT_FOUND, "This server does not have this method.", status=404)

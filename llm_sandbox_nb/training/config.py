@@ -204,11 +204,9 @@ class TrainingConfig:
     validation: ValidationConfig = field(
         default_factory=ValidationConfig, metadata={"text": "scores while it trains"}
     )
-    objective: ObjectiveConfig = field(
-        default_factory=ObjectiveConfig, metadata={"text": "what is optimised"}
-    )
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig, metadata={"text": "the objective"})
     generation: GenerationConfig = field(default_factory=GenerationConfig, metadata={"text": "sampling"})
-    record: RecordConfig = field(default_factory=RecordConfig, metadata={"text": "what stays on disk"})
+    record: RecordConfig = field(default_factory=RecordConfig, metadata={"text": "files that stay on disk"})
 
     @property
     def batch(self) -> int:

@@ -131,7 +131,7 @@ def sampling_problem(sampling: Sampling) -> str:
     if not 0 < sampling.top_p <= 1:
         return f"Top-p has to be above 0 and at most 1, not {sampling.top_p:g}"
     if sampling.top_k < 0:
-        return f"Top-k has to be at least 0, which takes all tokens, not {sampling.top_k}"
+        return f"Top-k has to be at least 0 (all tokens), not {sampling.top_k}"
     if sampling.repetition_penalty <= 0:
         return f"The repetition penalty has to be above 0, not {sampling.repetition_penalty:g}"
     return ""

@@ -49,7 +49,7 @@ def read_questions(path: Path) -> Iterator[Question]:
         file = path.open("rb")
     except OSError as error:
         raise DataError(
-            f"There are no questions at {path}: write {QUESTIONS} beside the documents, or name a file "
+            f"There are no questions at {path}: write {QUESTIONS} next to the documents, or name a file "
             "with --questions."
         ) from error
     seen: set[str] = set()

@@ -99,7 +99,7 @@ def test_another_scorer_or_gold_scores_the_kept_answers_again(
     assert (task.out / "own" / "llm" / FILE).read_text().count("\n") == lines, "nothing has changed since"
     capsys.readouterr()
     assert main(["benchmark", "score", str(task.out / "nowhere")]) == 2
-    assert "does not say which tasks" in capsys.readouterr().err
+    assert "has no plan of tasks and results" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_a_reward_that_needs_the_package_says_so(papers_task: Path) -> None:
             return await scoring.check(load_task(str(papers_task)).scorer)
 
     assert asyncio.run(checked()) == (
-        "reward.py imports llm_in_sandbox: install llm-in-sandbox==0.2.0 beside this package, or run the task mine of "
+        "reward.py imports llm_in_sandbox: install llm-in-sandbox==0.2.0 next to this package, or run the task mine of "
         "this package"
     )
 

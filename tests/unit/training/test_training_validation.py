@@ -152,7 +152,7 @@ def test_an_evaluation_takes_a_judge_and_the_sampling_of_a_model(trained: Path, 
     ("words", "said"),
     [
         (("--top_p", "0"), "Top-p has to be above 0 and at most 1, not 0."),
-        (("--top_k", "-1"), "Top-k has to be at least 0, which takes all tokens, not -1."),
+        (("--top_k", "-1"), "Top-k has to be at least 0 (all tokens), not -1."),
         (("--repetition_penalty", "0"), "The repetition penalty has to be above 0, not 0."),
         (
             ("--network", "internet"),
