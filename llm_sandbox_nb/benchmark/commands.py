@@ -30,7 +30,6 @@ _LIMITS = {
     "time": "time",
 }
 """Flags, and the fields of `RunLimits` that they set."""
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def list_text() -> str:
@@ -354,7 +353,9 @@ def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
 
 def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that all results in one folder have to share."""
-    same = (*_SAMPLING, "max_tokens_per_call", "data", "extra_body", "network")
+    from llm_sandbox_nb.benchmark.runner import SAMPLING_VALUES
+
+    same = (*SAMPLING_VALUES, "max_tokens_per_call", "data", "extra_body", "network")
     config: dict[str, Any] = {"model": values["model"], "judge_model": values["judge_model"]}
     config |= {name: values[name] for name in same}
     config["docker_image"] = values["image"]

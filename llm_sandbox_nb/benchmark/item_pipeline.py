@@ -139,8 +139,8 @@ class LocalBackend:
                 result, answer = failed_result(item, kind, str(error), started), None
             except Exception as error:  # a bug here or in a task fails one item, not the benchmark
                 logger.exception("An attempt at %s failed.", item.key)
-                said = f"{type(error).__name__}: {error}"
-                result, answer = failed_result(item, "error", said, started), None
+                text = f"{type(error).__name__}: {error}"
+                result, answer = failed_result(item, "error", text, started), None
             if not result.error_kind or result.error_kind in _FINAL_KINDS:
                 break
             if result.error_kind in FATAL_KINDS:

@@ -265,9 +265,9 @@ def agreement(judgements: Iterable[Judgement]) -> Agreement:
     for one in newest.values():
         by_answer.setdefault(one.key, []).append(one.opinion)
     no_verdict = sum(
-        opinion not in ("correct", "incorrect") for said in by_answer.values() for opinion in said
+        opinion not in ("correct", "incorrect") for opinions in by_answer.values() for opinion in opinions
     )
-    counts = [(said.count("correct"), said.count("incorrect")) for said in by_answer.values()]
+    counts = [(opinions.count("correct"), opinions.count("incorrect")) for opinions in by_answer.values()]
     ties = sum(right == wrong > 0 for right, wrong in counts)
     counts = [(right, wrong) for right, wrong in counts if right + wrong >= 2]
     if not counts:

@@ -77,18 +77,18 @@ def math_equal(answer: str, gold: str) -> Score:
     if is_mathematics(wanted):
         if not quantities(wanted) and not _elements(wanted) and _parsed(_expression(wanted)) is None:
             return Score(None, f"the gold answer {gold[:50]!r} cannot be parsed")
-        said = stated_mathematics(answer)
-        said = said or ([answer] if text_key(answer) == text_key(wanted) else [])
-        if len(said) > 1 and (elements := _elements(wanted)) and len(elements[1]) == len(said):
-            said = [", ".join(said)]  # a box for each of several values
-        return _result(said, bool(said) and all(_same(wanted, one) for one in said))
+        stated = stated_mathematics(answer)
+        stated = stated or ([answer] if text_key(answer) == text_key(wanted) else [])
+        if len(stated) > 1 and (elements := _elements(wanted)) and len(elements[1]) == len(stated):
+            stated = [", ".join(stated)]  # a box for each of several values
+        return _result(stated, bool(stated) and all(_same(wanted, one) for one in stated))
     given = given_answers(answer)
-    said = given if given is not None else [answer]
-    if said and all(_same_text(wanted, one) for one in said):
-        return _result(said, True)
+    stated = given if given is not None else [answer]
+    if stated and all(_same_text(wanted, one) for one in stated):
+        return _result(stated, True)
     if given is None:
-        said = stated_text(answer, _words)
-    return _result(said, bool(said) and all(_same_text(wanted, one) for one in said))
+        stated = stated_text(answer, _words)
+    return _result(stated, bool(stated) and all(_same_text(wanted, one) for one in stated))
 
 
 def stated_mathematics(text: str) -> list[str]:
@@ -96,8 +96,8 @@ def stated_mathematics(text: str) -> list[str]:
     return stated_values(text, _mathematics)
 
 
-def _result(said: list[str], equal: bool) -> Score:
-    return Score(float(equal), said[-1].strip()[:200]) if said else Score(0.0, "unparsable")
+def _result(stated: list[str], equal: bool) -> Score:
+    return Score(float(equal), stated[-1].strip()[:200]) if stated else Score(0.0, "unparsable")
 
 
 def _without_dollars(text: str) -> str:
@@ -181,35 +181,35 @@ def _mathematics(text: str) -> str | None:
     return found if not _WORD.search(rest) and re.search(r"[\w∞∅π]", found) else None
 
 
-def _same(gold: str, said: str) -> bool:
+def _same(gold: str, stated: str) -> bool:
     """Return True if two texts are the same mathematics: as quantities, as collections, else as expressions."""
-    said = _without_dollars(said).rstrip(".")
-    if _tight(gold) == _tight(said):
+    stated = _without_dollars(stated).rstrip(".")
+    if _tight(gold) == _tight(stated):
         return True
-    if said.endswith("!") and not gold.endswith("!") and quantities(said.rstrip("!")):
-        return _same(gold, said.rstrip("!"))
-    gold, said = (
-        text.replace("!=", "\\ne ").replace(">=", "\\ge ").replace("<=", "\\le ") for text in (gold, said)
+    if stated.endswith("!") and not gold.endswith("!") and quantities(stated.rstrip("!")):
+        return _same(gold, stated.rstrip("!"))
+    gold, stated = (
+        text.replace("!=", "\\ne ").replace(">=", "\\ge ").replace("<=", "\\le ") for text in (gold, stated)
     )
-    some, others = _elements(gold), _elements(said)
-    if some and others and "=" in gold + said and _same_elements(some, others):
+    some, others = _elements(gold), _elements(stated)
+    if some and others and "=" in gold + stated and _same_elements(some, others):
         return True
-    gold, said = _without_name(gold, said)
-    wanted, found = quantities(gold), quantities(said)
+    gold, stated = _without_name(gold, stated)
+    wanted, found = quantities(gold), quantities(stated)
     if wanted and found and any(one.agrees(other) for one in wanted for other in found):
         return True
-    some, others = _elements(gold), _elements(said)
+    some, others = _elements(gold), _elements(stated)
     if (
         some
         and others
-        and (not (wanted and found) or bool(set("{([") & {gold[:1], said[:1]}) or ", " in gold + said)
+        and (not (wanted and found) or bool(set("{([") & {gold[:1], stated[:1]}) or ", " in gold + stated)
     ):
         return _same_elements(some, others)
     if wanted and found:
         return False
     if (some and some[0] in ("()", "[]", "(]", "[)")) or (others and others[0] in ("()", "[]", "(]", "[)")):
-        return _one_element(some, gold, others, said)
-    return _same_expressions(gold, said)
+        return _one_element(some, gold, others, stated)
+    return _same_expressions(gold, stated)
 
 
 def _tight(text: str) -> str:
@@ -218,37 +218,37 @@ def _tight(text: str) -> str:
 
 
 def _one_element(
-    some: tuple[str, list[str]] | None, gold: str, others: tuple[str, list[str]] | None, said: str
+    some: tuple[str, list[str]] | None, gold: str, others: tuple[str, list[str]] | None, stated: str
 ) -> bool:
     """Compare a collection of one element, `(3)`, with that element; intervals and relations as expressions."""
     if some and some[0] == "()" and len(some[1]) == 1:
-        return _same(some[1][0], said)
+        return _same(some[1][0], stated)
     if others and others[0] == "()" and len(others[1]) == 1:
         return _same(gold, others[1][0])
     return (
         not (some and others)
-        and bool(re.search(r"[<>∈≤≥]|\\(?:in|le|ge|lt|gt|cup|mathbb)", gold + said))
-        and _same_expressions(gold, said)
+        and bool(re.search(r"[<>∈≤≥]|\\(?:in|le|ge|lt|gt|cup|mathbb)", gold + stated))
+        and _same_expressions(gold, stated)
     )
 
 
-def _without_name(gold: str, said: str) -> tuple[str, str]:
+def _without_name(gold: str, stated: str) -> tuple[str, str]:
     """Return the texts without `x =`, if only one of the two has it."""
-    if ("=" in gold) != ("=" in said) and not re.search(r"[<>≤≥]", gold + said):
-        if "=" in said:
-            parts = said.split("=")
-            said = parts[-1].strip() or said
+    if ("=" in gold) != ("=" in stated) and not re.search(r"[<>≤≥]", gold + stated):
+        if "=" in stated:
+            parts = stated.split("=")
+            stated = parts[-1].strip() or stated
         elif match := _NAME.match(gold):
             gold = gold[match.end() :]
     for mark in ("\\approx", "≈", "\\thickapprox"):
-        if mark in said and mark not in gold:
-            before, _, after = said.partition(mark)
-            said = (
+        if mark in stated and mark not in gold:
+            before, _, after = stated.partition(mark)
+            stated = (
                 after.strip()
                 if not before.strip() or re.fullmatch(r"\s*[a-zA-Z]\s*", before)
                 else before.strip()
             )
-    return gold.strip(), said.strip()
+    return gold.strip(), stated.strip()
 
 
 @lru_cache(maxsize=2048)
@@ -310,9 +310,9 @@ def _split(text: str, *, tight: bool) -> list[str]:
     return [*parts, text[start:]]
 
 
-def _same_elements(gold: tuple[str, list[str]], said: tuple[str, list[str]]) -> bool:
+def _same_elements(gold: tuple[str, list[str]], stated: tuple[str, list[str]]) -> bool:
     brackets, wanted = gold
-    others, found = said
+    others, found = stated
     if brackets and others and brackets != others:
         return False
     if brackets not in ("", "{}") or others not in ("", "{}"):
@@ -322,11 +322,11 @@ def _same_elements(gold: tuple[str, list[str]], said: tuple[str, list[str]]) -> 
     )
 
 
-def _same_text(gold: str, said: str) -> bool:
+def _same_text(gold: str, stated: str) -> bool:
     """Return True for the same words, the same date, or the same range."""
-    if text_key(gold) == text_key(said):
+    if text_key(gold) == text_key(stated):
         return True
-    wanted, found = text_key(gold), text_key(said)
+    wanted, found = text_key(gold), text_key(stated)
     date, other = _DATE.fullmatch(wanted), _DATE.fullmatch(found)
     if date and other:
         return _date(date) == _date(other)
@@ -377,12 +377,12 @@ def _parsed(text: str) -> Any:
     return found[0] if found else None
 
 
-def _same_expressions(gold: str, said: str) -> bool:
+def _same_expressions(gold: str, stated: str) -> bool:
     """Return True if two expressions are equal: numbers by their relative value; others by math-verify."""
-    gold, said, agree = _without_units(gold, said)
+    gold, stated, agree = _without_units(gold, stated)
     if not agree:
         return False
-    wanted, found = _value(gold), _value(said)
+    wanted, found = _value(gold), _value(stated)
     if wanted is None or found is None:
         return False
     from math_verify import verify
@@ -391,16 +391,16 @@ def _same_expressions(gold: str, said: str) -> bool:
 
     if _is_number(wanted) and _is_number(found):
         try:
-            return bool(timeout(_TIMEOUT_SECONDS)(_close)(wanted, found, _places(gold), _places(said)))
+            return bool(timeout(_TIMEOUT_SECONDS)(_close)(wanted, found, _places(gold), _places(stated)))
         except TimeoutException:
             return False
     return bool(verify(wanted, found, timeout_seconds=_TIMEOUT_SECONDS))
 
 
-def _without_units(gold: str, said: str) -> tuple[str, str, bool]:
+def _without_units(gold: str, stated: str) -> tuple[str, str, bool]:
     """Return both texts without units, and True if the units agree."""
     units = []
-    for text in (gold, said):
+    for text in (gold, stated):
         match = _UNIT.search(text)
         words = f"{match['text'] or match['words']}{match['power'] or ''}" if match else ""
         known = quantities(f"1 {words}") if words and not _CONNECTIVE.search(words) else ()
@@ -410,11 +410,11 @@ def _without_units(gold: str, said: str) -> tuple[str, str, bool]:
             if match and known
             else (text, read[0] if read else Quantity(_ONE))
         )
-    (gold, one), (said, other) = units
+    (gold, one), (stated, other) = units
     named = [quantity.unit for quantity in (one, other)]
     if all(named) and named[0] != named[1]:
-        return gold, said, Quantity(_ONE, unit=named[0]).agrees(Quantity(_ONE, unit=named[1]))
-    return gold, said, True
+        return gold, stated, Quantity(_ONE, unit=named[0]).agrees(Quantity(_ONE, unit=named[1]))
+    return gold, stated, True
 
 
 def _value(text: str) -> Any:

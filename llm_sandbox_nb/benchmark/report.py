@@ -356,10 +356,7 @@ def _judge(judge: Mapping[str, Any]) -> str:
 
 
 def _grid(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    shown = [
-        [_head(name) for name in columns],
-        *([_cell(name, row) for name in columns] for row in rows),
-    ]
+    shown = [[_head(name) for name in columns], *([_cell(name, row) for name in columns] for row in rows)]
     widths = [max(len(line[place]) for line in shown) for place in range(len(columns))]
     return "\n".join(
         "  ".join(text.ljust(width) if place < 2 else text.rjust(width)

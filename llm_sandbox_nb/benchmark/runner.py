@@ -33,10 +33,10 @@ from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.open import OpeningSandbox, open_sandbox
 
+SAMPLING_VALUES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 MODEL_VALUES = (
-    "model", "api_base", "api_key", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-    "max_tokens_per_call", "model_timeout", "model_wait", "extra_body", "command_timeout", "max_response_len",
-    "save_litellm_response", "same_failures", "tool_calls", "nudges",
+    *SAMPLING_VALUES, "model", "api_base", "api_key", "max_tokens_per_call", "model_timeout", "model_wait",
+    "extra_body", "command_timeout", "max_response_len", "save_litellm_response", "same_failures", "tool_calls", "nudges",
 )  # fmt: skip
 SANDBOX_VALUES = (
     "isolation",
@@ -255,9 +255,8 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
     Raises:
         ModelError: if the script does not exist, or an address or key is invalid.
     """
-    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     settings = ModelSettings(
-        **{name: values[name] for name in same},
+        **{name: values[name] for name in SAMPLING_VALUES},
         max_tokens=values["max_tokens_per_call"],
         timeout=values["model_timeout"],
         extra_body=values["extra_body"] or {},

@@ -116,14 +116,14 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
         return NO_GOLD
     if function is None:
         return RULES[scorer](answer, gold, row)
-    found = function(answer, gold, **row)
-    said = found if isinstance(found, Score) else Score(found)
-    if said.value is None:
-        return said
-    value = float(said.value)
+    returned = function(answer, gold, **row)
+    score = returned if isinstance(returned, Score) else Score(returned)
+    if score.value is None:
+        return score
+    value = float(score.value)
     if not 0 <= value <= 1:
         raise ValueError(f"it gave {value}, which is not between 0 and 1")
-    return replace(said, value=value)
+    return replace(score, value=value)
 
 
 def gold_problem(scorer: str, row: Row) -> str:

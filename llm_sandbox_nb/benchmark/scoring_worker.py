@@ -39,10 +39,7 @@ def main() -> None:
             reply |= {"detail": str(error), "failed": True}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - report whatever a scorer raises, and continue
             who = "create_prompt" if "asker" in request else "the scorer"
-            reply |= {
-                "detail": f"{who} failed with {type(error).__name__}: {error}"[:500],
-                "failed": True,
-            }
+            reply |= {"detail": f"{who} failed with {type(error).__name__}: {error}"[:500], "failed": True}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 

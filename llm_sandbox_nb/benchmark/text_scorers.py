@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -27,8 +26,6 @@ class Score:
 
 NO_ANSWER = Score(0.0, "no answer")
 NO_GOLD = Score(None, "the gold answer is empty")
-Rule = Callable[[str, str], Score]
-"""Function of answer and gold."""
 _LED_IN = re.compile(
     r"(?:(?:so|thus|therefore|hence),?\s+)?(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?answers?\s*(?:(?:is|are)\b\s*:?|[:=])\s*",
     re.IGNORECASE,
@@ -49,11 +46,11 @@ def exact(answer: str, gold: str) -> Score:
     wanted = text_key(given_text(gold))
     if not wanted:
         return Score(float(_bare(answer) == _bare(gold)), answer.strip()[:200]) if _bare(gold) else NO_GOLD
-    said = given_text(answer)
-    forms = {text_key(said)}
-    if "\n" not in said and (led := _LED_IN.match(said.strip("*_ "))):
-        forms.add(text_key(said.strip("*_ ")[led.end() :]))
-    return Score(float(wanted in forms), said.strip()[:200])
+    stated = given_text(answer)
+    forms = {text_key(stated)}
+    if "\n" not in stated and (led := _LED_IN.match(stated.strip("*_ "))):
+        forms.add(text_key(stated.strip("*_ ")[led.end() :]))
+    return Score(float(wanted in forms), stated.strip()[:200])
 
 
 def _bare(text: str) -> str:
@@ -86,15 +83,15 @@ def set_f1(answer: str, gold: str) -> Score:
     )
 
 
-def _f1(said: set[str], wanted: set[str]) -> float | None:
+def _f1(stated: set[str], wanted: set[str]) -> float | None:
     if not wanted:
         return None
     if all(re.fullmatch(r"[a-j]", one) for one in wanted):
-        said = {letter for one in said for letter in _letters(one)}
-    hits = len(said & wanted)
+        stated = {letter for one in stated for letter in _letters(one)}
+    hits = len(stated & wanted)
     if not hits:
         return 0.0
-    precision, recall = hits / len(said), hits / len(wanted)
+    precision, recall = hits / len(stated), hits / len(wanted)
     return 2 * precision * recall / (precision + recall)
 
 

@@ -51,11 +51,7 @@ def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[i
             case ModelReply():
                 _add(messages, "assistant", list(_reply(entry)))
             case CallResult():
-                block = {
-                    "type": "tool_result",
-                    "tool_use_id": entry.call_id,
-                    "content": entry.observation,
-                }
+                block = {"type": "tool_result", "tool_use_id": entry.call_id, "content": entry.observation}
                 failed = bool(entry.error or entry.timed_out)
                 _add(messages, "user", [{**block, "is_error": True} if failed else block])
     document: dict[str, Any] = {"system": "\n\n".join(system), "messages": messages}

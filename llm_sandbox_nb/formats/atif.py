@@ -148,15 +148,15 @@ def _rest(holder: dict[str, Any]) -> Any:
 
 
 def _step(step: dict[str, Any]) -> Iterator[RecordEntry]:
-    said, when = content_text(step.get("message")), seconds(step.get("timestamp"))
+    body, when = content_text(step.get("message")), seconds(step.get("timestamp"))
     source, results = text(step, "source"), rows(mapping(step.get("observation"), "observation"), "results")
     if source != "agent":
-        yield Message("system" if source == "system" else "user", said, time=when, rest=_rest(step))
+        yield Message("system" if source == "system" else "user", body, time=when, rest=_rest(step))
         for result in results:
             yield Message("user", content_text(result.get("content")))
         return
     reply = ModelReply(
-        said, text(step, "reasoning_content"), [_call(call) for call in rows(step, "tool_calls")], _usage(step),
+        body, text(step, "reasoning_content"), [_call(call) for call in rows(step, "tool_calls")], _usage(step),
         text(step, "model_name") or None, time=when, rest=_rest(step),
     )  # fmt: skip
     yield reply

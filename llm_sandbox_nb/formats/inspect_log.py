@@ -231,8 +231,8 @@ def _outside_branches(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _message_id(event: dict[str, Any]) -> Any:
     choices = event["output"].get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    said = first.get("message")
-    return said.get("id") if isinstance(said, dict) else None
+    message = first.get("message")
+    return message.get("id") if isinstance(message, dict) else None
 
 
 def _read_tool(tool: dict[str, Any]) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> ModelReply:
         for one in parts
         if isinstance(one, dict) and one.get("type") == "reasoning"
     ]
-    said = [one for one in parts if not (isinstance(one, dict) and one.get("type") == "reasoning")]
+    texts = [one for one in parts if not (isinstance(one, dict) and one.get("type") == "reasoning")]
     calls = []
     for call in rows(message, "tool_calls"):
         raw = text(call, "parse_error") and json.dumps(call.get("arguments"))
@@ -258,7 +258,7 @@ def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> ModelReply:
     used = output.get("usage")
     usage = _read_usage(used) if isinstance(used, dict) else None
     return ModelReply(
-        content_text(said if parts else given), "".join(thoughts), calls, usage, text(message, "model") or None,
+        content_text(texts if parts else given), "".join(thoughts), calls, usage, text(message, "model") or None,
         seconds=number(event, "working_time") or 0.0, time=seconds(event.get("timestamp")),
     )  # fmt: skip
 
@@ -305,15 +305,15 @@ def _read_end(sample: dict[str, Any], entries: Sequence[RecordEntry]) -> End:
 
 def _read_score(name: str, score: dict[str, Any]) -> EntryCheck:
     value = score.get("value")
-    said = text(score, "explanation").partition("\n")[0][:200]
+    summary = text(score, "explanation").partition("\n")[0][:200]
     if value in ("C", "I"):
         return EntryCheck(
             name[:100],
             "passed" if value == "C" else "failed",
-            said or ("correct" if value == "C" else "incorrect"),
+            summary or ("correct" if value == "C" else "incorrect"),
         )
     given = number(score, "value")
-    return EntryCheck(name[:100], "text" if given is None else "score", said or str(value)[:100], given)
+    return EntryCheck(name[:100], "text" if given is None else "score", summary or str(value)[:100], given)
 
 
 # --- writing ---
@@ -377,8 +377,8 @@ def write_sample(
         "started_at": iso_time(opening.time), "completed_at": iso_time(end.time),
     }  # fmt: skip
     if end.answer is not None:
-        said = _choice({"role": "assistant", "content": end.answer}, "stop")
-        sample["output"] = {"model": opening.model, "choices": [said], "completion": end.answer}
+        choice = _choice({"role": "assistant", "content": end.answer}, "stop")
+        sample["output"] = {"model": opening.model, "choices": [choice], "completion": end.answer}
     if end.reason in _TO_LIMITS:
         sample["limit"] = {"type": _TO_LIMITS[end.reason], "limit": 0}
     elif end.reason in ("error", "model_error", "sandbox_lost"):
@@ -451,15 +451,15 @@ def _message(entry: RecordEntry, run_id: str, place: int) -> dict[str, Any]:
             role = entry.role if entry.role in ("system", "user") else "user"
             return {"role": role, "content": entry.content, **known}
         case ModelReply():
-            said: Any = entry.text
+            content: Any = entry.text
             if entry.reasoning:
-                said = [
+                content = [
                     {"type": "reasoning", "reasoning": entry.reasoning},
                     {"type": "text", "text": entry.text},
                 ]
             message = {
                 "role": "assistant",
-                "content": said,
+                "content": content,
                 "model": entry.model,
                 "source": "generate",
                 **known,
@@ -534,14 +534,14 @@ def _base(kind: str, when: float | None) -> dict[str, Any]:
 def _model_event(
     reply: ModelReply,
     before: Sequence[dict[str, Any]],
-    said: dict[str, Any],
+    message: dict[str, Any],
     model: str,
     tools: list[dict[str, Any]],
 ) -> dict[str, Any]:
     stop = _STOP_REASONS.get(reply.finish_reason or "", "stop")
     output: dict[str, Any] = {
         "model": reply.model or model,
-        "choices": [_choice(said, stop)],
+        "choices": [_choice(message, stop)],
         "completion": reply.text,
     }
     if reply.usage is not None:

@@ -55,22 +55,22 @@ def read(content: Any) -> list[RecordEntry]:
     entries: list[RecordEntry] = [opening]
     waiting: list[str] = []
     for message in rows(root, "messages"):
-        role, said = text(message, "role"), content_text(message.get("content"))
+        role, body = text(message, "role"), content_text(message.get("content"))
         if role == "assistant":
             calls = read_calls(message, len(entries)) or _function_call(message, len(entries))
             waiting = [call.id for call in calls]
             entries.append(
-                ModelReply(said, text(message, "reasoning_content") or text(message, "reasoning"), calls)
+                ModelReply(body, text(message, "reasoning_content") or text(message, "reasoning"), calls)
             )
         elif role in ("tool", "function"):
             call_id = text(message, "tool_call_id") or next(iter(waiting), "")
             if call_id in waiting:
                 waiting.remove(call_id)
-                entries.append(CallResult(call_id, said))
+                entries.append(CallResult(call_id, body))
             else:
-                entries.append(Message("user", said))
+                entries.append(Message("user", body))
         else:
-            entries.append(Message(role, said))
+            entries.append(Message(role, body))
     opening.task = first_task(entries)
     return [*entries, implied_end(entries)]
 

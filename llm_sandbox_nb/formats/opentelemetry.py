@@ -323,7 +323,7 @@ def send(content: dict[str, Any], address: str) -> str:
     environment variable OTEL_EXPORTER_OTLP_HEADERS_VARIABLE.
 
     Raises:
-        ValueError: if the collector does not answer or refuses. The message says which.
+        ValueError: if the collector does not answer or refuses. The message names the problem.
     """
     import urllib.error
     import urllib.request

@@ -21,7 +21,7 @@ def parse_json(data: bytes) -> Any:
     """Parse JSON text; numbers have to be finite, and the number of objects is bounded.
 
     Raises:
-        ValueError: if the text is not JSON, too deep, or has too many objects. The message says which.
+        ValueError: if the text is not JSON, too deep, or has too many objects. The message names the problem.
     """
     if data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
         raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")

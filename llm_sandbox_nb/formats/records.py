@@ -278,7 +278,7 @@ def write_record(
         content: True: OpenTelemetry's spans hold the texts of prompts, replies, calls and results.
 
     Raises:
-        ValueError: if there is nothing to write yet, or a package is missing. The message says which.
+        ValueError: if there is nothing to write yet, or a package is missing. The message names the problem.
     """
     if form == "llm-in-sandbox":
         return [llm_in_sandbox.dump_seed(one).encode() for one in branches_of(trajectory)]

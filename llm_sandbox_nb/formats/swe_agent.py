@@ -68,9 +68,9 @@ def _first_messages(history: list[dict[str, Any]]) -> Iterator[Message]:
 
 
 def _step(place: int, step: dict[str, Any]) -> Iterator[RecordEntry]:
-    action, said = text(step, "action"), text(step, "thought") or text(step, "response")
+    action, body = text(step, "action"), text(step, "thought") or text(step, "response")
     calls = [_shell_call(f"call_{place}", action)] if action.strip() else []
-    yield ModelReply(said, calls=calls)
+    yield ModelReply(body, calls=calls)
     if calls:
         spent = number(step, "execution_time") or 0.0
         yield CallResult(calls[0].id, text(step, "observation"), seconds=spent)
@@ -88,15 +88,15 @@ def _shell_call(id: str, action: str) -> RecordedCall:
 def _history(history: list[dict[str, Any]]) -> Iterator[RecordEntry]:
     waiting: list[str] = []
     for place, message in enumerate(history):
-        role, said = text(message, "role"), content_text(message.get("content"))
+        role, body = text(message, "role"), content_text(message.get("content"))
         if role == "assistant":
             calls = _calls(message, place)
             waiting = [call.id for call in calls]
-            yield ModelReply(text(message, "thought") or said, calls=calls)
+            yield ModelReply(text(message, "thought") or body, calls=calls)
         elif waiting:
-            yield CallResult(waiting.pop(0), said)
+            yield CallResult(waiting.pop(0), body)
         else:
-            yield Message("user" if role == "tool" else role, said)
+            yield Message("user" if role == "tool" else role, body)
 
 
 def _calls(message: dict[str, Any], place: int) -> list[RecordedCall]:

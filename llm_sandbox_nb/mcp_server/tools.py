@@ -135,11 +135,7 @@ _DEFINITIONS = (
             "path": _text("The file."),
             "old_string": _text("The text to replace, exact to the blank."),
             "new_string": _text("What replaces it; empty removes it."),
-            "replace_all": {
-                "type": "boolean",
-                "description": "Replace every occurrence.",
-                "default": False,
-            },
+            "replace_all": {"type": "boolean", "description": "Replace every occurrence.", "default": False},
         },
         ("path", "old_string", "new_string"),
         destructive=True,

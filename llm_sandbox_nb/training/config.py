@@ -91,8 +91,7 @@ class RolloutConfig:
     """Settings of the policy's work on rows."""
 
     mode: str = key(
-        "sandbox",
-        "`sandbox`; `sandbox-prompt`: with documents in the prompt; `llm`: without a sandbox",
+        "sandbox", "`sandbox`; `sandbox-prompt`: with documents in the prompt; `llm`: without a sandbox"
     )
     rows_per_step: int = key(8, "rows of a step")
     per_row: int = key(8, "rollouts of each row: the group whose mean is the baseline")

@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.data import load_rows
@@ -43,6 +41,7 @@ from llm_sandbox_nb.training.policy import (
     weights_digest,
 )
 from llm_sandbox_nb.training.record import START, TrainingRecord
+from llm_sandbox_nb.training.rollouts import run_limits, sandbox_options
 from llm_sandbox_nb.training.training_run import task_and_rows
 
 EVALUATION = "evaluation"
@@ -247,9 +246,7 @@ def check_evaluation(plan: EvaluationPlan, path: str, out: Path) -> None:
 
 def _limited(plan: EvaluationPlan) -> Task:
     """Return the task with the limits of the training's rollouts."""
-    rollouts = plan.config.rollouts
-    tokens = rollouts.prompt_tokens + rollouts.completion_tokens
-    return replace(plan.task, limits=RunLimits(rollouts.turns, tokens, None, rollouts.time))
+    return replace(plan.task, limits=run_limits(plan.config.rollouts))
 
 
 def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
@@ -274,13 +271,7 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
             same_failures=0,
             remind=False,
         )
-        named: dict[str, Any] = {
-            "profile": rollouts.profile,
-            "image": rollouts.image,
-            "network": rollouts.network,
-        }
-        named |= {"allow": rollouts.allow, "secrets": rollouts.secrets}
-        opener = make_opener(rollouts.isolation, **{key: value for key, value in named.items() if value})
+        opener = make_opener(rollouts.isolation, **sandbox_options(rollouts))
         judge = plan.judge.make_judge(plan.out / name / "judge") if plan.judge else None
         asyncio.run(Runner(how, opener, options, judge).run(items))
 

@@ -74,11 +74,7 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
         "--top_k", "--top-k", metavar="N", type=int, help="0: all tokens (default: that of the training)"
     )
     evaluate.add_argument(
-        "--repetition_penalty",
-        "--repetition-penalty",
-        metavar="X",
-        type=float,
-        help="default: 1, no penalty",
+        "--repetition_penalty", "--repetition-penalty", metavar="X", type=float, help="default: 1, no penalty"
     )
     evaluate.add_argument(
         "--network",

@@ -17,14 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
-from llm_sandbox_nb.benchmark.ray_hosts import (
-    CallLostError,
-    NodeActor,
-    RayHosts,
-    make_actor,
-    packed,
-    unpack,
-)
+from llm_sandbox_nb.benchmark.ray_hosts import CallLostError, NodeActor, RayHosts, make_actor, packed, unpack
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.runs.run import Run

@@ -82,23 +82,30 @@ class RolloutSetting:
     limits: RunLimits = field(init=False)
 
     def __post_init__(self) -> None:
-        config = self.config
-        tokens = config.prompt_tokens + config.completion_tokens
-        self.limits = RunLimits(steps=config.turns, tokens=tokens, time=config.time)
-        if config.network == "none":
+        self.limits = run_limits(self.config)
+        if self.config.network == "none":
             self.task = replace(self.task, prompts=without_network(self.task.prompts))
+
+
+def sandbox_options(config: RolloutConfig) -> dict[str, Any]:
+    """Return the options of `open_sandbox` that a configuration sets, without the isolation."""
+    names = ("profile", "image", "network", "allow", "secrets")
+    return {name: value for name in names if (value := getattr(config, name))}
 
 
 def open_sandboxes(config: RolloutConfig) -> OpenSandbox:
     """Return an opener of sandboxes with the options of the configuration."""
-    named: dict[str, Any] = {"profile": config.profile, "image": config.image, "network": config.network}
-    named |= {"allow": config.allow, "secrets": config.secrets}
-    options = {name: value for name, value in named.items() if value}
 
     async def opened() -> Sandbox:
-        return await open_sandbox(config.isolation, **options)
+        return await open_sandbox(config.isolation, **sandbox_options(config))
 
     return opened
+
+
+def run_limits(config: RolloutConfig) -> RunLimits:
+    """Return the limits of a rollout."""
+    tokens = config.prompt_tokens + config.completion_tokens
+    return RunLimits(steps=config.turns, tokens=tokens, time=config.time)
 
 
 class RolloutModel(Model, Protocol):
