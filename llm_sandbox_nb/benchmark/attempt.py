@@ -44,7 +44,7 @@ BoxOpener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
 
 @dataclass(frozen=True)
 class HowToAsk:
-    """The model and how to ask it."""
+    """The model and the settings of its requests."""
 
     model: Model
     settings: ModelSettings = field(default_factory=ModelSettings)

@@ -48,7 +48,7 @@ class BenchmarkReport:
 
 
 def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
-    """Make the report of a folder of results, and write it to the file `html` if given.
+    """Make the report of a folder of results, and write a page to the file `html` if given.
 
     Raises:
         UsageError: if there are no results, a package is missing, or the file cannot be written.
@@ -324,7 +324,7 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
 
 
 def source_of(name: str) -> str:
-    """Return a name as it is, or the full path of an existing file or folder, to be found from any folder."""
+    """Return the name of a task, or the full path of an existing file or folder, for use from any folder."""
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() and ("/" in name or path.is_file()) else name
 

@@ -57,7 +57,7 @@ def scorer_digest(task: Task, row: Row, judge: Judge | None = None) -> str:
 
 
 def code_of(scorer: str, folder: Path | None = None) -> str:
-    """Return the digest of a scorer file, with the Python files next to it if it lies in the task's `folder`."""
+    """Return the digest of a scorer file, with all Python files of the task's `folder` if the scorer is there."""
     path = Path(scorer)
     files = sorted(path.parent.glob("*.py")) if folder is not None and path.parent == folder else [path]
     return digest([(one.name, _file_digest(one)) for one in files])
@@ -101,7 +101,7 @@ def signed(result: Result, task: Task, row: Row, judge: Judge | None) -> Result:
 
 
 def same_question(result: Result, task: Task, row: Row) -> bool:
-    """Return True if a result answers the row as it is now."""
+    """Return True if a result answers the present row."""
     if not result.question:  # of an earlier version
         return not result.row or result.row == row.digest
     return result.question == question_digest(task, row)

@@ -58,7 +58,7 @@ class Item:
 
 
 class Backend(Protocol):
-    """The place where items run. `async with` starts and ends it; leaving cancels the running items cleanly."""
+    """The place where items run. `async with` starts and ends the place; leaving cancels the running items cleanly."""
 
     async def __aenter__(self) -> Self: ...
 

@@ -117,7 +117,7 @@ class Judge:
         self._silent: int | None = None if known else 0
 
     async def score(self, answer: str | None, row: Row) -> Score:
-        """Score one answer by the share of the verdicts that find it correct.
+        """Score one answer by the share of verdicts that are "correct".
 
         A failed score, without a verdict because the judge could not be asked, can be tried again. A row without an
         official answer is unscored.

@@ -101,7 +101,7 @@ def _result(stated: list[str], equal: bool) -> Score:
 
 
 def _without_dollars(text: str) -> str:
-    """Return the text without the marks of a formula around it; a single mark is a currency."""
+    """Return the text without surrounding marks of a formula; a single mark is a currency."""
     text = text.strip()
     return text.strip("$").strip() if text.startswith("$") and text.endswith("$") else text
 
@@ -156,7 +156,7 @@ def _words(text: str) -> str | None:
 
 
 def _mathematics(text: str) -> str | None:
-    """Return a text without remarks and reasons if it is mathematics; else None."""
+    """Return a text of mathematics without remarks and reasons; None for other texts."""
     found = without_remarks(text)
     if not found or "?" in found:
         return None
@@ -233,7 +233,7 @@ def _one_element(
 
 
 def _without_name(gold: str, stated: str) -> tuple[str, str]:
-    """Return the texts without `x =`, if only one of the two has it."""
+    """Return the texts without `x =`, if only one of the two has a name."""
     if ("=" in gold) != ("=" in stated) and not re.search(r"[<>≤≥]", gold + stated):
         if "=" in stated:
             parts = stated.split("=")
@@ -342,7 +342,7 @@ def _date(match: re.Match[str]) -> tuple[int, int, int]:
 
 
 def _expression(text: str) -> str:
-    """Return the LaTeX of a text that may be written without it: `√5`, `2**3`, `sqrt(2)`, `10^-4`."""
+    """Convert a text that may be no LaTeX yet: `√5`, `2**3`, `sqrt(2)`, `10^-4`."""
     text = text.strip().strip("$").replace("\\!", "").replace("{,}", "")
     text = re.sub(r"\\mathrm\s*\{([a-z])\}", r"\1", re.sub(r"(?<!\\)\\[,;: ]|\\q?quad\b|~", " ", text))
     for symbol, command in _SYMBOLS.items():
@@ -366,7 +366,7 @@ def _expression(text: str) -> str:
 
 @lru_cache(maxsize=2048)
 def _parsed(text: str) -> Any:
-    """Return the expression of math-verify if it reads the whole text; else None."""
+    """Return the expression of math-verify; None unless math-verify reads the whole text."""
     from math_verify import LatexExtractionConfig, parse
 
     if not text or len(text) > 1000:

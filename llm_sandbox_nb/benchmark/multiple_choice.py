@@ -51,7 +51,7 @@ def is_supposed(text: str, place: int) -> bool:
 
 
 def is_retracted(text: str, place: int) -> bool:
-    """Return True if a later phrase retracts the text before it."""
+    """Return True if a later phrase retracts the earlier text."""
     return _RETRACTED.search(text, place) is not None
 
 
@@ -295,7 +295,7 @@ def _listed(text: str, start: int) -> set[str]:
 
 
 def _in_the_last_line(text: str) -> str | None:
-    """Return the letter that is the whole last line; None if it may be the last of a list of options."""
+    """Return the letter that is the whole last line; None for a possible list of options."""
     before, _, last = text.rpartition("\n")
     found = _alone(last)
     if found is None or not last.strip(_DECORATION + "-([").startswith(found):

@@ -32,7 +32,7 @@ _LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
 async def apply(box: Sandbox, patch: str, name: str) -> bool:
-    """Apply a patch to the files. A missing last line end is added, because git refuses a patch without it."""
+    """Apply a patch to the files. A missing last line end is added, because git requires one."""
     path = await _write_patch(box, patch, name)
     return await _git(box, f"apply --whitespace=nowarn {shlex.quote(path)}") is not None
 
@@ -77,7 +77,7 @@ async def steering_changes(box: Sandbox, tree: str, tests: Iterable[str]) -> set
 
 
 async def _changes(box: Sandbox, tree: str) -> tuple[dict[str, bool], list[str]] | None:
-    """Return the paths that differ from a tree, each with True if the tree has it, and the names in the tree's root."""
+    """Return the paths that differ from a tree, True for paths in the tree, and the names in the tree's root."""
     listed = await _git(box, f"add -A --force . && {GIT} diff --cached --name-status --no-renames -z {tree}")
     roots = await _git(box, f"ls-tree --name-only -z {tree}")
     if listed is None or roots is None:
@@ -88,7 +88,7 @@ async def _changes(box: Sandbox, tree: str) -> tuple[dict[str, bool], list[str]]
 def _deciding(
     touched: Mapping[str, bool], tests: Iterable[str], test_patch: Iterable[str], roots: Iterable[str]
 ) -> set[str]:
-    """Return the touched paths that affect test outcomes; `touched` maps each path to True if the base has it."""
+    """Return the touched paths that affect test outcomes; `touched` maps paths of the base to True."""
     files, packages = _files(tests)
     shadows = _RUNNER_MODULES - {root.removesuffix(".py") for root in roots}
     wanted = list(test_patch)
@@ -176,7 +176,7 @@ async def _git(box: Sandbox, command: str) -> list[str] | None:
 
 
 async def _run_on_paths(box: Sandbox, command: str, paths: list[str]) -> bool:
-    """Run a command on any number of paths; return True if it succeeds."""
+    """Run a command on any number of paths; return True on success."""
     names = "\0".join(paths).encode("utf-8", "surrogateescape")
     done = await box.exec(["bash", "-c", f"xargs -0 -r {command}"], stdin=names, cwd=box.directories.root)
     return done.exit_code == 0

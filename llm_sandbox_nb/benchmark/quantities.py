@@ -114,7 +114,7 @@ def _same(
 
 
 def cleaned(text: str) -> str:
-    r"""Return mathematics without spacing, `\text{}` and the marks around it."""
+    r"""Return mathematics without spacing, `\text{}` and surrounding marks."""
     text = (
         text.strip()
         .replace("\\left", "")
@@ -339,7 +339,7 @@ def _registry() -> Any:
 
 @lru_cache(maxsize=1024)
 def _parsed(unit: str) -> Any:
-    """Return the unit of pint; None if pint does not know it."""
+    """Return the unit of pint; None for an unknown unit."""
     unit = _plain_unit(unit)
     if not unit or unit[0] in "_.-" or unit in _CONSTANTS or re.search(r"[^\w/^*·⋅° .²³Ωμ%-]", unit):
         return None

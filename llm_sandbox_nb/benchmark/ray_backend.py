@@ -30,7 +30,7 @@ class ItemReply:
 
 
 class Host(NodeActor):
-    """The actor of one node. Its sandboxes end with it, however it ends."""
+    """The actor of one node. The sandboxes end with the actor, however that ends."""
 
     def __init__(self, values: Mapping[str, Any], attempts: int, reuse: bool = True) -> None:
         super().__init__()

@@ -47,11 +47,11 @@ _T = TypeVar("_T")
 _PREFIX = "llm-sandbox-nb-host-"
 _LOCK = "lock"
 _EXIT_SECONDS = 10.0
-"""Seconds for the processes of a host to end, after it was killed."""
+"""Seconds for the processes of a killed host to end."""
 
 
 class _Host:
-    """An actor on a node; it gets calls once it is ready."""
+    """An actor on a node, which gets calls once ready."""
 
     def __init__(self, node: str, address: str, actor: Any) -> None:
         self.node, self.address, self.actor = node, address, actor
@@ -259,7 +259,7 @@ async def _ready(host: _Host) -> bool:
 
 
 async def _closed(host: _Host) -> bool:
-    """Close the sandboxes of an actor, then end the actor, even if it does not answer; return True if all closed."""
+    """Close the sandboxes of an actor, then end the actor, even without an answer; return True if all closed."""
     import ray
 
     closed = False

@@ -21,7 +21,7 @@ from llm_sandbox_nb.benchmark.statistics import paired, passes, score_interval
 from llm_sandbox_nb.formatting import format_cost, format_duration, format_number, format_percent, plural
 
 LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
-"""Stop reasons that are limits: the answer of such a run counts as it is."""
+"""Stop reasons that are limits: the answers of such runs count."""
 
 
 def problem_of(result: Result) -> str:

@@ -91,7 +91,7 @@ def cell_folder(out: Path, task: str, mode: str) -> Path:
 
 
 def write_result(out: Path, result: Result) -> None:
-    """Append a result; the operating system has it when this returns."""
+    """Append a result, which then survives the end of this process."""
     folder = cell_folder(out, result.task, result.mode)
     folder.mkdir(parents=True, exist_ok=True)
     append_line(folder / FILE, asdict(result))

@@ -16,7 +16,7 @@ import socket
 import sys
 
 MAX_BYTES = 64 * 1024**2
-"""Bytes of all outcomes together; the process exits if it receives more."""
+"""Maximum bytes of all outcomes together; the process exits after more."""
 PR_SET_DUMPABLE = 4
 
 

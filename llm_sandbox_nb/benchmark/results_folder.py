@@ -1,4 +1,4 @@
-"""The folder of a benchmark as a whole: its settings, its plan, and the lock of the start that works in it."""
+"""The folder of a benchmark as a whole: its settings, its plan, and the lock against a second start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llm_sandbox_nb.trajectory.whole_file import write_whole
 LOCK = "lock"
 PLAN = "plan"
 _JUDGE_KEY = "judge_model"
-"""Setting that may be added later: only judged tasks use it, and they do not begin without a judge."""
+"""Setting that may be added later: only judged tasks use a judge, and they do not begin without one."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """A problem. `ground_truth` is for the scorer alone: it never reaches a prompt or a sandbox."""
+    """A problem. `ground_truth` is for the scorer alone, never for a prompt or a sandbox."""
 
     id: str
     problem_statement: str

@@ -36,7 +36,8 @@ from llm_sandbox_nb.sandbox.open import OpeningSandbox, open_sandbox
 SAMPLING_VALUES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 MODEL_VALUES = (
     *SAMPLING_VALUES, "model", "api_base", "api_key", "max_tokens_per_call", "model_timeout", "model_wait",
-    "extra_body", "command_timeout", "max_response_len", "save_litellm_response", "same_failures", "tool_calls", "nudges",
+    "extra_body", "command_timeout", "max_response_len", "save_litellm_response", "same_failures", "tool_calls",
+    "nudges",
 )  # fmt: skip
 SANDBOX_VALUES = (
     "isolation",
@@ -85,7 +86,7 @@ def items_of(tasks: Iterable[tuple[Task, list[Row], Mapping[str, int]]], modes: 
 
 
 class Runner:
-    """Runs items. Calls `on_begin` with each item, and `on_result` with its result after it was written.
+    """Runs items. Calls `on_begin` with each item, and `on_result` with each written result.
 
     `backend` runs the items; the default is this process.
     """
@@ -227,7 +228,7 @@ async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def image_of(task: Task, row: Row) -> str | None:
-    """Return the image of a row's repository: the row's own, else the task's with the row's id in it."""
+    """Return the image of a row's repository: the row's own, else the task's, filled with the row's id."""
     if named := row.extra.get("image"):
         return str(named)
     if task.image is None or row.extra.get("repository"):
@@ -250,7 +251,7 @@ def make_opener(isolation: str = "auto", **options: Any) -> Opener:
 
 
 def how_of(values: Mapping[str, Any]) -> HowToAsk:
-    """Return the model that the values of `MODEL_VALUES` name, and how to ask it.
+    """Return the model and the settings of requests from the values of `MODEL_VALUES`.
 
     Raises:
         ModelError: if the script does not exist, or an address or key is invalid.

@@ -59,11 +59,11 @@ class Scoring:
         return Score(reply["value"], str(reply["detail"]))
 
     async def check(self, scorer: str) -> str:
-        """Return why the Python file of a scorer cannot be used; empty if it can."""
+        """Return the problem of a scorer's Python file; empty for a usable file."""
         return str((await self._ask({"check": scorer}))["detail"])
 
     async def prompt(self, asker: str, row: Row) -> str:
-        """Return the prompt of a task's own `create_prompt` for a row. Raises DataError if it fails."""
+        """Return the prompt of a task's own `create_prompt` for a row. Raises DataError on failure."""
         columns = row_columns(row) | {"ground_truth": row.ground_truth}
         reply = await self._ask({"asker": asker, "row": columns})
         if "prompt" not in reply:

@@ -44,7 +44,7 @@ def spent_in(out: Path) -> dict[tuple[str, str], Spent]:
 
 
 def _add_lost(cell: Spent, journal: Path) -> None:
-    """Add an attempt of which only the journal is left, if it got a reply."""
+    """Add an attempt with a reply of which only the journal is left."""
     try:
         trajectory = Trajectory(read_journal(journal))
     except (OSError, ValueError, JournalError):

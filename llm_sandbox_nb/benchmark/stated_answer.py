@@ -191,7 +191,7 @@ def _concluded(line: str, read: Reader) -> str | None:
 
 
 def without_remarks(text: str) -> str | None:
-    """Return a part of a sentence without lead-in, remarks, reasons and closing words; None if it is too long."""
+    """Return a part of a sentence without lead-in, remarks, reasons and closing words; None for a too long part."""
     if len(text) > _MAX_CHARACTERS or _LIST_NUMBER.match(text):
         return None
     text = _LEADING.sub("", text.strip(), count=1)

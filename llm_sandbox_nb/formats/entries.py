@@ -56,7 +56,7 @@ class RecordEntry:
     rest: Any = None
     """Value of the key `llm_sandbox_nb`: a list of events, each with the fields that the format cannot express."""
     events: list[ev.Event] = field(default_factory=list)
-    """Events of the entry, if it was made from a journal."""
+    """Events of an entry that was made from a journal."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ class EntryCheck(NamedTuple):
 
 @dataclass
 class End(RecordEntry):
-    """The end of a run, its last entry. `reason` is None when the run was killed or the format does not record it."""
+    """The end of a run, its last entry. `reason` is None for a killed run, or if the format has no field."""
 
     reason: ev.StopReason | None = None
     answer: str | None = None
@@ -365,7 +365,7 @@ def _difference(actual: Sequence[ev.Event], implied: Sequence[ev.Event]) -> list
 
 
 def plain_event(event: ev.Event) -> dict[str, Any]:
-    """Return the event as a line of the journal has it, without its parent."""
+    """Return the event as in a line of the journal, without its parent."""
     value: dict[str, Any] = json.loads(ev.dump_event(event))
     del value["parent"]
     return value
@@ -433,12 +433,12 @@ class WrittenRecord:
 
 
 def first_task(entries: Iterable[RecordEntry]) -> str:
-    """Return the task for a format without a field for it: the first message of the user."""
+    """Return the task of a format without a field for tasks: the first message of the user."""
     return next((one.content for one in entries if isinstance(one, Message) and one.role == "user"), "")
 
 
 def implied_end(entries: Sequence[RecordEntry]) -> End:
-    """Return the end of a run whose format does not record it: the model submitted, or its last reply has no call."""
+    """Return the end in a format that does not record ends: the model submitted, or the last reply has no call."""
     replies = [entry for entry in entries if isinstance(entry, ModelReply)]
     if not replies:
         return End()

@@ -20,7 +20,7 @@ _KINDS_BY_KEY = {
 
 
 def kind_of_bytes(data: bytes) -> str:
-    """Return the kind of a file that contains no JSON object or array; empty if it may contain one."""
+    """Return the kind of a file without a JSON object or array; empty if there may be one."""
     if not data.strip():
         return "empty"
     named = next((kind for start, kind in _MAGIC if data.startswith(start)), "")

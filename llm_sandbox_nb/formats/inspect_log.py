@@ -117,7 +117,7 @@ def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
 
 
 def _repacked(data: bytes) -> bytes:
-    """Unpack the archive within the limits and store it without compression, for a reader without limits."""
+    """Unpack the archive within the limits and repack without compression, for a reader without limits."""
     made = io.BytesIO()
     left = MAX_UNPACKED_BYTES
     try:

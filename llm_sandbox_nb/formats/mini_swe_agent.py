@@ -109,7 +109,7 @@ def _reply(reply: ModelReply) -> dict[str, Any]:
 
 
 def _response(reply: ModelReply) -> dict[str, Any]:
-    """Return the server's answer, as far as it was recorded."""
+    """Return the server's answer, as far as recorded."""
     response: dict[str, Any] = {"model": reply.model, "choices": [{"finish_reason": reply.finish_reason}]}
     if reply.usage is not None:
         response["usage"] = {

@@ -89,7 +89,7 @@ def _nanoseconds(seconds: float) -> str:
 
 
 class _Trace:
-    """The spans of one branch. `shared` is the last step that it has in common with the run's own trace."""
+    """The spans of one branch. `shared` is the last step in common with the run's own trace."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Values from a JSON file that a stranger made: no size, depth or type in it is trusted.
+"""Values from a JSON file that a stranger made: no size, depth or type is trusted.
 
 content = parse_json(data)
 for message in rows(content, "messages"):
@@ -47,7 +47,7 @@ def _finite(written: str) -> float:
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """Return `value` if it is an object, `{}` for null. Raises ValueError, with the name `what`."""
+    """Return an object, `{}` for null. Raises ValueError, which calls the value `what`."""
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The trajectories of SWE-agent, `.traj`: read only, because mini-swe-agent has replaced it.
+"""The trajectories of SWE-agent, `.traj`: read only, because mini-swe-agent is the successor.
 
 A file has the steps (`trajectory`), the messages (`history`), or both. Demonstrations, which are shown to a model
 before its work, are left out.

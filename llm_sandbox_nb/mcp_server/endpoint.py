@@ -209,7 +209,7 @@ class McpEndpoint:
 
 
 def initialized(message: RpcMessage) -> tuple[ClientFacts, str, Json]:
-    """Return the client that a handshake names, the version to speak with it, and the result.
+    """Return the client that a handshake names, the protocol version to use, and the result.
 
     Raises:
         McpError: if the message has no protocol version.

@@ -80,7 +80,7 @@ class McpSession:
 
 
 class Sessions:
-    """The sessions of one server. Only the caller who began a session can find it again."""
+    """The sessions of one server. Callers can find only their own sessions."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -100,7 +100,7 @@ class Sessions:
         return session
 
     def find(self, id: str, principal: str) -> McpSession | None:
-        """Return the caller's session with this id; None if it ended or belongs to another caller."""
+        """Return the caller's session with this id; None for an ended session, or that of another caller."""
         session = self._sessions.get(id)
         if session is None or session.principal != principal or self._clock() - session.used > IDLE_SECONDS:
             return None

@@ -16,7 +16,7 @@ from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_end
 
 _MARK = "\u2402mark\u2403"
-"""A text that no template changes: the text after it is the template's text after a reply."""
+"""Mark that no template changes: the template's text after a reply begins after the mark."""
 _CUT = "\u2402cut\u2403"
 """Marks a split in a text that looks like a control token, until the pieces are encoded separately."""
 _QUESTION, _RESULT = "probe question", "probe result"
@@ -88,7 +88,7 @@ class ChatTokens:
         return self._ids(messages, lambda guarded: self._after_reply(guarded, calls))
 
     def reply(self, message: dict[str, Any], after: Sequence[dict[str, Any]] = ()) -> list[int]:
-        """Return the ids of a reply as the template writes it, with its end: for replies that were not sampled as ids.
+        """Return the ids of a reply that was not sampled as ids, as the template writes replies, with the end.
 
         `after`: the messages that follow; some templates write the last reply differently.
 
@@ -331,7 +331,7 @@ def _name(call: ToolCall) -> str:
 
 
 def _unused(text: str, messages: Sequence[dict[str, Any]]) -> str:
-    """Return the text, made longer until none of these messages contains it."""
+    """Return the text, made longer until it is unique among these messages."""
     whole = json.dumps(messages, ensure_ascii=False, default=str)
     while text in whole:
         text = f"\u2402{text}"

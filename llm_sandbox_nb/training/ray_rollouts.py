@@ -97,7 +97,7 @@ class RolloutReply:
 
 
 class RolloutHost(NodeActor):
-    """The actor of one node. Its sandboxes end with it, however it ends."""
+    """The actor of one node. The sandboxes end with the actor, however that ends."""
 
     def __init__(self, setting: RolloutSetting, at_once: int, relay: Any) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class RolloutHost(NodeActor):
         return await super().ready()
 
     async def rollout(self, row: Row, order: int, name: str) -> RolloutReply:
-        """Run a rollout and score it. Rollouts that arrive after `close` are refused."""
+        """Run and score a rollout. Rollouts that arrive after `close` are refused."""
         if self._closing:
             return RolloutReply(fatal="the node is closing")
         return await self._run(self._rollout(row, order, name))

@@ -164,7 +164,7 @@ class TrainingRecord:
 
     @classmethod
     def around(cls, path: str | Path) -> TrainingRecord:
-        """Find the training of a folder in it: a checkpoint, a rollout, a fork of a rollout. Raises RecordError."""
+        """Find the training around a folder, such as a checkpoint, a rollout or its fork. Raises RecordError."""
         folder = Path(path).expanduser().absolute()
         for one in (folder, *folder.parents[:5]):
             if (one / CONFIG).is_file():
@@ -257,7 +257,7 @@ class TrainingRecord:
         return rows
 
     def rollouts(self, step: int) -> list[RolloutRow]:
-        """Return the table of a step; empty if it is no longer kept."""
+        """Return the table of a step; empty if no longer kept."""
         names = {one.name for one in dataclasses.fields(RolloutRow)}
         rows = read_lines(self.step_folder(step) / TABLE)
         return [RolloutRow(**{key: one[key] for key in names}) for one in rows]

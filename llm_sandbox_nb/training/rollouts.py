@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 LOST = "lost"
 """Stop reason of a rollout that did not end in any attempt: masked, and never scored 0."""
 GRACE = 120.0
-"""Seconds after its deadline until a rollout is lost, whatever it waits for."""
+"""Seconds from the deadline of a rollout until the rollout is lost, whatever the reason."""
 
 
 class RolloutError(Exception):
@@ -120,7 +120,7 @@ class RolloutWorkers:
     """Runs rollouts in an event loop; `async with` closes their sandboxes and the processes of scorers."""
 
     def __init__(self, setting: RolloutSetting, at_once: int, folder: Path | None = None) -> None:
-        """Prepare the pool. `folder` is for temporary files of sandboxes; without it, a temporary folder."""
+        """Prepare the pool. `folder` is for temporary files of sandboxes; without a folder, a temporary one."""
         self.setting = setting
         self.pool = SandboxPool(at_once, folder, reuse=not setting.config.fresh_sandboxes)
         self._at_once = asyncio.Semaphore(at_once)
@@ -164,7 +164,7 @@ class RolloutWorkers:
         return check_ended([task.result() for task in tasks], self.setting)
 
     async def one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
-        """Run one rollout with its reward, again while it is lost. Its record is in `folder`, below its `order`.
+        """Run one rollout with its reward, again while lost. The record is in `folder`, below `order`.
 
         Raises:
             RolloutError: if no sandbox can be opened at all.
