@@ -66,9 +66,8 @@ def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
         raise UsageError(str(error)) from error
     except ImportError as error:
         install = f"Reports need {error.name}: run `pip install 'llm-sandbox-nb[benchmark]'`."
-        raise UsageError(
-            install if error.name else str(error)
-        ) from error  # an ImportError of this package is a whole sentence
+        # An ImportError without a name is this package's own: a whole sentence.
+        raise UsageError(install if error.name else str(error)) from error
     except OSError as error:
         raise UsageError(
             f"The report cannot be written to {html} ({error.strerror or error}): choose another file."
