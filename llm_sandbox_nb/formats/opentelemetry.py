@@ -35,7 +35,7 @@ _TIMEOUT_SECONDS = 60.0
 _KIND_INTERNAL, _KIND_CLIENT = 1, 3
 _STATUS_ERROR = 2
 _FAILED_REASONS = ("error", "model_error", "sandbox_lost", "no_answer", "refused")
-_HEADERS_VARIABLE = "OTEL_EXPORTER_OTLP_HEADERS_VARIABLE"
+_HEADERS_VARIABLE = "OTEL_EXPORTER_OTLP_HEADERS"
 
 
 def write(trajectory: Trajectory, folder: Path | None = None, *, content: bool = False) -> dict[str, Any]:
@@ -320,7 +320,7 @@ def send(content: dict[str, Any], address: str) -> str:
     """Send spans to a collector and return a sentence for the user.
 
     They go as protobuf where `opentelemetry-proto` is installed, else as JSON. Headers, such as a key, come from the
-    environment variable OTEL_EXPORTER_OTLP_HEADERS_VARIABLE.
+    environment variable OTEL_EXPORTER_OTLP_HEADERS.
 
     Raises:
         ValueError: if the collector does not answer or refuses. The message names the problem.
