@@ -105,7 +105,7 @@ def test_another_scorer_or_gold_scores_the_kept_answers_again(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"rows": [{**ROWS[0], "problem_statement": "Say no."}, *ROWS[1:]]}, "Row '0' of own is another one"),
+        ({"rows": [{**ROWS[0], "problem_statement": "Say no."}, *ROWS[1:]]}, "Row '0' of own has changed"),
         (
             {"yaml": "vanilla_prompt: 'Please. {problem_statement}'"},
             "The prompts or limits of own have changed",
