@@ -147,7 +147,7 @@ def test_rows_that_were_taken_out_do_not_count(task: Task, capsys: pytest.Captur
     assert "100.0" in told
 
 
-def test_a_killed_start_says_what_is_missing_and_what_it_spent_and_keeps_a_second_one_out(
+def test_report_of_a_killed_start_counts_missing_and_spent_and_its_lock_refuses_a_second_start(
     task: Task, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hang = "import time\ndef score(answer, gold, **row):\n    time.sleep(600 * (row['id'] == '9'))\n    return 1\n"

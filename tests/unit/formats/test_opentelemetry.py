@@ -87,7 +87,7 @@ def test_every_run_is_valid_protobuf_with_names_of_the_conventions() -> None:
     assert all(key.startswith("llm_sandbox_nb.") for key in own), own
 
 
-def test_what_the_spans_of_a_run_say() -> None:
+def test_spans_of_a_run_have_its_values() -> None:
     root, chat, tool = spans(opentelemetry.write(run()))
     assert [root["name"], chat["name"], tool["name"]] == [
         "invoke_agent llm-sandbox-nb", "chat openai/m", "execute_tool execute_bash",
@@ -184,7 +184,7 @@ def test_without_the_package_of_protobuf_it_is_json(
 @pytest.mark.parametrize(
     ("status", "hint"), [(401, "Set its key in OTEL"), (404, "/api/public/otel"), (500, "refused")]
 )
-def test_a_refusal_says_what_to_do(collector: Collector, status: int, hint: str) -> None:
+def test_a_refusal_names_the_remedy(collector: Collector, status: int, hint: str) -> None:
     collector.status = status
     address = collector.address.replace("http://", "http://name:secret@")
     with pytest.raises(ValueError, match=hint) as caught:

@@ -58,7 +58,7 @@ def test_a_real_file_is_read(path: Path) -> None:
     assert all(step.thought for step in steps)
 
 
-def test_what_a_real_file_says_of_a_command() -> None:
+def test_commands_of_real_files_are_read() -> None:
     mini = read_run(DATA / "records" / "mini-swe-agent" / "github_issue.traj.json").trajectory
     first = mini.steps[0].calls[0]
     assert first.arguments == {
@@ -189,7 +189,7 @@ def test_a_file_with_several_runs_names_them(tmp_path: Path) -> None:
         (3, "text"),
     ],
 )
-def test_what_is_no_record_is_named(content: Any, kind: str) -> None:
+def test_a_file_that_is_not_a_record_is_named(content: Any, kind: str) -> None:
     assert refused(content).startswith(f"The file is {kind}")
 
 
@@ -250,7 +250,7 @@ def archive(**files: bytes) -> bytes:
     return made.getvalue()
 
 
-def test_an_archive_that_is_no_log() -> None:
+def test_an_archive_that_is_not_a_log() -> None:
     assert "a ZIP archive" in refused(archive(other=b"{}"))
 
 
@@ -315,7 +315,7 @@ def test_a_bomb_of_objects_takes_little_memory(tmp_path: Path) -> None:
     assert most < 400
 
 
-def test_the_bound_on_objects_is_what_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bound_on_objects_stops_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"[" + b"{}," * 100 + b"{}]"
     monkeypatch.setattr(received, "MAX_CONTAINERS", 50)
     assert "more than 50 objects" in refused(data)

@@ -107,7 +107,7 @@ def test_an_old_client_gets_its_version_or_the_newest_before_2026(asked: str, go
         (modern("tools/call", name="rewind", arguments={"to": "1"}, requestState="made up"), -32602),
     ],
 )
-def test_what_has_no_result_has_an_error(message: RpcMessage, code: int) -> None:
+def test_requests_without_a_result_get_an_error(message: RpcMessage, code: int) -> None:
     with pytest.raises(McpError) as error:
         answer(message)
     assert error.value.code == code
@@ -182,7 +182,7 @@ def test_a_question_is_asked_in_both_eras_and_else_refused() -> None:
     assert answer(modern("tools/call", name="rewind", arguments=arguments), Host("Sure?"))["isError"]
 
 
-def test_a_state_is_of_one_request_and_used_once() -> None:
+def test_a_state_is_valid_for_one_request_and_once() -> None:
     endpoint, host = McpEndpoint(), Host("Sure?")
     asks = {"elicitation": {"form": {}}}
 

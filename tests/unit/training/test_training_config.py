@@ -71,7 +71,7 @@ def test_mistakes_are_one_sentence(content: dict[str, object], said: str) -> Non
         make_config(content)
 
 
-def test_files_that_are_no_configuration(tmp_path: Path) -> None:
+def test_files_that_are_not_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"There is no configuration .*none\.yaml: give a YAML file, or one of"
     ):

@@ -113,7 +113,7 @@ def searched(row: Row, question: dict[str, Any]) -> str:
     return ", ".join(listed[one] for one in found)
 
 
-def test_a_searcher_finds_every_answer_and_the_reward_says_so(
+def test_a_searcher_finds_every_answer_and_is_rewarded(
     planted: tuple[list[Row], list[dict[str, Any]], Statistics],
 ) -> None:
     rows, questions, _ = planted
@@ -229,7 +229,7 @@ def test_memory_does_not_grow_with_the_number_of_documents(tmp_path: Path) -> No
 
 
 @given(st.text(alphabet="ab .!?\n#\tC", max_size=400), st.integers(2, 60))
-def test_parts_are_the_text_and_none_is_too_long(text: str, size: int) -> None:
+def test_parts_together_are_the_text_and_within_the_size(text: str, size: int) -> None:
     parts = list(split_text(text, size))
     assert "".join(parts) == text
     assert all(0 < len(part) <= size for part in parts)
@@ -360,7 +360,7 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ({"id": "1", "document": "a.txt", "question": "Q?", "answer": "A"}, "ids have to differ"),
     ],
 )
-def test_lines_that_are_no_question(tmp_path: Path, line: Any, said: str) -> None:
+def test_lines_that_are_not_a_question(tmp_path: Path, line: Any, said: str) -> None:
     (tmp_path / "a.txt").write_text("A text.")
     first = json.dumps({"document": "a.txt", "question": "What?", "answer": "text"})
     second = line if isinstance(line, str) else json.dumps(line)
@@ -421,7 +421,7 @@ def test_the_command_line_builds_and_shows(tmp_path: Path, capsys: pytest.Captur
         (["show", "."], "There is no training data in"),
     ],
 )
-def test_the_command_line_says_what_is_wrong(
+def test_the_command_line_names_the_mistake(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -127,7 +127,7 @@ def test_a_server_that_is_busy_is_asked_again(server: Callable[[Answer], StandIn
         ((200, ["x"]), "did not answer as vLLM does"),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(
+def test_unusable_answers_are_reported_in_one_sentence(
     server: Callable[[Answer], StandIn], answer: tuple[int, Any], said: str
 ) -> None:
     stand_in = server(lambda *_: answer)
@@ -137,7 +137,7 @@ def test_what_cannot_be_used_is_one_sentence(
     assert str(error.value).count(". ") == 0
 
 
-def test_no_server_is_one_sentence() -> None:
+def test_missing_server_is_reported_in_one_sentence() -> None:
     with pytest.raises(
         ModelError, match=r"127\.0\.0\.1:9 cannot be reached .*: start it, or correct generation"
     ):
