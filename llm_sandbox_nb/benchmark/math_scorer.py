@@ -150,7 +150,6 @@ def _splits_off_unit(text: str) -> bool:
 
 
 def _words(text: str) -> str | None:
-    """Return a part of a sentence as an answer in words."""
     found = without_remarks(text)
     return found if found and len(found) <= 300 else None
 
@@ -418,7 +417,6 @@ def _without_units(gold: str, stated: str) -> tuple[str, str, bool]:
 
 
 def _value(text: str) -> Any:
-    """Return the number or the expression of a text."""
     if read := quantities(text):
         import sympy
 

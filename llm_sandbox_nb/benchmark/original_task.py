@@ -19,5 +19,5 @@ def with_original_prompts(task: Task) -> Task:
     if task.folder.parent != TASKS.resolve() or not (tasks / task.name / "config.yaml").is_file():
         known = ", ".join(sorted(path.parent.name for path in tasks.glob("*/config.yaml")))
         raise TaskError(f"{ORIGINAL} has no prompts for the task {task.name}: it has {known}.")
-    theirs = load_task(str(tasks / task.name))
-    return replace(task, prompts=as_original(theirs.prompts), asker=theirs.asker)
+    original = load_task(str(tasks / task.name))
+    return replace(task, prompts=as_original(original.prompts), asker=original.asker)

@@ -120,12 +120,10 @@ class Progress:
 
     @property
     def total(self) -> int:
-        """Number of items."""
         return sum(cell.shown.total for cell in self._cells.values())
 
     @property
     def done(self) -> int:
-        """Number of items with a result."""
         return sum(cell.shown.done for cell in self._cells.values())
 
     def _cell(self, key: Key) -> _Cell:

@@ -313,7 +313,6 @@ def _is_unit(words: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _plain_unit(unit: str) -> str:
-    """Return the canonical spelling of a unit."""
     unit = unit.strip().rstrip(".")
     low = unit.lower()
     if low in _PERCENT:

@@ -266,7 +266,6 @@ def _results_of(out: Path) -> list[Result]:
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """Return the report for a terminal."""
     parts = [_grid(found["cells"], _TEXT_COLUMNS)]
     if missing := "\n".join(_missing(row) for row in found["cells"] if row["scored"] < row["planned"]):
         parts.append(missing)
@@ -305,7 +304,6 @@ def _missing(row: Mapping[str, Any]) -> str:
 
 
 def _passes(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of pass@k and pass^k."""
     return [
         {
             "task": cell["task"],
@@ -331,7 +329,6 @@ def _spent(row: Mapping[str, Any]) -> str:
 
 
 def comparison_text(found: Mapping[str, Any]) -> str:
-    """Return the comparison of two folders for a terminal."""
     columns = ("task", "compared", "items", "score_first", "score_second", "delta", "delta_low", "delta_high",
                "better", "worse", "p", "token_ratio")  # fmt: skip
     parts = [_grid(found["comparisons"], columns)]

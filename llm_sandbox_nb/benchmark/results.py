@@ -86,7 +86,6 @@ _FIELDS = {one.name: str(one.type) for one in fields(Result)}
 
 
 def cell_folder(out: Path, task: str, mode: str) -> Path:
-    """Return the folder of the results of one task in one mode."""
     return out / task / mode
 
 
@@ -141,7 +140,6 @@ def _fits(kind: str, value: Any) -> bool:
 
 
 def count_errors(results: Iterable[Result]) -> dict[str, int]:
-    """Count the failed results by kind."""
     counts: dict[str, int] = {}
     for result in results:
         if result.error_kind:

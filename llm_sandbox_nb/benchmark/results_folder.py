@@ -35,7 +35,6 @@ class PlannedCell:
 
     @property
     def results(self) -> int:
-        """Number of planned results."""
         return sum(self.rows.values())
 
 

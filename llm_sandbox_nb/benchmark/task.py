@@ -101,7 +101,6 @@ def without_network(prompts: PromptConfig) -> PromptConfig:
 
 
 def task_names() -> list[str]:
-    """Return the names of the packaged tasks."""
     return sorted(path.parent.name for path in TASKS.glob("*/task.yaml"))
 
 

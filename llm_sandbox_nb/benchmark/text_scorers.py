@@ -174,7 +174,6 @@ class _AnyScript:
         self._english = tokenizers.DefaultTokenizer(use_stemmer=True)
 
     def tokenize(self, text: str) -> list[str]:
-        """Return the words, as rouge-score requires."""
         words: list[str] = []
         for word in self._words.findall(text.casefold()):
             words += self._english.tokenize(word) if word.isascii() else [word]

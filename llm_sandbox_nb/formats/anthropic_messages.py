@@ -86,7 +86,6 @@ def _reply(reply: ModelReply) -> Iterator[dict[str, Any]]:
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """Read the entries of a document. Raises ValueError if a part has a wrong type."""
     root = {"messages": content} if isinstance(content, list) else mapping(content, "the conversation")
     opening = Opening(model=text(root, "model"), tools=[_read_tool(tool) for tool in rows(root, "tools")])
     entries: list[RecordEntry] = [opening]

@@ -42,7 +42,6 @@ _SOURCES = {"system": "system", "user": "user"}
 
 
 def fits(content: Any) -> bool:
-    """Return True if parsed JSON is a trajectory of this format."""
     return isinstance(content, dict) and str(content.get("schema_version")).startswith("ATIF-v")
 
 
@@ -125,7 +124,6 @@ def _metrics(usage: ev.Usage, prefix: str = "", steps: int | None = None) -> dic
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """Read the entries of a document. Raises ValueError if a part has a wrong type."""
     root = mapping(content, "the trajectory")
     agent = mapping(root.get("agent"), "agent")
     opening = Opening(

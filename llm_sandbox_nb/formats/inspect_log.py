@@ -431,14 +431,14 @@ def add_branches(
 def _shared(
     entries: Sequence[RecordEntry],
     others: Sequence[RecordEntry],
-    ours: Sequence[dict[str, Any]],
-    theirs: Sequence[dict[str, Any]],
+    messages: Sequence[dict[str, Any]],
+    other_messages: Sequence[dict[str, Any]],
 ) -> int:
     """Return the number of entries that two branches share from the first: same events and same messages."""
     place = 1
-    while place <= min(len(ours), len(theirs)):
+    while place <= min(len(messages), len(other_messages)):
         known = [[one.id for one in of[place].events] for of in (entries, others)]
-        if known[0] != known[1] or ours[place - 1] != theirs[place - 1]:
+        if known[0] != known[1] or messages[place - 1] != other_messages[place - 1]:
             break
         place += 1
     return place

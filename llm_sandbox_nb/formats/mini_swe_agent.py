@@ -46,7 +46,6 @@ _TO_STATUS = {reason: status for status, reason in _STATUS.items()}
 
 
 def fits(content: Any) -> bool:
-    """Return True if parsed JSON is a trajectory of this agent."""
     if isinstance(content, dict):
         named = str(content.get("trajectory_format")).startswith("mini-swe-agent-")
         return named or (isinstance(content.get("info"), dict) and isinstance(content.get("messages"), list))
@@ -56,7 +55,6 @@ def fits(content: Any) -> bool:
 
 
 def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
-    """Write the document of a branch."""
     messages: list[dict[str, Any]] = []
     places: list[Place] = []
     info: dict[str, Any] = {}
@@ -135,7 +133,6 @@ def _exit(end: End) -> dict[str, Any]:
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """Read the entries of a document. Raises ValueError if a part has a wrong type."""
     root = {"messages": content} if isinstance(content, list) else mapping(content, "the trajectory")
     info = mapping(root.get("info"), "info")
     config = mapping(info.get("config"), "config")

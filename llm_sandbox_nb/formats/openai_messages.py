@@ -42,14 +42,12 @@ def fits(content: Any) -> bool:
 
 
 def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
-    """Write the document of a branch."""
     tools = next((entry.tools for entry in entries if isinstance(entry, Opening)), [])
     document: dict[str, Any] = {"messages": conversation(entries)}
     return WrittenRecord(document | ({"tools": tools} if tools else {}))
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """Read the entries of a document. Raises ValueError if a part has a wrong type."""
     root = {"messages": content} if isinstance(content, list) else mapping(content, "the conversation")
     opening = Opening(tools=rows(root, "tools"), model=text(root, "model"))
     entries: list[RecordEntry] = [opening]

@@ -85,8 +85,11 @@ class RecordFormat:
     loses: str = ""
     """Sentence about content that the format cannot hold; empty when nothing is lost."""
     fits: Callable[[Any], bool] | None = None
+    """Returns True for parsed JSON of this format."""
     read: Callable[[Any], list[RecordEntry]] | None = None
+    """Returns the entries of a document. Raises ValueError if a part has a wrong type."""
     write: Callable[[Sequence[RecordEntry], str, Collection[int]], WrittenRecord] | None = None
+    """Returns the document of a branch, from its entries, its name, and the indexes of entries in another file too."""
 
 
 _MESSAGES_ONLY = (

@@ -34,7 +34,6 @@ _STEP = ("action", "observation")
 
 
 def fits(content: Any) -> bool:
-    """Return True if parsed JSON has the steps or the messages of SWE-agent."""
     if not isinstance(content, dict):
         return False
     steps, history = content.get("trajectory"), content.get("history")
@@ -46,7 +45,6 @@ def fits(content: Any) -> bool:
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """Read the entries of a file. Raises ValueError if a part has a wrong type."""
     root = mapping(content, "the trajectory")
     history = [one for one in rows(root, "history") if one.get("is_demo") is not True]
     entries: list[RecordEntry] = [opening := Opening()]

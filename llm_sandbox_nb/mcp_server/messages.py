@@ -37,7 +37,6 @@ class McpError(Exception):
         self.data = data
 
     def to_json(self, id: Id | None = None) -> Json:
-        """Return the error as a JSON-RPC message."""
         error: Json = {"code": self.code, "message": str(self)}
         if self.data is not None:
             error["data"] = self.data
@@ -102,10 +101,8 @@ def read_message(data: bytes | str) -> RpcMessage:
 
 
 def response(id: Id, result: Mapping[str, Any]) -> Json:
-    """Return a result as a message."""
     return {"jsonrpc": "2.0", "id": id, "result": dict(result)}
 
 
 def notification(method: str, params: Mapping[str, Any]) -> Json:
-    """Return a notification as a message."""
     return {"jsonrpc": "2.0", "method": method, "params": dict(params)}

@@ -213,12 +213,10 @@ class TrainingConfig:
         return self.rollouts.rows_per_step * self.rollouts.per_row
 
     def as_yaml(self) -> str:
-        """Return all keys with their values."""
         return yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False)
 
 
 def config_names() -> list[str]:
-    """Return the names of the packaged configurations."""
     return sorted(path.name for path in CONFIGS.glob("*.yaml"))
 
 

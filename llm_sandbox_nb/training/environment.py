@@ -215,7 +215,6 @@ class SandboxEnvironments:
             await self.workers.__aexit__(None, None, None)
 
     def environment(self) -> SandboxEnvironment:
-        """Make another environment, as `environment_factory`."""
         made = SandboxEnvironment(self)
         self.environments.append(made)
         return made

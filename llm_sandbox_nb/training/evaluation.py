@@ -82,7 +82,6 @@ class JudgeAccess:
         return make_model(self.model, api_base=self.api_base, api_key=self.api_key)
 
     def make_judge(self, folder: Path) -> Judge:
-        """Return the judge, which keeps its judgements in `folder`."""
         return Judge(self.make_model(), folder, JudgeOptions(repeats=self.repeats))
 
 
@@ -277,7 +276,6 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
 
 
 def cells(plan: EvaluationPlan) -> Iterator[Cell]:
-    """Yield the cells that have results."""
     for policy in plan.policies:
         results = counted_results(plan.out / policy)
         for mode in plan.modes:
@@ -326,7 +324,6 @@ def differences(plan: EvaluationPlan) -> Iterator[tuple[str, Interval]]:
 
 
 def evaluation_text(plan: EvaluationPlan) -> Iterator[str]:
-    """Yield the table of cells, and the changes of the scores."""
     heads = ("policy", "mode", "score (95 %)", "turns", "calls", "tokens", "external", "files", "computation",
              "verification", "structure", "errors", "scored")  # fmt: skip
     yield "  ".join(head.ljust(width) for head, width in zip(heads, _COLUMN_WIDTHS, strict=True)).rstrip()

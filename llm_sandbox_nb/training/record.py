@@ -134,7 +134,6 @@ class TrainingRecord:
         write_whole(file, config.as_yaml().encode())
 
     def release(self) -> None:
-        """Unlock the folder."""
         if self._lock is not None:
             self._lock.release()
 
@@ -202,7 +201,6 @@ class TrainingRecord:
     # --- steps ---
 
     def steps(self) -> list[dict[str, Any]]:
-        """Return the figures of all steps."""
         return [dict(one) for one in read_lines(self.folder / STEPS)]
 
     def add_step(self, figures: Mapping[str, Any]) -> None:
@@ -222,21 +220,17 @@ class TrainingRecord:
     # --- validations ---
 
     def validations(self) -> list[dict[str, Any]]:
-        """Return the figures of all validations, a task at a time."""
         return [dict(one) for one in read_lines(self.folder / VALIDATIONS)]
 
     def add_validation(self, figures: Mapping[str, Any]) -> None:
-        """Append the figures of a task in a validation."""
         append_line(self.folder / VALIDATIONS, dict(figures))
 
     def validation_folder(self, step: int, task: str) -> Path:
-        """Return the folder of a task's runs in the validation after `step`."""
         return self.folder / VALIDATION / f"step-{step:04d}" / task
 
     # --- rollouts ---
 
     def step_folder(self, step: int) -> Path:
-        """Return the folder of a step's rollouts."""
         return self.folder / ROLLOUTS / f"step-{step:04d}"
 
     def add_rollouts(

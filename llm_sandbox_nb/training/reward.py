@@ -39,12 +39,12 @@ def reward_of(run: Run) -> Score:
 def _group_of(folder: Path) -> tuple[TrainingRecord, str]:
     """Return the training that a run belongs to, and the id of its row."""
     record = TrainingRecord.around(folder)
-    beside = folder.parent.relative_to(record.folder)
+    siblings = folder.parent.relative_to(record.folder)
     step = next(
-        (int(part[5:]) for part in beside.parts if part.startswith("step-") and part[5:].isdigit()), 0
+        (int(part[5:]) for part in siblings.parts if part.startswith("step-") and part[5:].isdigit()), 0
     )
     for row in record.rollouts(step):
-        if Path(row.run).parent == beside:
+        if Path(row.run).parent == siblings:
             return record, row.group
     raise RecordError(
         f"The rollouts of step {step} are not kept in {record.folder}, so the row of {folder} is not known."

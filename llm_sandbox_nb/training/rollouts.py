@@ -103,7 +103,6 @@ def open_sandboxes(config: RolloutConfig) -> OpenSandbox:
 
 
 def run_limits(config: RolloutConfig) -> RunLimits:
-    """Return the limits of a rollout."""
     tokens = config.prompt_tokens + config.completion_tokens
     return RunLimits(steps=config.turns, tokens=tokens, time=config.time)
 

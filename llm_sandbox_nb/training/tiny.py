@@ -89,7 +89,6 @@ class NotesDemonstrator:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """Return the next call of the script."""
         number = next(self._replies)
         name, arguments = self._calls[number - 1]
         calls = (ToolCall(f"call_{number}_0", name, json.dumps(arguments)),)

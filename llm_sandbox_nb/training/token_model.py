@@ -36,13 +36,11 @@ class TokenConversation:
     """The ids of each reply as sampled."""
 
     def add_environment(self, ids: Sequence[int]) -> None:
-        """Add the ids between two replies."""
         self.completion += ids
         self.mask += [0] * len(ids)
         self.logprobs += [0.0] * len(ids)
 
     def add_reply(self, ids: tuple[int, ...], logprobs: tuple[float, ...] | None) -> None:
-        """Add sampled ids."""
         self.completion += ids
         self.mask += [1] * len(ids)
         self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
@@ -50,7 +48,6 @@ class TokenConversation:
 
     @property
     def ids(self) -> list[int]:
-        """All ids so far."""
         return [*self.prompt, *self.completion]
 
 
@@ -198,7 +195,6 @@ def conversation_ids(
 
 
 def _calls_of(message: dict[str, Any]) -> tuple[ToolCall, ...]:
-    """Return the calls of a recorded reply."""
     return tuple(
         ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
         for call in message.get("tool_calls") or ()

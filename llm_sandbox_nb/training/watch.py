@@ -271,7 +271,6 @@ def _paint(property: str, place: int) -> str:
 
 
 def _newest(series: Sequence[float | None]) -> str:
-    """Return the newest value."""
     last = next((value for value in reversed(series) if value is not None), None)
     return "" if last is None else _short(last)
 

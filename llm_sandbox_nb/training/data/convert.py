@@ -89,7 +89,6 @@ def _pdf(path: Path) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Convert the file that the command line names."""
     try:
         title, text = convert(Path(sys.argv[1]))
     except ImportError as error:
