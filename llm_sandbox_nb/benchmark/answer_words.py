@@ -1,4 +1,4 @@
-"""The words that introduce an answer, in the twenty languages with the most speakers and some more.
+"""Words that introduce an answer, in the twenty languages with the most speakers and some more.
 
 English has its own patterns, in `stated_answer` and `multiple_choice`.
 """
@@ -16,26 +16,26 @@ import yaml
 
 @cache
 def words() -> dict[str, Any]:
-    """The tables of `words.yaml`, by their names."""
+    """Return the tables of `words.yaml`, by their names."""
     tables: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text("utf-8"))
     return tables
 
 
-def _any(table: str) -> str:
-    """A pattern of all words of a table."""
+def _alternatives(table: str) -> str:
+    """Return a pattern of all words of a table."""
     normal = {re.escape(unicodedata.normalize("NFKC", word)) for word in words()[table]}
     return "|".join(sorted(normal, key=len, reverse=True))
 
 
 OTHER_SCRIPT = "\u0900-\u0dff\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Characters of scripts that put no blank behind a Latin letter."""
-INTRODUCED = (
-    rf"(?<![^\W\d_{OTHER_SCRIPT}])(?:{_any('answer')})(?:[^\W\d_]{{1,4}}(?=\s*[:=]))?"
-    rf"(?:\s+(?![A-Z]\b|(?:{_any('not')})\b)[^\W\d_]{{2,12}}){{0,2}}?\s*[*_`\"']{{0,4}}"
-    rf"(?:\s*(?:[:=\-–—→ःঃ]|\s(?:{_any('is')})(?=[\s:*])|は|が|คือ|은|는|이|가|是|为|為|选|選)\s*:?"
+"""Characters of scripts that put no blank after a Latin letter."""
+ANSWER_INTRODUCTION = (
+    rf"(?<![^\W\d_{OTHER_SCRIPT}])(?:{_alternatives('answer')})(?:[^\W\d_]{{1,4}}(?=\s*[:=]))?"
+    rf"(?:\s+(?![A-Z]\b|(?:{_alternatives('not')})\b)[^\W\d_]{{2,12}}){{0,2}}?\s*[*_`\"']{{0,4}}"
+    rf"(?:\s*(?:[:=\-–—→ःঃ]|\s(?:{_alternatives('is')})(?=[\s:*])|は|が|คือ|은|는|이|가|是|为|為|选|選)\s*:?"
     r"|(?=\s+(?:[*_`\"'(\[]*[A-Z]\b|[-+\d$\\√(])))"
 )
-"""Matches up to where the answer begins: "Die richtige Antwort ist", "正解は", "Ответ:"."""
-BEHIND = rf"(?:\s*(?:{_any('behind')}))"
-NEGATED = r"(?:\s*(?:değil|नहीं|नाही|가\s*아|이\s*아|은\s*아|는\s*아|では|じゃな|でな|নয়|নয়|نہیں|نیست|ไม่))"
-"""What says behind an answer that it is none."""
+"""Pattern up to the beginning of an answer: "Die richtige Antwort ist", "正解は", "Ответ:"."""
+ANSWER_SUFFIX = rf"(?:\s*(?:{_alternatives('behind')}))"
+NEGATION = r"(?:\s*(?:değil|नहीं|नाही|가\s*아|이\s*아|은\s*아|는\s*아|では|じゃな|でな|নয়|নয়|نہیں|نیست|ไม่))"
+"""Pattern of a negation after an answer."""

@@ -1,4 +1,4 @@
-"""One attempt at one problem: in a sandbox, or with a single reply. Its record is a run like any other."""
+"""An attempt at one problem: in a sandbox, or with a single reply. Its record is a run like any other."""
 
 from __future__ import annotations
 
@@ -44,31 +44,31 @@ BoxOpener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
 
 @dataclass(frozen=True)
 class HowToAsk:
-    """The model and how to ask it."""
+    """The model and the settings of its requests."""
 
     model: Model
     settings: ModelSettings = field(default_factory=ModelSettings)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     limits: RunLimits | None = None
-    """Replace those of the task."""
+    """Limits that replace those of the task."""
     command_timeout: float = 120.0
     nudges: Nudges = "all"
-    """As the paper's package: a reply without a call never ends the run."""
+    """As in the paper's package: a reply without a call never ends the run."""
     tool_calls: ToolCalls = "auto"
-    """How calls are made; see `solve`."""
+    """Form of calls; see `solve`."""
     same_failures: int = 8
-    """How often in a row the same call may fail; 0: without limit."""
+    """Failures of the same call in a row that end the run; 0: no limit."""
     remind: bool = True
-    """Whether a model that submits with nothing saved and nothing said is told so."""
+    """True to remind a model that submits without an answer."""
     reply_tokens: int | None = None
-    """Most tokens of the one reply in mode `llm`; None: as in the settings."""
+    """Maximum tokens of the one reply in mode `llm`; None: as in the settings."""
     save_responses: bool = False
-    """Whether each request and reply is also kept as a JSON file, in `litellm` in the run's folder."""
+    """True to write each request and reply as a JSON file too, in `litellm` in the run's folder."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """The outcome. `error_kind` is empty when nothing failed, whatever the answer is worth."""
+    """The outcome. `error_kind` is empty if nothing failed, whatever the quality of the answer."""
 
     run: Run
     answer: str | None = None
@@ -76,7 +76,7 @@ class Attempt:
     error: str = ""
     spent: ResourceUsage = field(default_factory=ResourceUsage)
     reused: bool = False
-    """Whether the sandbox had served another task before."""
+    """True if the sandbox had served another task before."""
 
 
 async def in_sandbox(
@@ -89,14 +89,14 @@ async def in_sandbox(
     documents: str,
     framed: str | None = None,
 ) -> Attempt:
-    """Work on a row in a sandbox that nothing has changed.
+    """Work on a row in a fresh or reset sandbox.
 
     Args:
         documents: `files` or `prompt`.
-        framed: the problem with its documents, in place of our own frame.
+        framed: the problem with its documents, instead of this package's frame.
 
     Raises:
-        ModelError, InputError, SandboxError: nothing could be started.
+        ModelError, InputError, SandboxError: if the run could not start.
     """
     in_files = documents == "files"
     problem = row.problem_statement if in_files else framed or with_documents(row)
@@ -141,7 +141,7 @@ async def in_sandbox(
 
 
 def kind_of(error: RunError) -> str:
-    """What sort of failure ended a run: the model's own kind, `sandbox_lost`, `sandbox` or `error`."""
+    """Return the kind of failure that ended a run: the model's own kind, `sandbox_lost`, `sandbox` or `error`."""
     if error.run.stop_reason == "model_error":
         failures = [event for event in error.run.trajectory.path if isinstance(event, ev.ModelFailed)]
         return failures[-1].error if failures else "unknown"
@@ -151,7 +151,7 @@ def kind_of(error: RunError) -> str:
 
 
 async def read_answer(box: Sandbox, task: Task) -> str | None:
-    """The answer file's content: what the task names, else the first of those its prompts name that exists."""
+    """Read the answer file: that of the task, else the first existing file of those that its prompts name."""
     prompts = task.prompts.under(box.directories.root)
     named = [replace(prompts, output_dir=task.answer_file).under(box.directories.root).output_dir]
     for path in [*(named if task.answer_file else ()), *prompts.answer_files]:
@@ -168,7 +168,7 @@ async def with_one_reply(
 ) -> Attempt:
     """Ask once, without any tool; documents stand in the prompt, and the reply's text is the answer.
 
-    `prompt` is used in place of the task's own.
+    `prompt` replaces the task's own.
     """
     if how.reply_tokens is not None:
         how = replace(how, settings=replace(how.settings, max_tokens=how.reply_tokens))

@@ -1,9 +1,9 @@
-"""What `benchmark list | run | report | score | compare` do, whether they were typed in a terminal or in a cell."""
+"""The actions of `benchmark list | run | report | score | compare`, for the terminal and for notebook cells."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.benchmark.results import Key
     from llm_sandbox_nb.benchmark.results_folder import FolderLock
     from llm_sandbox_nb.benchmark.runner import Runner
+    from llm_sandbox_nb.benchmark.task import Task
 
 _LIMITS = {
     "steps": "steps",
@@ -29,11 +30,10 @@ _LIMITS = {
     "time": "time",
 }
 """Flags, and the fields of `RunLimits` that they set."""
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def list_text() -> str:
-    """The packaged tasks, a line each."""
+    """List the packaged tasks, a line each."""
     from llm_sandbox_nb.benchmark.task import load_task, task_names
 
     return "\n".join(f"{name:18} {load_task(name).description}" for name in task_names())
@@ -41,17 +41,17 @@ def list_text() -> str:
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """A report as `found`, and the page that was written if one was asked for."""
+    """A report as `found`, and the page that was written if requested."""
 
     found: dict[str, Any]
     page: Path | None = None
 
 
 def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
-    """The report of a folder of results, also written to the file `html`.
+    """Make the report of a folder of results, and write a page to the file `html` if given.
 
     Raises:
-        UsageError: there are no results, a package is missing, or the file cannot be written.
+        UsageError: if there are no results, a package is missing, or the file cannot be written.
     """
     from llm_sandbox_nb.benchmark.report import as_html, summary
     from llm_sandbox_nb.benchmark.results import ResultsError
@@ -66,7 +66,8 @@ def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
         raise UsageError(str(error)) from error
     except ImportError as error:
         install = f"Reports need {error.name}: run `pip install 'llm-sandbox-nb[benchmark]'`."
-        raise UsageError(install if error.name else str(error)) from error  # ours says it all
+        # An ImportError without a name is this package's own: a whole sentence.
+        raise UsageError(install if error.name else str(error)) from error
     except OSError as error:
         raise UsageError(
             f"The report cannot be written to {html} ({error.strerror or error}): choose another file."
@@ -74,10 +75,10 @@ def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
 
 
 def make_comparison(out: Path, other: Path) -> dict[str, Any]:
-    """The results of one folder beside those of another.
+    """Compare the results of two folders.
 
     Raises:
-        UsageError: there are no results, or none in common.
+        UsageError: if there are no results, or none in common.
     """
     from llm_sandbox_nb.benchmark.report import compare_folders
     from llm_sandbox_nb.benchmark.results import ResultsError
@@ -90,7 +91,7 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A benchmark that can begin. `with` lets no other start work in its folder meanwhile."""
+    """A benchmark that can begin. `with` holds the lock of its folder."""
 
     items: list[Item]
     runner: Runner
@@ -107,10 +108,10 @@ class Prepared:
 
 
 def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str, str]) -> Prepared:
-    """Read tasks and data, check every value, and make the runner. Nothing is started yet.
+    """Read tasks and data, check every value, and make the runner, without starting anything.
 
     Raises:
-        UsageError: something named is not there or cannot be understood.
+        UsageError: if a name or value is missing or wrong.
     """
     from llm_sandbox_nb.model.contract import ModelError
 
@@ -134,10 +135,10 @@ def prepare(names: list[str], flags: Mapping[str, Any], environment: Mapping[str
 
 
 def prepare_scoring(out: Path, flags: Mapping[str, Any], environment: Mapping[str, str]) -> Prepared:
-    """Make the runner whose `score_again` scores the answers of a folder. Nothing is started yet.
+    """Make the runner whose `score_again` scores the answers of a folder, without starting anything.
 
     Raises:
-        UsageError: the folder has no plan, or something named is not there.
+        UsageError: if the folder has no plan, or a name or value is wrong.
     """
     from llm_sandbox_nb.model.contract import ModelError
 
@@ -162,13 +163,13 @@ def _prepared_to_score(out: Path, flags: Mapping[str, Any], values: dict[str, An
         read_plan,
     )
     from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, opener_of
-    from llm_sandbox_nb.benchmark.task import TaskError, load_task
+    from llm_sandbox_nb.benchmark.task import load_task
     from llm_sandbox_nb.model.scripted import Script, ScriptedModel
 
     plan = read_plan(out) if out.is_dir() else []
     if not plan:
         raise ResultsError(
-            f"{out} does not say which tasks its results are of: give the folder that was --out of `benchmark run`."
+            f"{out} has no plan of tasks and results: give the --out folder of `benchmark run`."
         )
     values["judge_model"] = values["judge_model"] or read_config(out).get("judge_model")
     values["judge_api_key"] = values["api_key"]
@@ -180,10 +181,7 @@ def _prepared_to_score(out: Path, flags: Mapping[str, Any], values: dict[str, An
         if cell.task not in known:
             task = load_task(cell.source)
             known[cell.task] = task, {row.id: row for row in load_rows(task, values["data"] or cell.data)}
-    if not values["judge_model"] and (judged := [one for one, _ in known.values() if one.scorer == "judge"]):
-        raise TaskError(
-            f"Task {judged[0].name} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
-        )
+    _require_judge([task for task, _ in known.values()], values)
     lock = FolderLock(out)
     try:
         before = read_results(out)
@@ -210,15 +208,24 @@ def _prepared_to_score(out: Path, flags: Mapping[str, Any], values: dict[str, An
     return Prepared(items, runner, out, str(read_config(out).get("model", "")), False, lock)
 
 
+def _require_judge(tasks: Iterable[Task], values: Mapping[str, Any]) -> None:
+    from llm_sandbox_nb.benchmark.task import TaskError
+
+    if not values["judge_model"] and (judged := [task.name for task in tasks if task.scorer == "judge"]):
+        raise TaskError(
+            f"Task {judged[0]} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
+        )
+
+
 def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The values of all options: of the flags, the environment, the settings, else the defaults."""
+    """Return the values of all options from flags, environment and settings files, else the defaults."""
     own = {option.name for option in BENCHMARK_OPTIONS}  # `--context` of `run` is another option
     values = resolve({name: value for name, value in flags.items() if name not in own}, environment)
     return values | {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
 
 
 def unscored_keys(made: Prepared) -> set[Key]:
-    """The items of a benchmark without a score: they failed, nobody could tell, or they were not done."""
+    """Return the items of a benchmark without a score: failed, undecided, or not done."""
     from llm_sandbox_nb.benchmark.results import read_results
 
     scored = {one.key for one in read_results(made.out) if one.score is not None and not one.error_kind}
@@ -254,10 +261,7 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
         tasks = [with_original_prompts(task) for task in tasks]
     given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
     tasks = [replace(task, limits=replace(task.limits, **given)) for task in tasks]
-    if not values["judge_model"] and (judged := [task.name for task in tasks if task.scorer == "judge"]):
-        raise TaskError(
-            f"Task {judged[0]} is scored by a judge: name a model with --judge_model (for example openai/gpt-5)."
-        )
+    _require_judge(tasks, values)
     loaded = [load_rows(task, values["data"]) for task in tasks]
     start, end = values["start_id"], values["end_id"]
     rows = [one[start:end] for one in loaded]
@@ -274,15 +278,13 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
         for task, one in zip(tasks, loaded, strict=True)
     ]
     items = items_of(zip(tasks, rows, repeats, strict=True), modes)
-    how, options = (
-        how_of(values),
-        RunnerOptions(
-            out,
-            values["workers"],
-            values["attempts"],
-            values["retry_errors"],
-            reuse=not values["fresh_sandboxes"],
-        ),
+    how = how_of(values)
+    options = RunnerOptions(
+        out,
+        values["workers"],
+        values["attempts"],
+        values["retry_errors"],
+        reuse=not values["fresh_sandboxes"],
     )
     backend = None
     if values["ray"]:
@@ -321,7 +323,7 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
 
 
 def source_of(name: str) -> str:
-    """A name, or the full path of what lies there, so that it is found from any folder."""
+    """Return the name of a task, or the full path of an existing file or folder, for use from any folder."""
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() and ("/" in name or path.is_file()) else name
 
@@ -349,8 +351,10 @@ def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
 
 
 def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """What results in one folder have to have in common."""
-    same = (*_SAMPLING, "max_tokens_per_call", "data", "extra_body", "network")
+    """Return the settings that all results in one folder have to share."""
+    from llm_sandbox_nb.benchmark.runner import SAMPLING_VALUES
+
+    same = (*SAMPLING_VALUES, "max_tokens_per_call", "data", "extra_body", "network")
     config: dict[str, Any] = {"model": values["model"], "judge_model": values["judge_model"]}
     config |= {name: values[name] for name in same}
     config["docker_image"] = values["image"]

@@ -1,4 +1,4 @@
-"""Rows of a task: from a file, from the task's folder, or from Hugging Face where there is a network."""
+"""Rows of a task: from a file, from the task's folder, or from Hugging Face."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from llm_sandbox_nb.benchmark.task import DataSource, Task
 from llm_sandbox_nb.encoded_text import text_of
 
 SAMPLE = "sample"
-"""As `--data`: the few rows that come with a task. They were made up to try the machinery, and measure nothing."""
+"""Value of `--data` for the few rows that come with a task. They only try the machinery, and measure nothing."""
 HUB = "hf:"
-"""As the beginning of `--data`: a data set of the Hugging Face hub."""
-_NAMES = ("data.jsonl", "data.json", "data.parquet")
+"""Prefix of `--data` for a data set of the Hugging Face hub."""
+_DATA_FILES = ("data.jsonl", "data.json", "data.parquet")
 
 
 def load_rows(task: Task, source: str | None = None) -> list[Row]:
-    """The rows of a task: of `source`, else of the task's folder, else of its Hugging Face data set.
+    """Load the rows of a task: from `source`, else the task's folder, else its Hugging Face data set.
 
     `source` is a file, a folder with TASK.jsonl, `sample`, or `hf:OWNER/NAME/CONFIG:SPLIT`.
 
     Raises:
-        DataError: there are none, two have the same id, one has nothing to score answers with, or
+        DataError: if there are no rows, two have the same id, a row has nothing to score answers with, or
             they are not in the published schema.
     """
     records = map(_without_envelope, _records(task, source))
@@ -54,7 +54,7 @@ def _records(task: Task, source: str | None) -> Iterable[Mapping[str, Any]]:
         return _file(_named(task, source))
     if task.data.file:
         return _file(task.folder / task.data.file)
-    for name in _NAMES:
+    for name in _DATA_FILES:
         if (task.folder / name).is_file():
             return _file(task.folder / name)
     if not task.data.dataset:
@@ -63,13 +63,13 @@ def _records(task: Task, source: str | None) -> Iterable[Mapping[str, Any]]:
 
 
 def _hub_source(task: Task, source: str) -> DataSource:
-    """The data set that `hf:OWNER/NAME/CONFIG:SPLIT` names; configuration and split may be left out."""
+    """Return the data set that `hf:OWNER/NAME/CONFIG:SPLIT` names; configuration and split are optional."""
     path, _, split = source.removeprefix(HUB).replace("{task}", task.name).partition(":")
     owner, _, rest = path.partition("/")
     name, _, config = rest.partition("/")
     if not owner or not name or "/" in config:
         raise DataError(
-            f"{source} names no data set: write hf:OWNER/NAME, with /CONFIG and :SPLIT where needed."
+            f"{source} does not name a data set: write hf:OWNER/NAME, with /CONFIG and :SPLIT where needed."
         )
     return replace(
         task.data, dataset=f"{owner}/{name}", config=config or None, split=split or DataSource().split
@@ -77,7 +77,7 @@ def _hub_source(task: Task, source: str) -> DataSource:
 
 
 def _without_envelope(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row out of a record of verl, as the paper's `train_verl.json` has them: its own columns are in `extra_info`."""
+    """Unwrap a row from a record of verl, whose `extra_info` has the columns, as in the paper's `train_verl.json`."""
     inner = record.get("extra_info")
     known = "problem_statement" not in record and isinstance(inner, dict) and "problem_statement" in inner
     return inner if known and isinstance(inner, dict) else record
@@ -101,7 +101,7 @@ def _named(task: Task, source: str) -> Path:
 
 
 def _json_lines(text: str) -> Iterator[Any]:
-    """The records of JSON lines. Raises ValueError that names the line."""
+    """Parse JSON lines. Raises ValueError that names the line."""
     for number, line in enumerate(text.split("\n"), 1):  # a text may hold other line ends
         line = line.removeprefix("\ufeff")  # files of Windows that were joined
         if line.strip():
@@ -148,7 +148,7 @@ def _hub(source: DataSource) -> Iterable[Mapping[str, Any]]:
 
 
 def with_documents(row: Row) -> str:
-    """The problem with its documents in it: what a model without files, or with `context=prompt`, is given."""
+    """Return the problem with its documents, for a model without files or with `context=prompt`."""
     if not row.input_files:
         return row.problem_statement
     parts = [

@@ -1,7 +1,7 @@
-"""Digests of what a result was made with, so that results of different makings never mix.
+"""Digests of a result's inputs, so that results of different inputs never mix.
 
 Three parts: the question (a row's problem and documents), the prompt (how a task asks), and the scorer (its code, the
-gold answer, the judge). Answers of another question or prompt are refused; what another scorer scored is scored again.
+gold answer, the judge). Answers of another question or prompt are refused; scores of another scorer are made again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SCORING_PACKAGES = ("math-verify", "rouge-score", "latex2sympy2_extended", "pin
 
 
 def digest(*parts: object) -> str:
-    """A short digest of values that JSON knows; of others their words."""
+    """Return a short digest of JSON values; values of other types count by their text."""
     whole = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def question_digest(task: Task, row: Row) -> str:
-    """What a model is given of a row. With a prompt or a repository of its own that may be any column."""
+    """Return the digest of the model's input from a row. A custom prompt or repository may use any column."""
     any_column = (
         task.asker and not task.prompts.source
     )  # those of the paper's package use problem and documents
@@ -41,14 +41,14 @@ def question_digest(task: Task, row: Row) -> str:
 
 
 def prompt_digest(task: Task) -> str:
-    """How a task asks: its prompts, where the answer is looked for, its limits and its image."""
-    asker = _content(Path(task.asker)) if task.asker else ""
+    """Return the digest of a task's prompts, answer file, limits and image."""
+    asker = _file_digest(Path(task.asker)) if task.asker else ""
     how = dataclasses.asdict(task.prompts), task.vanilla_prompt, asker, task.answer, task.answer_file
     return digest(*how, dataclasses.asdict(task.limits), task.image)
 
 
 def scorer_digest(task: Task, row: Row, judge: Judge | None = None) -> str:
-    """What scores an answer: the scorer's code, the gold answer and the columns, the judge and how often it judges."""
+    """Return the digest of a task's scorer: its code, the gold answer and the columns, or the judge and its options."""
     if task.scorer == "judge":
         how = None if judge is None else (PROMPT_VERSION, judge.model.name, dataclasses.asdict(judge.options))
         return digest("judge", how, row.problem_statement, row.ground_truth)
@@ -57,22 +57,22 @@ def scorer_digest(task: Task, row: Row, judge: Judge | None = None) -> str:
 
 
 def code_of(scorer: str, folder: Path | None = None) -> str:
-    """The code of a Python file that scores, with the Python files beside it where it lies in the task's `folder`."""
+    """Return the digest of a scorer file, with all Python files of the task's `folder` if the scorer is there."""
     path = Path(scorer)
     files = sorted(path.parent.glob("*.py")) if folder is not None and path.parent == folder else [path]
-    return digest([(one.name, _content(one)) for one in files])
+    return digest([(one.name, _file_digest(one)) for one in files])
 
 
 @functools.cache
 def _own_scorers() -> str:
-    """The scorers of this package and of those it uses."""
+    """Return the digest of this package's scorers and of the packages that they use."""
     files = sorted(one for one in Path(__file__).parent.iterdir() if one.suffix in (".py", ".yaml"))
     return digest(
-        [(one.name, _content(one)) for one in files], [_version(name) for name in _SCORING_PACKAGES]
+        [(one.name, _file_digest(one)) for one in files], [_version(name) for name in _SCORING_PACKAGES]
     )
 
 
-def _content(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
@@ -87,7 +87,7 @@ def _version(package: str) -> str:
 
 
 def signed(result: Result, task: Task, row: Row, judge: Judge | None) -> Result:
-    """The result with the digests of all that it was made with."""
+    """Return the result with the digests of all its inputs."""
     return dataclasses.replace(
         result,
         row=row.digest,
@@ -101,7 +101,7 @@ def signed(result: Result, task: Task, row: Row, judge: Judge | None) -> Result:
 
 
 def same_question(result: Result, task: Task, row: Row) -> bool:
-    """Whether a result answers the row as it is now."""
+    """Return True if a result answers the present row."""
     if not result.question:  # of an earlier version
         return not result.row or result.row == row.digest
     return result.question == question_digest(task, row)
@@ -110,10 +110,10 @@ def same_question(result: Result, task: Task, row: Row) -> bool:
 def check_questions(
     out: Path, results: Iterable[Result], rows: Mapping[str, tuple[Task, Mapping[str, Row]]]
 ) -> None:
-    """Compare the rows with those that were answered. `rows`: by the names of the tasks, and by their ids.
+    """Compare the rows with those that were answered; `rows` maps task names to the task and its rows by id.
 
     Raises:
-        ResultsError: the model was asked something else.
+        ResultsError: if the model got another question.
     """
     for result in results:
         task, known = rows.get(result.task, (None, {}))
@@ -121,16 +121,16 @@ def check_questions(
         if task is None or row is None or result.error_kind or same_question(result, task, row):
             continue
         raise ResultsError(
-            f"Row {result.item!r} of {result.task} is another one now than when its result in {out} was made: "
-            "choose another --out."
+            f"Row {result.item!r} of {result.task} has changed since its result in {out} was made: choose another "
+            "--out."
         )
 
 
 def check_prompts(out: Path, results: Iterable[Result], tasks: Iterable[Task]) -> None:
-    """Compare how tasks ask with how they asked.
+    """Compare the prompts and limits of tasks with those of earlier results.
 
     Raises:
-        ResultsError: it has changed, so that answers of two kinds would stand in one folder.
+        ResultsError: if they have changed: answers of two kinds would share a folder.
     """
     now = {task.name: prompt_digest(task) for task in tasks}
     for result in results:
@@ -138,16 +138,16 @@ def check_prompts(out: Path, results: Iterable[Result], tasks: Iterable[Task]) -
             continue
         if result.prompt != now[result.task]:
             raise ResultsError(
-                f"The prompts or limits of {result.task} are others now than when its results in {out} were made: "
-                "choose another --out."
+                f"The prompts or limits of {result.task} have changed since its results in {out} were made: choose "
+                "another --out."
             )
 
 
 def check_version(out: Path, results: Iterable[Result], more: Any) -> None:
-    """Compare the version of this package with that which made the answers, when `more` items are to be done.
+    """Compare the version of this package with that of earlier answers, if `more` items are to be answered.
 
     Raises:
-        ResultsError: it is another one.
+        ResultsError: if the versions differ.
     """
     others = {result.version for result in results if result.version and not result.error_kind} - {
         __version__

@@ -1,11 +1,11 @@
-"""Evidence that tests ran: the outcome of each test, and a test among them that has to fail.
+"""Evidence that tests ran: the outcome of each test, and control tests that have to fail.
 
-An exit code is no evidence: `os._exit(0)` in the tested code gives 0 without any test. So pytest and unittest send the
-outcome of each test to another process as soon as it is known, see `results_collector`, and a test counts as passed
-when nothing worse was sent. Nothing changes what was sent, not when the tests end either. Tested code runs in
-the runner's own process and can send, too, or change the runner. Against that stand the controls: tests among those
-that are asked for which have to be reported as failed. Who reports success for all tests, or switches failing off,
-reports it for these. And the tests and their settings have to be after the run what they were before it.
+An exit code is not evidence: `os._exit(0)` in the tested code gives 0 without any test. So pytest and unittest send
+the outcome of each test to another process at once, see `results_collector`, and a test counts as passed if nothing
+worse was sent. Nothing can change an outcome after it was sent. But tested code runs in the process of the test
+runner, so hostile code can also send outcomes, or change the runner. The controls protect against that: tests among
+the requested ones that have to be reported as failed. Code that reports success for all tests, or disables failures,
+does so for the controls too. Finally, the tests and their settings have to be the same after the run as before.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
 
 Outcome = Literal["passed", "expected to fail", "skipped", "failed"]
-_WORST: tuple[Outcome, ...] = ("passed", "expected to fail", "skipped", "failed")
-REPORT = "{report}"
+_SEVERITIES: tuple[Outcome, ...] = ("passed", "expected to fail", "skipped", "failed")
+REPORT_PLACEHOLDER = "{report}"
 _PYTHON = "python3"
 _UNITTEST = re.compile(r"-m\s+unittest(?![\w.])")
-_LARGEST_REPORT = 64 * 1024**2
-_LAST_LINES = 30.0
-"""Seconds that the collector may take when the tests have ended."""
-_SAY_LAST = """
+_MAX_REPORT_BYTES = 64 * 1024**2
+_COLLECTOR_SECONDS = 30.0
+"""Seconds that the collector may take after the end of the tests."""
+_SEND_LINE_SCRIPT = """
 import socket, sys
 one = socket.socket(socket.AF_UNIX)
 one.connect(sys.argv[1])
 one.sendall(sys.stdin.buffer.read())
 """
-_TRIED = 20
-"""Tests beside which a place for the control is looked for."""
+_MAX_NEIGHBOURS = 20
+"""Number of tests next to which the control may be placed."""
 _STOPS_EARLY = re.compile(r"(?<!\S)(?:-x|--exitfirst|--maxfail\S*|-f|--failfast)(?!\S)")
-_CONTROL = """\
+_CONTROL_TESTS = """\
 import sys
 import unittest
 
@@ -96,22 +96,23 @@ class {name}(unittest.TestCase):
             return
         raise AssertionError
 """
-"""Two tests: one as pytest has them, and one as unittest has them, which both runners find whatever names their
-settings want. The second fails when every way to fail works, and passes where one was switched off."""
+"""Two tests, in the forms of pytest and unittest, which both runners find whatever names their settings require. The
+second fails if every way to fail works, and passes if one was disabled.
+"""
 
 
 @dataclass
 class Report:
-    """What was reported of each test, found by the words of its name."""
+    """The reported outcomes of tests, found by the words of their names."""
 
     control: Outcome | None = None
-    """What was reported of the controls: anything but `failed` shows a runner that is not to be trusted."""
+    """Outcome of the controls: anything but `failed` shows an untrustworthy runner."""
     cases: int = 0
     _from_the_root: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
     _anywhere: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
 
     def add(self, place: str, name: str, outcome: Outcome) -> None:
-        """Put a test in, for its own name and those of its class, file and folders."""
+        """Add the outcome of a test, for its own name and those of its class, file and folders."""
         self.cases += 1
         words = [*place.split("."), name] if place else [name]
         plain = [*words[:-1], name.partition("[")[0]]
@@ -121,10 +122,10 @@ class Report:
                 tuple(plain[start:])
             }
             for key in keys:
-                found[key] = max(found.get(key, "passed"), outcome, key=_WORST.index)
+                found[key] = max(found.get(key, "passed"), outcome, key=_SEVERITIES.index)
 
     def outcome(self, test: str) -> Outcome | None:
-        """What was reported of a test, or the worst of all that a class or file has; None: nothing was."""
+        """Return the outcome of a test, or the worst outcome of a class or file; None if nothing was reported."""
         words, folders = words_of(test)
         if found := self._from_the_root.get(words) or self._anywhere.get(words):
             return found
@@ -133,7 +134,7 @@ class Report:
 
 
 def words_of(test: str) -> tuple[tuple[str, ...], int]:
-    """The words of a test's name, as a report has them, and how many of them may be folders."""
+    """Return the words of a test's name as reports have them, and how many of them may be folders."""
     start, bracket, parameters = test.partition("[")
     file, *names = start.split("::")
     if names or file.endswith(".py"):
@@ -152,34 +153,36 @@ class Ran:
     result: CommandResult
     report: Report
     changed: frozenset[str] = frozenset()
-    """Tests, and files that steer them, that are not what they were before."""
+    """Tests, and files that steer them, that changed during the run."""
 
 
 async def run_tests(
-    box: Sandbox, tests: Sequence[str], beside: Sequence[str], command: str, timeout: float
+    box: Sandbox, tests: Sequence[str], neighbours: Sequence[str], command: str, timeout: float
 ) -> Ran:
-    """Run tests, and the control beside those of `beside`, for at most `timeout` seconds; see `Report.control`.
+    """Run tests with controls next to `neighbours`, for at most `timeout` seconds; see `Report.control`.
 
-    A command that has a place for the report is neither pytest nor unittest: there is no control for it, nor where
-    `beside` is empty.
+    There are no controls if `neighbours` is empty, or if the command has a place for the report, because it is then
+    neither pytest nor unittest.
     """
     made = await box.exec(["mktemp", "-d", "/tmp/XXXXXXXXXXXXXXXX"])
     if made.exit_code != 0:
         raise OSError("The sandbox has no room for a report in /tmp.")
-    folder, own = made.stdout.decode().strip(), REPORT in command
+    folder, own = made.stdout.decode().strip(), REPORT_PLACEHOLDER in command
     controls = (
-        await _put_controls(box, beside, dotted=bool(_UNITTEST.search(command))) if beside and not own else []
+        await _put_controls(box, neighbours, dotted=bool(_UNITTEST.search(command)))
+        if neighbours and not own
+        else []
     )
     names = " ".join(map(shlex.quote, [*tests, *controls]))
     tree = await kept_tree(box)
     try:
-        if beside and not own:
-            result, said = await _collected(box, folder, command, names, timeout)
+        if neighbours and not own:
+            result, lines = await _collected(box, folder, command, names, timeout)
             report = await asyncio.to_thread(
-                read_results, said, controls, stops_early=bool(_STOPS_EARLY.search(command))
+                read_results, lines, controls, stops_early=bool(_STOPS_EARLY.search(command))
             )
         else:
-            filled = command.replace(REPORT, f"{folder}/report.xml").replace("{test}", names)
+            filled = command.replace(REPORT_PLACEHOLDER, f"{folder}/report.xml").replace("{test}", names)
             result = await box.exec(["bash", "-c", filled], cwd=box.directories.root, timeout=timeout)
             report = await asyncio.to_thread(read_report, await _read(box, f"{folder}/report.xml"))
     finally:
@@ -190,7 +193,7 @@ async def run_tests(
 
 async def _read(box: Sandbox, path: str) -> bytes:
     try:
-        return await box.read_file(path, limit=_LARGEST_REPORT)
+        return await box.read_file(path, limit=_MAX_REPORT_BYTES)
     except (OSError, OutputLimitExceededError):
         return b""
 
@@ -198,7 +201,7 @@ async def _read(box: Sandbox, path: str) -> bytes:
 async def _collected(
     box: Sandbox, folder: str, command: str, names: str, timeout: float
 ) -> tuple[CommandResult, bytes]:
-    """Run tests, and what was sent of them to the collector; nothing, when that was ended or kept from its end."""
+    """Run tests and return their outcomes from the collector; empty if the collector was ended or delayed."""
     plugin, last = f"x{secrets.token_hex(6)}", secrets.token_hex(16)
     here = Path(__file__).parent
     await box.write_file(f"{folder}/{plugin}.py", (here / "results_sender.py").read_bytes())
@@ -211,13 +214,15 @@ async def _collected(
     collector = [_PYTHON, "-I", "-S", "-c", (here / "results_collector.py").read_text("utf-8")]
     order = f"{folder}/results\n{last}\n".encode()
     collecting = asyncio.ensure_future(
-        box.exec(collector, stdin=order, timeout=timeout + 2 * _LAST_LINES, output_limit=_LARGEST_REPORT)
+        box.exec(
+            collector, stdin=order, timeout=timeout + 2 * _COLLECTOR_SECONDS, output_limit=_MAX_REPORT_BYTES
+        )
     )
     try:
         result = await box.exec(["bash", "-c", script], cwd=box.directories.root, timeout=timeout)
-        say = [_PYTHON, "-I", "-S", "-c", _SAY_LAST, f"{folder}/results"]
-        await box.exec(say, stdin=f"{last}\n".encode(), timeout=_LAST_LINES)
-        collected = await asyncio.wait_for(collecting, _LAST_LINES)
+        send = [_PYTHON, "-I", "-S", "-c", _SEND_LINE_SCRIPT, f"{folder}/results"]
+        await box.exec(send, stdin=f"{last}\n".encode(), timeout=_COLLECTOR_SECONDS)
+        collected = await asyncio.wait_for(collecting, _COLLECTOR_SECONDS)
     except TimeoutError:
         return result, b""
     finally:
@@ -226,12 +231,12 @@ async def _collected(
     return result, b"" if collected.exit_code != 0 or collected.truncated else collected.stdout
 
 
-async def _put_controls(box: Sandbox, beside: Iterable[str], *, dotted: bool) -> list[str]:
-    """Write the tests that have to fail beside the first of the tests that is found; their names."""
+async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool) -> list[str]:
+    """Write the tests that have to fail next to the first of `neighbours` that is found; return their names."""
     name = f"x{secrets.token_hex(6)}"
     folder, prefix, like = "", "", "test"
     files = await files_of(box)
-    for test in list(beside)[:_TRIED]:
+    for test in list(neighbours)[:_MAX_NEIGHBOURS]:
         file, _, function = test.partition("[")[0].partition("::")
         file = posixpath.normpath(file)
         words = [] if file.endswith(".py") else file.split(".")
@@ -244,7 +249,7 @@ async def _put_controls(box: Sandbox, beside: Iterable[str], *, dotted: bool) ->
     first, *others = like.split("_")
     function = "_".join([first, name, *others])  # matches the patterns that the test's own name matches
     path = posixpath.join(box.directories.root, folder, f"test_{name}.py")
-    await box.write_file(path, _CONTROL.format(name=name, function=function).encode())
+    await box.write_file(path, _CONTROL_TESTS.format(name=name, function=function).encode())
     asked = posixpath.join(prefix, f"test_{name}")
     if dotted:
         return [f"{asked.replace('/', '.')}.{name}.test_{name}"]
@@ -252,18 +257,18 @@ async def _put_controls(box: Sandbox, beside: Iterable[str], *, dotted: bool) ->
 
 
 def _at_or_below(path: str, files: Sequence[str]) -> str | None:
-    """The file of this path, or else of one that ends with it: commands may change the folder."""
+    """Return the file of this path, else a file that ends with the path: commands may change the folder."""
     if path in files:
         return path
     return next((file for file in files if file.endswith(f"/{path}")), None)
 
 
-def read_results(said: bytes, controls: Sequence[str] = (), *, stops_early: bool = False) -> Report:
-    """A report out of the lines of the collector. One that stops early has the first control only."""
+def read_results(lines: bytes, controls: Sequence[str] = (), *, stops_early: bool = False) -> Report:
+    """Read a report from the lines of the collector. A run that stops early has only the first control."""
     report = Report()
-    for line in said.splitlines():
+    for line in lines.splitlines():
         outcome, _, escaped = line.partition(b"\t")
-        known = next((one for one in _WORST if one.encode() == outcome), None)
+        known = next((one for one in _SEVERITIES if one.encode() == outcome), None)
         if known is None:
             return Report()
         test = escaped.decode("unicode_escape", "replace").replace("::()::", "::")
@@ -272,17 +277,17 @@ def read_results(said: bytes, controls: Sequence[str] = (), *, stops_early: bool
     outcomes = [report.outcome(control) for control in controls]
     reported = [one for one in outcomes if one is not None]
     if reported and (stops_early or len(reported) == len(outcomes)):
-        report.control = min(reported, key=_WORST.index)
+        report.control = min(reported, key=_SEVERITIES.index)
     return report
 
 
-def read_report(said: bytes) -> Report:
-    """A report out of JUnit XML, of a runner that writes it itself; an empty one out of anything else."""
+def read_report(xml: bytes) -> Report:
+    """Read a report from JUnit XML, for a runner that writes its own; empty for anything else."""
     report = Report()
-    if b"<!DOCTYPE" in said or b"<!ENTITY" in said:
+    if b"<!DOCTYPE" in xml or b"<!ENTITY" in xml:  # entities could expand without end
         return report
     try:
-        cases = ElementTree.fromstring(said).iter("testcase")
+        cases = ElementTree.fromstring(xml).iter("testcase")
     except (ElementTree.ParseError, ValueError, LookupError):
         return report
     for case in cases:

@@ -1,6 +1,6 @@
 """IFBench's constraints, checked by the public checkers, loosely: with the eight official variants.
 
-A row passes when each of its constraints holds for one of the variants. A checker that misses its data (some need
+A row passes if each of its constraints holds for one of the variants. A checker that misses its data (some need
 NLTK's, which no package registry has) leaves the row unscored instead of failing it in silence.
 """
 
@@ -15,14 +15,14 @@ from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 
 
 def loose_variants(text: str) -> list[str]:
-    """The eight: as it is, without first line, last line, both; each of these also without asterisks."""
+    """Return the eight variants: unchanged, without first line, last line, both; each also without asterisks."""
     lines = text.split("\n")
     cut = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return [*cut, *(variant.replace("*", "") for variant in cut)]
 
 
 def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
-    """Whether `answer` follows the constraints of a row. `gold` or the row's columns hold them, as published."""
+    """Score 1 if `answer` follows the constraints of a row, which `gold` or the row's columns hold, as published."""
     answer = without_thinking(answer)
     if not answer:
         return NO_ANSWER
@@ -44,9 +44,9 @@ def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 
 
 def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The names of the constraints and their arguments, from the gold column or from columns of their own.
+    """Return the names of the constraints and their arguments, from the gold column or from separate columns.
 
-    None without `kwargs`: the checkers would draw the numbers at random.
+    Empty without `kwargs`: the checkers would draw the numbers at random.
     """
     source: Any = row
     if "instruction_id_list" not in row:
@@ -73,7 +73,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _check_arguments(identity: str, arguments: Mapping[str, Any]) -> None:
-    """Raises LookupError when a number is missing that the checker would draw at random."""
+    """Raise LookupError if a number is missing that the checker would draw at random."""
     from if_verifiable.ifbench.instructions_registry import INSTRUCTION_DICT
 
     keys = INSTRUCTION_DICT[identity](identity).get_instruction_args_keys()
@@ -83,10 +83,10 @@ def _check_arguments(identity: str, arguments: Mapping[str, Any]) -> None:
 
 
 def follows(answer: str, identity: str, arguments: Mapping[str, Any], prompt: str) -> bool:
-    """Whether one of the variants keeps one constraint.
+    """Return True if one of the variants follows one constraint.
 
     Raises:
-        LookupError: no such constraint is known, or its checker misses data.
+        LookupError: if the constraint is unknown, or its checker lacks data.
     """
     from if_verifiable.ifbench.instructions_registry import INSTRUCTION_DICT
 

@@ -1,4 +1,4 @@
-"""One item from beginning to end: attempts, score, result. In this process, or on another backend."""
+"""The way of an item from beginning to end: attempts, score, result. In this process, or on another backend."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError, SandboxError
 
 logger = logging.getLogger(__name__)
-_UNSAFE = re.compile(r"[^\w.-]+")
-_ONCE_CUT = 20_000
-"""Earlier versions kept so many characters of an answer that had a score."""
+_UNSAFE_CHARACTERS = re.compile(r"[^\w.-]+")
+_OLD_ANSWER_CHARACTERS = 20_000
+"""Characters after which earlier versions cut an answer that had a score."""
 _NO_JUDGE = "no judge: name one with --judge_model"
 _FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
-"""Errors that another attempt would meet again, and other items would not."""
+"""Errors that another attempt would repeat, and that do not affect other items."""
 
 
 class FatalError(LLMSandboxError):
@@ -45,7 +45,7 @@ class FatalError(LLMSandboxError):
 
 @dataclass(frozen=True)
 class Item:
-    """One problem, once, in one mode."""
+    """A problem, one repeat, in one mode."""
 
     task: Task
     row: Row
@@ -54,31 +54,31 @@ class Item:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """As `Result.key`."""
+        """The key of the item's result, as in `Result.key`."""
         return self.task.name, self.mode, self.row.id, self.repeat
 
 
 class Backend(Protocol):
-    """Where items run. `async with` starts and ends it; leaving cancels the items that run, in good order."""
+    """The place where items run. `async with` starts and ends the place; leaving cancels the running items cleanly."""
 
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def attempt(self, item: Item) -> tuple[Result, str | None]:
-        """Run an item: its result without a judge's score, and the whole answer. The record is then below `--out`.
+        """Run an item; return its result without a judge's score, and the whole answer. The record is below `--out`.
 
         Raises:
-            FatalError: the benchmark must stop.
+            FatalError: if the benchmark must stop.
         """
         ...
 
 
 async def check_model(model: Model) -> None:
-    """Find out before anything is started whether a model can be asked.
+    """Check that a model can be asked, before anything is started.
 
     Raises:
-        FatalError: its provider is unknown or its key is missing.
+        FatalError: if its provider is unknown or its key is missing.
     """
     if isinstance(model, Checkable):
         try:
@@ -90,7 +90,7 @@ async def check_model(model: Model) -> None:
 class LocalBackend:
     """Runs items in this process; records go below `out`, a failed item is tried `attempts` times.
 
-    With `reuse`, one sandbox serves many items, each time made as new; see `SandboxPool`.
+    With `reuse`, one sandbox serves many items, reset each time; see `SandboxPool`.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class LocalBackend:
         self.pool = SandboxPool(reuse=reuse)
 
     async def __aenter__(self) -> Self:
-        """Raises FatalError when the model cannot be asked at all."""
+        """Check the model. Raises FatalError if the model cannot be asked at all."""
         await check_model(self.how.model)
         return self
 
@@ -121,10 +121,10 @@ class LocalBackend:
         return self.pool.lease(lambda: opening, repr(opening.options))
 
     async def attempt(self, item: Item, out: Path | None = None) -> tuple[Result, str | None]:
-        """See `Backend`. `out` replaces the folder given at first.
+        """Run an item in this process; see `Backend`. `out` replaces the folder of the constructor.
 
         Raises:
-            FatalError: the benchmark must stop.
+            FatalError: if the benchmark must stop.
         """
         result, answer = Result(*item.key), None
         for _ in range(max(1, self.attempts)):
@@ -138,10 +138,10 @@ class LocalBackend:
             except (SandboxError, DataError, OSError) as error:
                 kind = "data" if isinstance(error, DataError) else "sandbox"
                 result, answer = failed_result(item, kind, str(error), started), None
-            except Exception as error:  # a fault of ours or of a task is one item's, not everybody's
+            except Exception as error:  # a bug here or in a task fails one item, not the benchmark
                 logger.exception("An attempt at %s failed.", item.key)
-                said = f"{type(error).__name__}: {error}"
-                result, answer = failed_result(item, "error", said, started), None
+                text = f"{type(error).__name__}: {error}"
+                result, answer = failed_result(item, "error", text, started), None
             if not result.error_kind or result.error_kind in _FINAL_KINDS:
                 break
             if result.error_kind in FATAL_KINDS:
@@ -149,7 +149,7 @@ class LocalBackend:
         return result, answer
 
     async def _once(self, item: Item, out: Path) -> Attempt:
-        name = _UNSAFE.sub("-", item.row.id).strip(".-")[:80] or "item"
+        name = _UNSAFE_CHARACTERS.sub("-", item.row.id).strip(".-")[:80] or "item"
         folder = cell_folder(out, item.task.name, item.mode) / "runs" / f"{name}-{item.repeat}"
         asker, framed = item.task.asker, item.mode == "sandbox-prompt" and item.task.prompts.source
         prompt = (
@@ -208,7 +208,7 @@ class LocalBackend:
 async def scored_by_rule(
     scoring: Scoring, open_box: BoxOpener, item: Item, answer: str | None, run: Path
 ) -> Score:
-    """The score of an answer that no judge scores; `run` is the folder of the run that gave it."""
+    """Score an answer without a judge; `run` is the folder of the run that gave the answer."""
     task = item.task
     if task.scorer != "swe":
         return await scoring.score(task.scorer, answer, item.row, run)
@@ -222,7 +222,7 @@ async def scored_by_rule(
 
 @dataclass(frozen=True)
 class Rescoring:
-    """What scores kept answers again: the scorers, the judge where there is one, sandboxes for patches."""
+    """Scores kept answers again: with the scorers, the judge if there is one, and sandboxes for patches."""
 
     scoring: Scoring
     judge: Judge | None
@@ -230,13 +230,13 @@ class Rescoring:
     out: Path
 
     async def score(self, item: Item, before: Result) -> Result | None:
-        """The result of an item whose answer was kept; None when it must run again.
+        """Score the kept answer of an item; return None if the item must run again.
 
         Raises:
-            FatalError: the judge cannot be asked at all.
+            FatalError: if the judge cannot be asked at all.
         """
         answer = before.answer
-        cut = answer is not None and len(answer) == _ONCE_CUT and not before.error_kind
+        cut = answer is not None and len(answer) == _OLD_ANSWER_CHARACTERS and not before.error_kind
         if before.error_kind not in ANSWERED or cut:
             return None
         if not same_question(before, item.task, item.row):
@@ -257,13 +257,13 @@ class Rescoring:
         return self._signed(made, before, item)
 
     def _signed(self, made: Result, before: Result, item: Item) -> Result:
-        """The digests are those of now, but for what the model was asked with."""
+        """Return the result with the digests of today, except those of the model's input."""
         now = signed(made, item.task, item.row, self.judge)
         return replace(now, prompt=before.prompt, version=before.version)
 
 
 def is_to_be_judged(item: Item, before: Result) -> bool:
-    """Whether there was an answer, but no judge to ask."""
+    """Return True if there was an answer, but no judge to ask."""
     return item.task.scorer == "judge" and (before.error_kind == JUDGE or before.detail == _NO_JUDGE)
 
 
@@ -272,16 +272,15 @@ def _with_score(result: Result, score: Score) -> Result:
 
 
 def failed_result(item: Item, kind: str, error: str, started: float) -> Result:
-    """The result of an item that failed."""
     wall = time.time() - started
     return Result(*item.key, error_kind=kind, error=error, started=started, wall_time=wall)
 
 
 async def judged(judge: Judge | None, item: Item, result: Result, answer: str | None) -> Result:
-    """The result with the judge's score, where a judge scores.
+    """Return the result with the judge's score, if a judge scores the task.
 
     Raises:
-        FatalError: the judge cannot be asked at all.
+        FatalError: if the judge cannot be asked at all.
     """
     if item.task.scorer != "judge" or result.error_kind:
         return result
@@ -297,5 +296,5 @@ async def judged(judge: Judge | None, item: Item, result: Result, answer: str | 
 
 
 def unjudged(result: Result, answer: str | None, error: str) -> Result:
-    """The result of an answer that no judge could judge. It keeps the whole answer, to be judged later."""
+    """Return the result of an answer that no judge could judge, with the whole answer for a later judge."""
     return replace(result, score=None, detail=error, answer=answer, error_kind=JUDGE, error=error)

@@ -1,8 +1,8 @@
-r"""Scores mathematical answers: whether what a text states equals gold.
+r"""Scores mathematical answers: whether a text's stated answer equals gold.
 
-Numbers and quantities are compared exactly (`quantities`), everything else that is mathematics by math-verify, if it
-reads the whole text. A gold answer that is no mathematics, such as a date, an address, a range, a version, a name or a
-sentence, is compared as text. To be run in a process of its own: see `scoring_worker`.
+Numbers and quantities are compared exactly (`quantities`), all other mathematics by math-verify, if it reads the whole
+text. A gold answer that is not mathematics, such as a date, an address, a range, a version, a name or a sentence, is
+compared as text. Runs in a separate process: see `scoring_worker`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from llm_sandbox_nb.benchmark.stated_answer import given_answers, stated_text, s
 from llm_sandbox_nb.benchmark.text_scorers import Score
 
 _ONE = Fraction(1)
-_SECONDS = 5
-_DIGITS = 40
+_TIMEOUT_SECONDS = 5
+_PRECISION_DIGITS = 40
 _COMMANDS = re.compile(r"\\(?:text|mathrm|textbf|mathbf|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _FUNCTIONS = re.compile(
     r"(?<![A-Za-z])(?:sqrt|cbrt|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|log|ln|exp|pi|inf|infinity|min|max|gcd|lcm|mod|det)(?![A-Za-z])"
@@ -69,7 +69,7 @@ _SYMBOLS = {
 
 
 def math_equal(answer: str, gold: str) -> Score:
-    """Whether what the answer states equals gold: as mathematics, or as text where gold is no mathematics."""
+    """Score 1 if the stated answer equals gold: as mathematics, or as text if gold is not mathematics."""
     gold, answer = normalised(gold), normalised(answer)
     wanted = _without_dollars(", ".join(boxes(gold)) or gold)
     if not wanted:
@@ -77,38 +77,38 @@ def math_equal(answer: str, gold: str) -> Score:
     if is_mathematics(wanted):
         if not quantities(wanted) and not _elements(wanted) and _parsed(_expression(wanted)) is None:
             return Score(None, f"the gold answer {gold[:50]!r} cannot be parsed")
-        said = stated_mathematics(answer)
-        said = said or ([answer] if text_key(answer) == text_key(wanted) else [])
-        if len(said) > 1 and (elements := _elements(wanted)) and len(elements[1]) == len(said):
-            said = [", ".join(said)]  # a box for each of several values
-        return _result(said, bool(said) and all(_same(wanted, one) for one in said))
+        stated = stated_mathematics(answer)
+        stated = stated or ([answer] if text_key(answer) == text_key(wanted) else [])
+        if len(stated) > 1 and (elements := _elements(wanted)) and len(elements[1]) == len(stated):
+            stated = [", ".join(stated)]  # a box for each of several values
+        return _result(stated, bool(stated) and all(_same(wanted, one) for one in stated))
     given = given_answers(answer)
-    said = given if given is not None else [answer]
-    if said and all(_same_text(wanted, one) for one in said):
-        return _result(said, True)
+    stated = given if given is not None else [answer]
+    if stated and all(_same_text(wanted, one) for one in stated):
+        return _result(stated, True)
     if given is None:
-        said = stated_text(answer, _words)
-    return _result(said, bool(said) and all(_same_text(wanted, one) for one in said))
+        stated = stated_text(answer, _words)
+    return _result(stated, bool(stated) and all(_same_text(wanted, one) for one in stated))
 
 
 def stated_mathematics(text: str) -> list[str]:
-    """The mathematics that a text states as its answer; see `stated_answer.stated_values`."""
+    """Return the mathematics that a text states as its answer; see `stated_answer.stated_values`."""
     return stated_values(text, _mathematics)
 
 
-def _result(said: list[str], equal: bool) -> Score:
-    return Score(float(equal), said[-1].strip()[:200]) if said else Score(0.0, "unparsable")
+def _result(stated: list[str], equal: bool) -> Score:
+    return Score(float(equal), stated[-1].strip()[:200]) if stated else Score(0.0, "unparsable")
 
 
 def _without_dollars(text: str) -> str:
-    """The text without the marks of a formula around it; one mark alone is a currency."""
+    """Return the text without surrounding marks of a formula; a single mark is a currency."""
     text = text.strip()
     return text.strip("$").strip() if text.startswith("$") and text.endswith("$") else text
 
 
 @lru_cache(maxsize=1024)
 def is_mathematics(text: str) -> bool:
-    """Whether a gold answer is mathematics. Dates, addresses, ranges, versions, names and sentences are not."""
+    """Return True if a gold answer is mathematics: not a date, address, range, version, name or sentence."""
     plain = cleaned(text)
     if _NO_MATHEMATICS.search(plain) or _STRICT_RANGE.fullmatch(plain) or _DATE.search(plain):
         return bool(re.fullmatch(r"[^\n]*\\(?:begin|frac|sqrt|cdot|times)[^\n]*", text)) and not _DATE.search(
@@ -133,7 +133,7 @@ def is_mathematics(text: str) -> bool:
 
 
 def is_one_value(text: str) -> bool:
-    """Whether a text with a comma is one number, date or bracket and no list."""
+    """Return True if a text with a comma is one number, date or bracket and not a list."""
     text = normalised(text)
     return bool(
         quantities(text) or _DATE.search(text) or _elements(text) is None or (_elements(text) or [""])[0]
@@ -150,13 +150,12 @@ def _splits_off_unit(text: str) -> bool:
 
 
 def _words(text: str) -> str | None:
-    """A part of a sentence as an answer in words."""
     found = without_remarks(text)
     return found if found and len(found) <= 300 else None
 
 
 def _mathematics(text: str) -> str | None:
-    """A text that is mathematics but for remarks and reasons, without these; else None."""
+    """Return a text of mathematics without remarks and reasons; None for other texts."""
     found = without_remarks(text)
     if not found or "?" in found:
         return None
@@ -181,79 +180,79 @@ def _mathematics(text: str) -> str | None:
     return found if not _WORD.search(rest) and re.search(r"[\w∞∅π]", found) else None
 
 
-def _same(gold: str, said: str) -> bool:
-    """Whether two texts are the same mathematics: as quantities, as collections, else as expressions."""
-    said = _without_dollars(said).rstrip(".")
-    if _tight(gold) == _tight(said):
+def _same(gold: str, stated: str) -> bool:
+    """Return True if two texts are the same mathematics: as quantities, as collections, else as expressions."""
+    stated = _without_dollars(stated).rstrip(".")
+    if _tight(gold) == _tight(stated):
         return True
-    if said.endswith("!") and not gold.endswith("!") and quantities(said.rstrip("!")):
-        return _same(gold, said.rstrip("!"))
-    gold, said = (
-        text.replace("!=", "\\ne ").replace(">=", "\\ge ").replace("<=", "\\le ") for text in (gold, said)
+    if stated.endswith("!") and not gold.endswith("!") and quantities(stated.rstrip("!")):
+        return _same(gold, stated.rstrip("!"))
+    gold, stated = (
+        text.replace("!=", "\\ne ").replace(">=", "\\ge ").replace("<=", "\\le ") for text in (gold, stated)
     )
-    some, others = _elements(gold), _elements(said)
-    if some and others and "=" in gold + said and _same_elements(some, others):
+    some, others = _elements(gold), _elements(stated)
+    if some and others and "=" in gold + stated and _same_elements(some, others):
         return True
-    gold, said = _without_name(gold, said)
-    wanted, found = quantities(gold), quantities(said)
+    gold, stated = _without_name(gold, stated)
+    wanted, found = quantities(gold), quantities(stated)
     if wanted and found and any(one.agrees(other) for one in wanted for other in found):
         return True
-    some, others = _elements(gold), _elements(said)
+    some, others = _elements(gold), _elements(stated)
     if (
         some
         and others
-        and (not (wanted and found) or bool(set("{([") & {gold[:1], said[:1]}) or ", " in gold + said)
+        and (not (wanted and found) or bool(set("{([") & {gold[:1], stated[:1]}) or ", " in gold + stated)
     ):
         return _same_elements(some, others)
     if wanted and found:
         return False
     if (some and some[0] in ("()", "[]", "(]", "[)")) or (others and others[0] in ("()", "[]", "(]", "[)")):
-        return _one_element(some, gold, others, said)
-    return _same_expressions(gold, said)
+        return _one_element(some, gold, others, stated)
+    return _same_expressions(gold, stated)
 
 
 def _tight(text: str) -> str:
-    """A formula without blanks, but for those between numbers."""
+    """Return a formula without blanks, except between numbers."""
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", cleaned(text))
 
 
 def _one_element(
-    some: tuple[str, list[str]] | None, gold: str, others: tuple[str, list[str]] | None, said: str
+    some: tuple[str, list[str]] | None, gold: str, others: tuple[str, list[str]] | None, stated: str
 ) -> bool:
-    """A collection of one element, `(3)`, is that element; else as expressions: intervals, relations."""
+    """Compare a collection of one element, `(3)`, with that element; intervals and relations as expressions."""
     if some and some[0] == "()" and len(some[1]) == 1:
-        return _same(some[1][0], said)
+        return _same(some[1][0], stated)
     if others and others[0] == "()" and len(others[1]) == 1:
         return _same(gold, others[1][0])
     return (
         not (some and others)
-        and bool(re.search(r"[<>∈≤≥]|\\(?:in|le|ge|lt|gt|cup|mathbb)", gold + said))
-        and _same_expressions(gold, said)
+        and bool(re.search(r"[<>∈≤≥]|\\(?:in|le|ge|lt|gt|cup|mathbb)", gold + stated))
+        and _same_expressions(gold, stated)
     )
 
 
-def _without_name(gold: str, said: str) -> tuple[str, str]:
-    """Without `x =`, where only one of the two has it."""
-    if ("=" in gold) != ("=" in said) and not re.search(r"[<>≤≥]", gold + said):
-        if "=" in said:
-            parts = said.split("=")
-            said = parts[-1].strip() or said
+def _without_name(gold: str, stated: str) -> tuple[str, str]:
+    """Return the texts without `x =`, if only one of the two has a name."""
+    if ("=" in gold) != ("=" in stated) and not re.search(r"[<>≤≥]", gold + stated):
+        if "=" in stated:
+            parts = stated.split("=")
+            stated = parts[-1].strip() or stated
         elif match := _NAME.match(gold):
             gold = gold[match.end() :]
     for mark in ("\\approx", "≈", "\\thickapprox"):
-        if mark in said and mark not in gold:
-            before, _, after = said.partition(mark)
-            said = (
+        if mark in stated and mark not in gold:
+            before, _, after = stated.partition(mark)
+            stated = (
                 after.strip()
                 if not before.strip() or re.fullmatch(r"\s*[a-zA-Z]\s*", before)
                 else before.strip()
             )
-    return gold.strip(), said.strip()
+    return gold.strip(), stated.strip()
 
 
 @lru_cache(maxsize=2048)
 def _elements(text: str) -> tuple[str, list[str]] | None:
-    """The brackets and the elements of a set, a tuple, an interval, or a bare list; None when it is something else."""
+    """Return the brackets and elements of a set, a tuple, an interval, or a bare list; None for anything else."""
     text = (
         text.strip()
         .replace("\\left", "")
@@ -278,7 +277,7 @@ def _elements(text: str) -> tuple[str, list[str]] | None:
 
 
 def _matches(text: str) -> bool:
-    """Whether the last bracket closes the first one."""
+    """Return True if the last bracket closes the first one."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character in _OPEN) - (character in _CLOSE)
@@ -288,9 +287,9 @@ def _matches(text: str) -> bool:
 
 
 def _split(text: str, *, tight: bool) -> list[str]:
-    """The parts between commas and semicolons outside of brackets.
+    """Split a text at commas and semicolons outside of brackets.
 
-    In a bare list a comma has a blank behind it, or is no mark of a number.
+    A comma of a bare list does not separate groups of digits.
     """
     mark = ";" if ";" in text else ","
     parts, depth, start = [], 0, 0
@@ -310,9 +309,9 @@ def _split(text: str, *, tight: bool) -> list[str]:
     return [*parts, text[start:]]
 
 
-def _same_elements(gold: tuple[str, list[str]], said: tuple[str, list[str]]) -> bool:
+def _same_elements(gold: tuple[str, list[str]], stated: tuple[str, list[str]]) -> bool:
     brackets, wanted = gold
-    others, found = said
+    others, found = stated
     if brackets and others and brackets != others:
         return False
     if brackets not in ("", "{}") or others not in ("", "{}"):
@@ -322,11 +321,11 @@ def _same_elements(gold: tuple[str, list[str]], said: tuple[str, list[str]]) -> 
     )
 
 
-def _same_text(gold: str, said: str) -> bool:
-    """The same words, the same date, or the same range."""
-    if text_key(gold) == text_key(said):
+def _same_text(gold: str, stated: str) -> bool:
+    """Return True for the same words, the same date, or the same range."""
+    if text_key(gold) == text_key(stated):
         return True
-    wanted, found = text_key(gold), text_key(said)
+    wanted, found = text_key(gold), text_key(stated)
     date, other = _DATE.fullmatch(wanted), _DATE.fullmatch(found)
     if date and other:
         return _date(date) == _date(other)
@@ -342,7 +341,7 @@ def _date(match: re.Match[str]) -> tuple[int, int, int]:
 
 
 def _expression(text: str) -> str:
-    """The LaTeX of a text that may be written without it: `√5`, `2**3`, `sqrt(2)`, `10^-4`."""
+    """Convert a text that may be no LaTeX yet: `√5`, `2**3`, `sqrt(2)`, `10^-4`."""
     text = text.strip().strip("$").replace("\\!", "").replace("{,}", "")
     text = re.sub(r"\\mathrm\s*\{([a-z])\}", r"\1", re.sub(r"(?<!\\)\\[,;: ]|\\q?quad\b|~", " ", text))
     for symbol, command in _SYMBOLS.items():
@@ -366,23 +365,23 @@ def _expression(text: str) -> str:
 
 @lru_cache(maxsize=2048)
 def _parsed(text: str) -> Any:
-    """The expression by math-verify, which has to read the whole text; None when it does not."""
+    """Return the expression of math-verify; None unless math-verify reads the whole text."""
     from math_verify import LatexExtractionConfig, parse
 
     if not text or len(text) > 1000:
         return None
     found = parse(
-        f"${text}$", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=_SECONDS
+        f"${text}$", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=_TIMEOUT_SECONDS
     )
     return found[0] if found else None
 
 
-def _same_expressions(gold: str, said: str) -> bool:
-    """Whether two expressions are equal: numbers by their value, relative to it; others by math-verify."""
-    gold, said, agree = _without_units(gold, said)
+def _same_expressions(gold: str, stated: str) -> bool:
+    """Return True if two expressions are equal: numbers by their relative value; others by math-verify."""
+    gold, stated, agree = _without_units(gold, stated)
     if not agree:
         return False
-    wanted, found = _value(gold), _value(said)
+    wanted, found = _value(gold), _value(stated)
     if wanted is None or found is None:
         return False
     from math_verify import verify
@@ -391,16 +390,16 @@ def _same_expressions(gold: str, said: str) -> bool:
 
     if _is_number(wanted) and _is_number(found):
         try:
-            return bool(timeout(_SECONDS)(_close)(wanted, found, _places(gold), _places(said)))
+            return bool(timeout(_TIMEOUT_SECONDS)(_close)(wanted, found, _places(gold), _places(stated)))
         except TimeoutException:
             return False
-    return bool(verify(wanted, found, timeout_seconds=_SECONDS))
+    return bool(verify(wanted, found, timeout_seconds=_TIMEOUT_SECONDS))
 
 
-def _without_units(gold: str, said: str) -> tuple[str, str, bool]:
-    """Both without units, and whether these agree."""
+def _without_units(gold: str, stated: str) -> tuple[str, str, bool]:
+    """Return both texts without units, and True if the units agree."""
     units = []
-    for text in (gold, said):
+    for text in (gold, stated):
         match = _UNIT.search(text)
         words = f"{match['text'] or match['words']}{match['power'] or ''}" if match else ""
         known = quantities(f"1 {words}") if words and not _CONNECTIVE.search(words) else ()
@@ -410,15 +409,14 @@ def _without_units(gold: str, said: str) -> tuple[str, str, bool]:
             if match and known
             else (text, read[0] if read else Quantity(_ONE))
         )
-    (gold, one), (said, other) = units
+    (gold, one), (stated, other) = units
     named = [quantity.unit for quantity in (one, other)]
     if all(named) and named[0] != named[1]:
-        return gold, said, Quantity(_ONE, unit=named[0]).agrees(Quantity(_ONE, unit=named[1]))
-    return gold, said, True
+        return gold, stated, Quantity(_ONE, unit=named[0]).agrees(Quantity(_ONE, unit=named[1]))
+    return gold, stated, True
 
 
 def _value(text: str) -> Any:
-    """The number or the expression of a text."""
     if read := quantities(text):
         import sympy
 
@@ -443,19 +441,19 @@ def _is_number(expression: Any) -> bool:
 
 
 def _close(one: Any, other: Any, places: int | None, others: int | None) -> bool:
-    """Equal to 30 digits, or to the digits of a decimal of at least six. Tiny numbers differ as large ones do."""
+    """Return True if numbers are equal to 30 digits, or as decimals of at least six. Differences are relative."""
     import sympy
 
-    first, second = sympy.N(one, _DIGITS), sympy.N(other, _DIGITS)
+    first, second = sympy.N(one, _PRECISION_DIGITS), sympy.N(other, _PRECISION_DIGITS)
     if not (first.is_number and second.is_number):
         return False
     difference, size = abs(first - second), max(abs(first), abs(second))
     if size == 0:
         return True
-    if difference <= size * sympy.Float(10, _DIGITS) ** (
+    if difference <= size * sympy.Float(10, _PRECISION_DIGITS) ** (
         -30 if not one.has(sympy.Float) and not other.has(sympy.Float) else -12
     ):
         return True
     known = [number for number in (places, others) if number is not None]
-    step = sympy.Float(10, _DIGITS) ** -min(known) if known else 0
+    step = sympy.Float(10, _PRECISION_DIGITS) ** -min(known) if known else 0
     return bool(known and difference <= step / 2 and size / step >= 10**5)

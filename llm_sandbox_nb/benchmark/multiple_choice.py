@@ -1,19 +1,19 @@
-"""The letter of a multiple choice, out of what a model wrote.
+"""The letter of a multiple choice in a model's answer.
 
-Only what states a choice counts: a letter alone, or alone in the last line, a boxed one, `<answer>C</answer>`,
+Only a stated choice counts: a letter alone, or alone in the last line, a boxed letter, `<answer>C</answer>`,
 "the answer is C", "I choose C", "C is correct", `{"answer": "C"}`, or a text that begins with an option ("(C)
-because A is wrong", "C. benzene", "C (benzene)"). A letter that merely occurs is none: not the A of "N/A", not the
-article of "A guess", not the C of "vitamin C". Several letters at once ("A or B", "A B C D") are none either, nor is
-the first of a list of all options, nor one that is said to be wrong, supposed ("if the answer is B") or retracted.
+because A is wrong", "C. benzene", "C (benzene)"). A letter that merely occurs is not a choice: not the A of "N/A", not
+the article of "A guess", not the C of "vitamin C". Neither are several letters at once ("A or B", "A B C D"), the
+first of a list of all options, or a letter that is called wrong, supposed ("if the answer is B") or retracted.
 
-All patterns take time in proportion to the text: no two parts of one can share the same characters.
+All patterns run in linear time: no two parts of a pattern can match the same characters.
 """
 
 from __future__ import annotations
 
 import re
 
-from llm_sandbox_nb.benchmark.answer_words import BEHIND, INTRODUCED, NEGATED, OTHER_SCRIPT
+from llm_sandbox_nb.benchmark.answer_words import ANSWER_INTRODUCTION, ANSWER_SUFFIX, NEGATION, OTHER_SCRIPT
 from llm_sandbox_nb.benchmark.normalisation import boxes, is_corrected, normalised
 
 _TAG = re.compile(
@@ -31,12 +31,12 @@ _RETRACTED = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"[.!?;:](?=\s|\Z)|\n")
-_LOOKED_BACK = 200
-"""Characters before a place in which the beginning of its sentence is looked for."""
+_LOOKBACK_CHARACTERS = 200
+"""Characters before a place that are searched for the beginning of its sentence."""
 
 
 def tagged(text: str) -> str | None:
-    """What stands in the last `<answer>`; None when there is none."""
+    """Return the content of the last `<answer>`; None without the tag."""
     inner = None
     for match in _TAG.finditer(text):
         inner = match[1].strip()
@@ -44,22 +44,22 @@ def tagged(text: str) -> str | None:
 
 
 def is_supposed(text: str, place: int) -> bool:
-    """Whether what stands at a place is a condition or a doubt: "if the answer is B"."""
-    before = text[max(0, place - _LOOKED_BACK) : place]
+    """Return True if a statement is a condition or a doubt: "if the answer is B"."""
+    before = text[max(0, place - _LOOKBACK_CHARACTERS) : place]
     ends = [end.end() for end in _SENTENCE_END.finditer(before)]
     return _SUPPOSED.search(before, ends[-1] if ends else 0) is not None
 
 
 def is_retracted(text: str, place: int) -> bool:
-    """Whether something behind a place says that what stands before it is wrong."""
+    """Return True if a later phrase retracts the earlier text."""
     return _RETRACTED.search(text, place) is not None
 
 
 _DECORATION = " \t\r\n*_`$#>\"'“”‘’✅☑✔️👉→"
 _MARKS = r"[\s:*_`\"'“‘(\[{$>#✅☑✔️👉]*+"
 _OPENING, _CLOSING = frozenset("*_`\"'“‘([{$"), frozenset(")]}*_`\"'”’$")
-_WHOLE = rf"(?![^\W_{OTHER_SCRIPT}]|['’](?!d[iı]r)[^\W_])"
-"""Behind a letter that is no part of a word."""
+_LETTER_END = rf"(?![^\W_{OTHER_SCRIPT}]|['’](?!d[iı]r)[^\W_])"
+"""Lookahead: the letter is not part of a word."""
 _ADVERBS = (
     r"(?:\s+(?:(?:most\s+)?likely|therefore|thus|hence|then|indeed|clearly|definitely|probably|simply|just))?"
 )
@@ -72,26 +72,26 @@ _STATED = re.compile(
             |(?P<bare>(?(answer)(?:[-–—]|(?=[\s(]))|(?(chinese)|(?!)))))
         {_MARKS}
         (?:(?:option|choice|answer|letter)\b{_MARKS})?
-        (?P<letter>[A-Za-z]){_WHOLE}(?!/|-[A-Za-z]|\+|\#)""",
+        (?P<letter>[A-Za-z]){_LETTER_END}(?!/|-[A-Za-z]|\+|\#)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _STATED_ELSEWHERE = re.compile(
-    rf"""(?i:{INTRODUCED}){_MARKS}(?P<letter>[A-Za-z]){_WHOLE}(?!/|-[A-Za-z]|\+|\#|{NEGATED})
-        (?=[\s*_`)\]}}"'$]*(?:[.!,;(\n]|:\s|\Z|-\s|{BEHIND}(?![A-Za-z])|[{OTHER_SCRIPT}]))""",
+    rf"""(?i:{ANSWER_INTRODUCTION}){_MARKS}(?P<letter>[A-Za-z]){_LETTER_END}(?!/|-[A-Za-z]|\+|\#|{NEGATION})
+        (?=[\s*_`)\]}}"'$]*(?:[.!,;(\n]|:\s|\Z|-\s|{ANSWER_SUFFIX}(?![A-Za-z])|[{OTHER_SCRIPT}]))""",
     re.VERBOSE,
 )
-"""In other languages than English; there a letter before another word is often the article."""
+"""Statements in other languages than English, where a letter before another word is often the article."""
 _CHOSEN = re.compile(
     rf"""\b(?:I(?:['’](?:ll|d)|\s+(?:would|will))?\s+(?:choose|pick|select|go\s+(?:with|for)|say|answer|opt\s+for|vote\s+for)(?:\s+it(?:['’]s|\s+is))?
         |(?:I['’]m|I\s+am)\s+(?:choosing|picking|selecting|going\s+(?:with|for))|(?i:my\s+(?:pick|vote|guess|choice)\s+(?:is|would\s+be))
         |(?:\A|(?<=[.!:;,\n]\s)|(?<=\n))(?:[Cc]hoose|[Pp]ick|[Ss]elect|[Gg]o\s+with|[Gg]oing\s+with|[Mm]ark|[Cc]ircle|Take|take)){_MARKS}
         (?:(?:option|choice|answer|letter)\b{_MARKS})?
-        (?P<letter>[A-J]){_WHOLE}(?!/|-[A-Za-z]|\+|\#)""",
+        (?P<letter>[A-J]){_LETTER_END}(?!/|-[A-Za-z]|\+|\#)""",
     re.VERBOSE,
 )
 _CALLED_CORRECT = re.compile(
     rf"""(?:\A|(?<=[.!?;:,]\s)|(?<=\n)|(?<=\bthat\s))(?:(?i:therefore|thus|hence|so|I\s+(?:think|believe|conclude)(?:\s+that)?)\b,?\s*)?
-        [*_`(\[]*(?:(?i:option|choice|answer)\s+[*_`(\[]*)?(?P<letter>[A-J]){_WHOLE}[*_`)\]]*{_ADVERBS}
+        [*_`(\[]*(?:(?i:option|choice|answer)\s+[*_`(\[]*)?(?P<letter>[A-J]){_LETTER_END}[*_`)\]]*{_ADVERBS}
         \s+is{_ADVERBS}\s+(?:the\s+)?(?:only\s+|single\s+)?(?:correct|right|best|answer)(?:\s+(?:answer|option|choice|one))?
         (?=[*_`]*(?:[.!;:]|\s*\Z|\s*\n|,?\s+(?:because|since|as|and\s+the)\b))""",
     re.VERBOSE,
@@ -99,10 +99,10 @@ _CALLED_CORRECT = re.compile(
 _CONCLUDED = re.compile(
     rf"""(?:\A|(?<=[.!?;:,]\s)|(?<=\n))
         (?:(?i:therefore|thus|hence|so)\b,?\s*(?:(?i:it\s+is|it['’]s|it\s+must\s+be)\s+)?|(?i:it\s+is|it['’]s|it\s+(?:must|has\s+to)\s+be)\s+)
-        (?:(?i:option|choice)\s+)?[*_`(\[]*(?P<letter>[A-J]){_WHOLE}(?=[*_`)\]]*[.!]?[*_`]*(?:\s*\Z|\n|(?<=[.!])\s))""",
+        (?:(?i:option|choice)\s+)?[*_`(\[]*(?P<letter>[A-J]){_LETTER_END}(?=[*_`)\]]*[.!]?[*_`]*(?:\s*\Z|\n|(?<=[.!])\s))""",
     re.VERBOSE,
 )
-_STYLE = re.compile(r"\\(?:text|textbf|mathrm|mathbf|rm|bf)\s*\{([^{}]*)\}")
+_TEX_STYLE = re.compile(r"\\(?:text|textbf|mathrm|mathbf|rm|bf)\s*\{([^{}]*)\}")
 _MATHEMATICS = re.compile(r"\\[()\[\]]")
 _BEGINS = re.compile(
     r"(?:\(([A-Za-z])\)|\[([A-Za-z])\]|([A-Z])\s*[.):]|([A-Z])\s*(?:\n|[-–—]\s)"
@@ -110,15 +110,15 @@ _BEGINS = re.compile(
     r"|(?i:option|choice|letter)\s+\(?([A-Za-z])(?:\)|\s*[.:,]|\s*\n|\s*\Z))"
 )
 _NEXT = re.compile(
-    rf"(?P<between>[\W_]*+(?:(?:or|and)\b(?:\s+(?:maybe|possibly|perhaps)\b)?[\W_]*+)?)(?P<letter>[A-Z]){_WHOLE}"
-    rf"(?P<enumerated>[\W_]*+(?:(?:or|and)\b[\W_]*+)?(?:\Z|[A-J]{_WHOLE}))?"
+    rf"(?P<between>[\W_]*+(?:(?:or|and)\b(?:\s+(?:maybe|possibly|perhaps)\b)?[\W_]*+)?)(?P<letter>[A-Z]){_LETTER_END}"
+    rf"(?P<enumerated>[\W_]*+(?:(?:or|and)\b[\W_]*+)?(?:\Z|[A-J]{_LETTER_END}))?"
 )
 _ENDS = re.compile(r"\)\s|[*_`)\]}\"'”’$]*+(?:[.!:,;]|\s*\Z|\n|\s\()")
 _OPENS = re.compile(r"[.:)]\s|\s\(")
-"""Between a letter and the text of its option, or a remark."""
+"""Marks between a letter and the text of its option, or a remark."""
 _JOINING = re.compile(r"or|and|[/,&+]")
 _LISTED = re.compile(
-    rf"^(?:[^\w\n]|_)*+(?:(?i:option|choice)\s+\(?)?([A-J]){_WHOLE}(?:[^\S\n]*+(?:[.):\]|*_]|[-–—]\s|$))"
+    rf"^(?:[^\w\n]|_)*+(?:(?i:option|choice)\s+\(?)?([A-J]){_LETTER_END}(?:[^\S\n]*+(?:[.):\]|*_]|[-–—]\s|$))"
     rf"|(?<![^\s*_\"'“])\(([A-J])\)(?![\w(])",
     re.MULTILINE,
 )
@@ -129,51 +129,32 @@ _REJECTED = re.compile(
 )
 _ONLY_MARKS = re.compile(r"[\s*_`$#>\"'“”‘’.)]*+\Z")
 _NEXT_WORD = re.compile(r"[^\S\n]+(\w+)")
-_IF = re.compile(
+_CONDITION = re.compile(
     r"[\W_]*+(?:(?:only|just)\s+)?(?:if|when|unless|which\s+is\s+(?:wrong|false|incorrect|not))\b",
     re.IGNORECASE,
 )
-"""Behind a statement that holds under a condition only."""
+"""A condition after a statement."""
 _SPECIES = re.compile(
     r"[A-Z]\.\s(?:coli|subtilis|cereus|anthracis|difficile|tetani|botulinum|perfringens|elegans|albicans|neoformans|trachomatis"
     r"|jejuni|diphtheriae|psittaci|faecalis|faecium|histolytica|pylori|influenzae|ducreyi|melanogaster|thaliana|fumigatus|baumannii"
     r"|burgdorferi|pertussis|fragilis|henselae|tularensis|lamblia|vaginalis|burnetii|immitis|dermatitidis)\b"
 )
-"""Living beings whose first name is a letter."""
-_GO_ON = frozenset(
-    [
-        "because",
-        "since",
-        "as",
-        "for",
-        "and",
-        "or",
-        "which",
-        "is",
-        "with",
-        "due",
-        "given",
-        "while",
-        "but",
-        "not",
-        "the",
-        "by",
-        "from",
-    ]
-)
-
-
+"""Species whose abbreviated genus is a letter."""
+_WORDS_AFTER_CHOICE = frozenset(
+    ["because", "since", "as", "for", "and", "or", "which", "is", "with", "due", "given", "while", "but", "not",
+     "the", "by", "from"]
+)  # fmt: skip
 _SMALL = re.compile(r"^([^\w\n]{0,8})([a-j])(?=[.)]\s)|(?<![\w)])\(([a-j])\)(?=\s|\Z)", re.MULTILINE)
 """Small letters of options: "b) ethanol"."""
-_SHORT = re.compile(r"A\s*[:=]\s*(\(?[A-J]\)?)\s*[.]?")
+_SHORT_ANSWER = re.compile(r"A\s*[:=]\s*(\(?[A-J]\)?)\s*[.]?")
 """A for answer: "A: D"."""
 
 
 def find_letter(text: str, options: int = 10) -> str | None:
-    """The chosen letter in capitals, or None when the text does not state one of the first `options`."""
+    """Return the chosen letter in capitals; None unless the text states one of the first `options`."""
     whole = _plain(normalised(text))
     text = whole.strip(_DECORATION)
-    if short := _SHORT.fullmatch(text):
+    if short := _SHORT_ANSWER.fullmatch(text):
         whole = text = short[1]
     boxed, tag = _boxed(text), _tagged(text)
     capitals = _SMALL.sub(lambda match: match[0].upper(), text)
@@ -184,7 +165,7 @@ def find_letter(text: str, options: int = 10) -> str | None:
 
 
 def _again(text: str) -> str | None:
-    """The letter behind a correction: "B. Wait, no: it is C"."""
+    """Return the letter after a correction: "B. Wait, no: it is C"."""
     correction = is_corrected(text, 0)
     if correction is None:
         return None
@@ -198,16 +179,16 @@ def _again(text: str) -> str | None:
 
 
 def _in_words(text: str) -> str | None:
-    """What is stated, or else begins the text, unless the last line is another letter."""
+    """Return the stated letter, else that at the beginning; empty if the last line is another letter."""
     stated, last = _stated(text), _in_the_last_line(text)
     found = _at_the_beginning(text) or last if stated is None else stated
     return "" if found and last and found != last else found
 
 
 def _plain(text: str) -> str:
-    r"""The text without the TeX that letters are dressed in: `\(\mathbf{C}\)` is `$C$`."""
+    r"""Return the text without TeX around letters: `\(\mathbf{C}\)` becomes `$C$`."""
     for _ in range(2):
-        text = _STYLE.sub(r"\1", text)
+        text = _TEX_STYLE.sub(r"\1", text)
     return _MATHEMATICS.sub("$", text)
 
 
@@ -215,18 +196,18 @@ def _alone(text: str) -> str | None:
     bare = text.strip().removeprefix("- ").strip(_DECORATION + "()[]{}.:,;!")
     if len(bare) == 1 and f"{bare}#" in text:
         return ""  # the language
-    bare = re.sub(rf"(?<=^.){BEHIND}+\Z", "", bare)
+    bare = re.sub(rf"(?<=^.){ANSWER_SUFFIX}+\Z", "", bare)
     return bare.upper() if len(bare) == 1 and bare.isascii() and bare.isalpha() else None
 
 
 def _boxed(text: str) -> str | None:
-    """The letter in the boxes. One that holds something else, or several different ones, say that there is none."""
+    """Return the letter in the boxes; empty if they hold something else or several letters, None without boxes."""
     letters = {_alone(inner) or _at_the_beginning(inner) or "" for inner in boxes(text)}
     return None if not letters else letters.pop() if len(letters) == 1 else ""
 
 
 def _tagged(text: str) -> str | None:
-    """The letter in the last `<answer>`. One that holds something else says that there is no letter."""
+    """Return the letter in the last `<answer>`; empty if the tag holds anything else, None without the tag."""
     inner = tagged(text)
     if inner is None:
         return None
@@ -235,11 +216,11 @@ def _tagged(text: str) -> str | None:
 
 
 def _stated(text: str) -> str | None:
-    """The last letter that is said to be the answer; empty when that is several, retracted or contradicted."""
+    """Return the last letter that is stated as the answer; empty if several, retracted or contradicted."""
     found, place = None, 0
     for pattern in (_STATED, _STATED_ELSEWHERE, _CHOSEN):
         for match in pattern.finditer(text):
-            if match.end() > place and (letter := _said(match, text)) is not None:
+            if match.end() > place and (letter := _statement_letter(match, text)) is not None:
                 found, place = letter, match.end()
     called = [match for pattern in (_CALLED_CORRECT, _CONCLUDED) for match in pattern.finditer(text)]
     later = {
@@ -253,8 +234,8 @@ def _stated(text: str) -> str | None:
     return letters.pop() if len(letters) == 1 else ""
 
 
-def _said(match: re.Match[str], text: str) -> str | None:
-    """The letter of a statement; empty when it names several, None when it states nothing."""
+def _statement_letter(match: re.Match[str], text: str) -> str | None:
+    """Return the letter of a statement; empty if there are several, None if nothing is stated."""
     letter, end = match["letter"], match.end()
     wrapped = text[end - 2] in _OPENING and text[end : end + 1] in _CLOSING
     if letter.islower() and not wrapped and not _ONLY_MARKS.match(text, end):
@@ -265,7 +246,7 @@ def _said(match: re.Match[str], text: str) -> str | None:
         return None  # "option C is one of several"
     if (
         text[end : end + 1] == "?"
-        or _IF.match(text, end)
+        or _CONDITION.match(text, end)
         or is_supposed(text, match.start())
         or _SPECIES.match(text, end - 1)
     ):
@@ -274,13 +255,13 @@ def _said(match: re.Match[str], text: str) -> str | None:
 
 
 def _is_a_word(letter: str, text: str, end: int) -> bool:
-    """Whether it is the article or the pronoun."""
+    """Return True if the letter is the article or the pronoun."""
     word = _NEXT_WORD.match(text, end) if letter in "AI" else None
-    return word is not None and word[1].isascii() and word[1].lower() not in _GO_ON
+    return word is not None and word[1].isascii() and word[1].lower() not in _WORDS_AFTER_CHOICE
 
 
 def _several(letter: str, text: str, place: int) -> bool:
-    """Whether another letter is named beside this one: "A or B", "A B C D". "C. A mixture" has one."""
+    """Return True if another letter follows: "A or B", "A B C D". "C. A mixture" names one letter."""
     last = letter
     while match := _NEXT.match(text, place):
         other, place = match["letter"], match.end("letter")
@@ -294,7 +275,7 @@ def _several(letter: str, text: str, place: int) -> bool:
 
 
 def _at_the_beginning(text: str) -> str | None:
-    """The option that the text begins with; empty when it is one of several, or said to be wrong."""
+    """Return the option at the beginning of the text; empty if one of several, or called wrong."""
     match = _BEGINS.match(text)
     if not match or _SPECIES.match(text):
         return None
@@ -307,14 +288,14 @@ def _at_the_beginning(text: str) -> str | None:
 
 
 def _listed(text: str, start: int) -> set[str]:
-    """The options that begin a line, or stand in parentheses in the first one: "(A) red (B) blue"."""
+    """Return the options that begin a line, or stand in parentheses in the first line: "(A) red (B) blue"."""
     line = text.find("\n", start)
     first = len(text) if line < 0 else line
     return {one[1] or one[2] for one in _LISTED.finditer(text, start) if one[1] or one.start() < first}
 
 
 def _in_the_last_line(text: str) -> str | None:
-    """The letter that the last line consists of; None where it may be the last of a list of options."""
+    """Return the letter that is the whole last line; None for a possible list of options."""
     before, _, last = text.rpartition("\n")
     found = _alone(last)
     if found is None or not last.strip(_DECORATION + "-([").startswith(found):

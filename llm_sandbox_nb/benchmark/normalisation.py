@@ -1,6 +1,6 @@
 r"""Normalises texts before every scorer compares them: gold and answer alike.
 
-`STEPS` lists what happens, in order, each with an example. Numbers, units and words keep their meaning: a superscript
+`STEPS` lists the changes in order, each with an example. Numbers, units and words keep their meaning: a superscript
 becomes a power, so that `3²` never reads 32.
 """
 
@@ -11,7 +11,7 @@ import unicodedata
 
 STEPS = (
     ("thoughts are removed", "<think>Is it B?</think>C", "C"),
-    ("an unclosed thought is no answer", "<think>The answer is C", ""),
+    ("an unclosed thought is not an answer", "<think>The answer is C", ""),
     ("superscripts are powers", "3² m", "3^2 m"),
     ("fractions of one character are written out", "2¼", "2 1/4"),
     ("full-width and other compatible characters are plain", "Ａｎｓ：Ｄ", "Ans:D"),
@@ -21,7 +21,7 @@ STEPS = (
     ("dashes before a value are minus signs", "−3 and –4", "-3 and -4"),
     ("quotation marks and full stops are plain", "“yes”。", '"yes".'),
 )
-"""What `normalised` does: a sentence, a text before, the text after."""
+"""Steps of `normalised`: a sentence, a text before, the text after."""
 
 _THOUGHTS = ("think", "thinking", "thought", "thoughts", "reasoning", "seed:think", "analysis")
 _THOUGHT_MARK = re.compile(
@@ -56,7 +56,7 @@ _DECORATION = " \t\n*_`#$\"'.,;:!"
 
 
 def normalised(text: str) -> str:
-    """The text after all `STEPS`."""
+    """Return the text after all `STEPS`."""
     text = without_thinking(text)
     if text.isascii():
         return _BLANKS.sub(" ", text).strip() if "\t" in text or "\r" in text else text.strip()
@@ -91,7 +91,7 @@ def _written_out(match: re.Match[str]) -> str:
 
 
 def without_thinking(text: str) -> str:
-    """The text without thoughts, in tags or in a channel of their own. What follows a thought without end is none."""
+    """Return the text without thoughts, in tags or in their channel. An unclosed thought extends to the end."""
     if "think" not in text.lower() and "<" not in text:
         return text.strip()
     kept: list[str] = []
@@ -112,7 +112,7 @@ def without_thinking(text: str) -> str:
 
 
 def closing_brace(text: str, start: int) -> int:
-    """Where the brace that was opened before `start` is closed; the end when it is not."""
+    """Return the index that closes the brace opened before `start`; the end of the text if unclosed."""
     depth = 1
     for place in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
@@ -122,7 +122,7 @@ def closing_brace(text: str, start: int) -> int:
 
 
 def boxes(text: str) -> list[str]:
-    r"""The contents of all `\boxed{...}` that count: those behind the last correction between two of them."""
+    r"""Return the contents of all `\boxed{...}` after the last correction between two boxes."""
     found: list[str] = []
     place = 0
     while match := _BOX.search(text, place):
@@ -137,7 +137,7 @@ def boxes(text: str) -> list[str]:
 
 
 def is_corrected(text: str, place: int) -> re.Match[str] | None:
-    """The last correction behind a place, "Wait, no": what stands before it does not count."""
+    """Find the last correction after a place, "Wait, no": the text before a correction does not count."""
     found = None
     for match in _CORRECTED.finditer(text, place):
         if not match[0].lower().startswith("final"):
@@ -146,7 +146,7 @@ def is_corrected(text: str, place: int) -> re.Match[str] | None:
 
 
 def text_key(text: str) -> str:
-    r"""What two texts must share to be the same: no case, decoration, final stop, `\text{}` or kind of dash."""
+    r"""Return a text for comparison: without case, decoration, final stop, `\text{}` or kind of dash."""
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\s*[–—―]\s*", "-", text)
     return " ".join(text.strip(_DECORATION).replace("**", "").split()).casefold()

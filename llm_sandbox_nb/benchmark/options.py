@@ -1,4 +1,4 @@
-"""What `benchmark` takes, on the command line and in a notebook."""
+"""The arguments of `benchmark`, on the command line and in a notebook."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _REPORT_CODES = (
 _SHARED_GROUPS = ("model", "limits", "sandbox")
 SCORE_OPTIONS = ("data", "workers", "judge_model", "judge_base_url", "judge_repeats")
 SCORE_SETTINGS = ("api_base", "api_key", "api_key_env", "isolation", "profile", "image", "network")
-"""Settings that `benchmark score` takes: for the judge, and for the sandboxes in which patches are tested."""
+"""Settings of `benchmark score`: for the judge, and for the sandboxes in which patches are tested."""
 
 
 def modes(value: object) -> tuple[str, ...]:
-    """Modes, separated by commas; `llm-in-sandbox`, as the paper's package calls it, is `sandbox`."""
+    """Parse modes, separated by commas; `llm-in-sandbox`, the name in the paper's package, is `sandbox`."""
     words = (word.strip() for word in str(value).split(","))
     found = tuple(dict.fromkeys("sandbox" if word == "llm-in-sandbox" else word for word in words if word))
     if not found or any(word not in MODES for word in found):
@@ -37,7 +37,7 @@ def modes(value: object) -> tuple[str, ...]:
 
 
 def contexts(value: object) -> tuple[str, ...]:
-    """Where documents are, separated by commas."""
+    """Parse the places of documents, separated by commas."""
     found = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
     if not found or any(word not in ("files", "prompt") for word in found):
         raise ValueError("must be `files`, `prompt` or `files,prompt`")
@@ -45,7 +45,7 @@ def contexts(value: object) -> tuple[str, ...]:
 
 
 def index(value: object) -> int:
-    """A whole number of at least 0."""
+    """Parse a whole number of at least 0."""
     if not str(value).isdigit():
         raise ValueError("must be a whole number of at least 0")
     return int(str(value))
@@ -59,17 +59,17 @@ BENCHMARK_OPTIONS = (
            metavar="WHERE"),
     Option("workers", "how many items run at once", whole_number, 8, ("LLM_NUM_WORKERS",), metavar="N",
            aliases=("num_workers",), short="n"),
-    Option("repeats", "how often each problem is done, copies in the data counted; each row once at least "
+    Option("repeats", "how often each problem is done, shared by its copies in the data; each row at least once "
            "(default: the task's)", whole_number, metavar="N"),
     Option("start_id", "number of the first row, from 0", index, 0, metavar="N"),
     Option("end_id", "number of the row before which it ends", whole_number, metavar="N"),
     Option("attempts", "how often an item that failed is tried", whole_number, 2, metavar="N"),
-    Option("retry_errors", "do items again that failed in an earlier start", yes_or_no, True, metavar="BOOL"),
-    Option("fresh_sandboxes", "open a new sandbox for each item (default: one that is as new again serves the next)",
+    Option("retry_errors", "run items again that failed in an earlier start", yes_or_no, True, metavar="BOOL"),
+    Option("fresh_sandboxes", "open a new sandbox for each item (default: a reset sandbox serves the next item)",
            yes_or_no, False, metavar="BOOL"),
     Option("out", "folder of the results", text, "results", metavar="FOLDER", aliases=("output_dir",),
            short="o"),
-    Option("max_response_len", "most tokens of the one reply in mode llm (default: --max_tokens_per_call)",
+    Option("max_response_len", "maximum tokens of the one reply in mode llm (default: --max_tokens_per_call)",
            whole_number, metavar="N"),
     Option("ray", "spread over the nodes of a Ray cluster: auto (this machine's), or HOST:PORT", text,
            metavar="ADDRESS"),
@@ -83,14 +83,14 @@ _ACTIONS = ("list", "run", "report", "score", "compare")
 
 
 def benchmark_words(words: list[str]) -> list[str]:
-    """The words after `benchmark`, with `run` before a task or an option, where the paper's package has none."""
+    """Insert `run` before a task or an option: the paper's package has no such word."""
     if not words or words[0] in (*_ACTIONS, "-h", "--help"):
         return words
     return ["run", *words]
 
 
 def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
-    """Add the actions to the parser of `benchmark`; gives their parsers by name."""
+    """Add the actions to the parser of `benchmark`; return their parsers by name."""
     actions = benchmark.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
     listing = actions.add_parser("list", help="list the tasks that come with the package")
     run = actions.add_parser(
@@ -112,7 +112,7 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
     report = actions.add_parser(
         "report", help="report the results, as tables or one HTML file", epilog=_REPORT_CODES
     )
-    report.add_argument("results", metavar="FOLDER", help="what was --out of `benchmark run`")
+    report.add_argument("results", metavar="FOLDER", help="the --out folder of `benchmark run`")
     report.add_argument("--html", metavar="FILE", nargs="?", const="report.html", help="also write a page")
     score = actions.add_parser(
         "score", help="score the answers of a folder again, without asking the model",
@@ -120,7 +120,7 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
         "judge are those that the folder was made with, unless a flag names others.", epilog=_SCORE_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    score.add_argument("results", metavar="FOLDER", help="what was --out of `benchmark run`")
+    score.add_argument("results", metavar="FOLDER", help="the --out folder of `benchmark run`")
     group = score.add_argument_group("benchmark")
     for one in (one for one in BENCHMARK_OPTIONS if one.name in SCORE_OPTIONS):
         score.add_option(group, one)

@@ -1,4 +1,4 @@
-"""Tasks that ask as the paper's package does, with its prompts; data, scorer and limits stay those of this package."""
+"""Tasks with the prompts of the paper's package; data, scorer and limits stay those of this package."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from llm_sandbox_nb.benchmark.task import TASKS, Task, TaskError, load_task
 
 
 def with_original_prompts(task: Task) -> Task:
-    """The same task with the prompts of the original package, in a sandbox and without one.
+    """Return the task with the prompts of the original package, in a sandbox and without one.
 
     Raises:
-        InputError: it is not installed.
-        TaskError: it has no such task.
+        InputError: if the original package is not installed.
+        TaskError: if it does not have the task.
     """
     tasks = original_folder() / "benchmark"
     if task.folder.parent != TASKS.resolve() or not (tasks / task.name / "config.yaml").is_file():
         known = ", ".join(sorted(path.parent.name for path in tasks.glob("*/config.yaml")))
         raise TaskError(f"{ORIGINAL} has no prompts for the task {task.name}: it has {known}.")
-    theirs = load_task(str(tasks / task.name))
-    return replace(task, prompts=as_original(theirs.prompts), asker=theirs.asker)
+    original = load_task(str(tasks / task.name))
+    return replace(task, prompts=as_original(original.prompts), asker=original.asker)

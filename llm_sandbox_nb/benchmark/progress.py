@@ -1,4 +1,4 @@
-"""How far a benchmark is: one row for each task and mode, kept while items begin and end."""
+"""The progress of a benchmark: one row for each task and mode, updated as items begin and end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from llm_sandbox_nb.benchmark.item_pipeline import Item
 from llm_sandbox_nb.benchmark.results import Key, Result
 
-_NOTES = 3
-"""Errors whose words are kept."""
+_MAX_NOTES = 3
 
 
 @dataclass
 class CellProgress:
-    """One task in one mode. `done` counts results of earlier starts too; times are seconds of this start."""
+    """A task in one mode. `done` counts results of earlier starts too; times are seconds of this start."""
 
     task: str
     mode: str
@@ -26,14 +25,14 @@ class CellProgress:
     running: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
-    """History counted once."""
+    """Tokens, with history counted once."""
     cost: float | None = 0.0
-    """US dollars; None when that of a result is unknown."""
+    """US dollars; None if the cost of a result is unknown."""
     elapsed: float = 0.0
     rest: float | None = None
-    """Seconds that are estimated to be left; None while nothing is known."""
+    """Estimated seconds left; None while there is no estimate."""
     score: float | None = None
-    """The mean over problems so far, repeats averaged first."""
+    """Mean over problems so far, repeats averaged first."""
 
 
 class _Cell:
@@ -45,7 +44,7 @@ class _Cell:
         self.last = 0.0
         self.spent, self.ended = 0.0, 0
 
-    def take(self, result: Result) -> None:
+    def add(self, result: Result) -> None:
         shown = self.shown
         shown.done += 1
         if result.error_kind:
@@ -60,13 +59,13 @@ class _Cell:
 
 
 class Progress:
-    """Told of items as they begin and of results as they come, from any thread.
+    """Counts items that begin and results that arrive, from any thread.
 
     Args:
-        items: all that belong to the benchmark.
-        open_items: those of them that are still to be done.
-        results: what is on disk already.
-        workers: how many run at once.
+        items: all items of the benchmark.
+        open_items: the items that are still to be done.
+        results: the results on disk.
+        workers: the number of items that run at once.
     """
 
     def __init__(
@@ -75,8 +74,8 @@ class Progress:
         self._workers = max(1, workers)
         self._lock = threading.Lock()
         self._cells: dict[tuple[str, str], _Cell] = {}
-        self.notes: deque[tuple[Key, str, str]] = deque(maxlen=_NOTES)
-        """The newest errors: whose, which kind, and what was said."""
+        self.notes: deque[tuple[Key, str, str]] = deque(maxlen=_MAX_NOTES)
+        """The newest errors: key, kind and message."""
         finished = set()
         for item in items:
             finished.add(item.key)
@@ -84,30 +83,28 @@ class Progress:
         finished -= {item.key for item in open_items}
         for result in results:
             if result.key in finished:
-                self._cell(result.key).take(result)
+                self._cell(result.key).add(result)
         self.before = self.done
-        """How many were done when this start began."""
+        """Results at the beginning of this start."""
 
     def began(self, item: Item) -> None:
-        """An item has begun."""
         with self._lock:
             cell, now = self._cell(item.key), time.monotonic()
             cell.begun[item.key] = now
             cell.first = now if cell.first is None else cell.first
 
     def ended(self, result: Result) -> None:
-        """An item has its result."""
         with self._lock:
             cell, now = self._cell(result.key), time.monotonic()
             cell.spent += now - cell.begun.pop(result.key, now)
             cell.ended += 1
             cell.last = now
-            cell.take(result)
+            cell.add(result)
             if result.error_kind:
                 self.notes.append((result.key, result.error_kind, result.error))
 
     def stopped(self) -> None:
-        """No item runs any more."""
+        """Stop the clocks of all items, because none runs any more."""
         with self._lock:
             for cell in self._cells.values():
                 if cell.begun:
@@ -115,7 +112,7 @@ class Progress:
                 cell.begun.clear()
 
     def rows(self) -> list[CellProgress]:
-        """How each task and mode stands now, and a last row for all when there are several."""
+        """Return the state of each task and mode, and a last row for all if there are several."""
         with self._lock:
             now = time.monotonic()
             rows = [self._row(cell, now) for cell in self._cells.values()]
@@ -123,12 +120,10 @@ class Progress:
 
     @property
     def total(self) -> int:
-        """How many items there are."""
         return sum(cell.shown.total for cell in self._cells.values())
 
     @property
     def done(self) -> int:
-        """How many have a result."""
         return sum(cell.shown.done for cell in self._cells.values())
 
     def _cell(self, key: Key) -> _Cell:
@@ -147,7 +142,7 @@ class Progress:
         return CellProgress(**{**vars(row), "errors": Counter(row.errors)})
 
     def _pace(self, cell: _Cell) -> tuple[float, int]:
-        """Seconds that items of this cell took, and how many; of all cells while this one has none."""
+        """Return the seconds and the number of finished items of this cell; of all cells while this one has none."""
         if cell.ended:
             return cell.spent, cell.ended
         return sum(one.spent for one in self._cells.values()), sum(one.ended for one in self._cells.values())

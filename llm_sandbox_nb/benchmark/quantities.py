@@ -1,7 +1,7 @@
 r"""Reads numbers as people write them, with magnitude and unit, and compares them exactly.
 
 `65 432`, `12\,345`, `7,25`, `2×10^{-4}`, `1 3/4`, `6 million`, `80 km/h`, `€9`, `50 %`. Units are those of pint; a
-magnitude multiplies. Where both name a unit, they have to agree (9 kg is 9000 g and not 9 g).
+magnitude multiplies. If both numbers have a unit, the units have to agree (9 kg is 9000 g and not 9 g).
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ _REST = re.compile(r"[^\d=+<>|\\()\[\],;:?!]{0,60}(?:[\^²³]?\{?-?\d\}?[^\d=+<>
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number with its unit. `places`: decimals as written, where the number may be rounded; None for an exact one."""
+    """A number with its unit. `places`: decimals as written, if the number may be rounded; None for an exact number."""
 
     value: Fraction
     places: int | None = None
     unit: str = ""
     attached: bool = False
-    """Whether the unit is a letter behind the number, `2m`: it may be a variable, and counts if both name a unit."""
+    """True if the unit is a letter right after the number, `2m`: perhaps a variable, so both numbers need a unit."""
 
     def agrees(self, other: Quantity) -> bool:
-        """Whether both are the same: units that both name agree, and the numbers, as far as they are rounded."""
+        """Return True if the numbers are equal, as far as rounded, and the units do not contradict each other."""
         if "%" in (self.unit, other.unit) and self.unit != other.unit:
             share, plain = (self, other) if self.unit == "%" else (other, self)
             if plain.unit:
@@ -97,7 +97,7 @@ def _same(
     others: int | None,
     near: Fraction = Fraction(1, 10**12),
 ) -> bool:
-    """Equal, or the shorter decimal of at least six digits is the other number rounded."""
+    """Return True if equal, or if the shorter decimal of at least six digits is the other number rounded."""
     if one == other:
         return True
     difference = abs(one - other)
@@ -114,7 +114,7 @@ def _same(
 
 
 def cleaned(text: str) -> str:
-    r"""Mathematics without spacing, `\text{}` and the marks around it."""
+    r"""Return mathematics without spacing, `\text{}` and surrounding marks."""
     text = (
         text.strip()
         .replace("\\left", "")
@@ -138,7 +138,7 @@ def cleaned(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def quantities(text: str) -> tuple[Quantity, ...]:
-    """The readings of a text that is one number with a unit or without; none when it is something else."""
+    """Return the readings of a text that is one number with or without a unit; empty for anything else."""
     text = re.sub(
         r"^(?:[≈~∼]|\\approx|\\sim|(?:about|approximately|around|roughly|circa|etwa|environ)\s)\s*",
         "",
@@ -183,7 +183,7 @@ _TENS = {
 
 
 def _in_words(text: str) -> Quantity | None:
-    """A number below a thousand in English words, with what is counted: "twenty-one days"."""
+    """Return a number below a thousand in English words, with the counted thing: "twenty-one days"."""
     words = text.lower().rstrip(".").replace("-", " ").split()
     total, used = 0, 0
     for word in words:
@@ -230,7 +230,7 @@ def _value(match: re.Match[str]) -> tuple[Fraction, int | None] | None:
 
 
 def decimal_of(text: str) -> tuple[Fraction, int | None] | None:
-    """A number out of digits and marks, and its decimals: `1,234.5`, `1.234,5`, `7,25`, `65 432`."""
+    """Parse a number of digits and marks, and count its decimals: `1,234.5`, `1.234,5`, `7,25`, `65 432`."""
     if _GROUPED.fullmatch(text):
         last = max(text.rfind("."), text.rfind(","))
         mark = text[last] if last >= 0 else ""
@@ -250,7 +250,7 @@ def decimal_of(text: str) -> tuple[Fraction, int | None] | None:
 
 
 def _magnitudes_and_units(rest: str, money: bool) -> list[tuple[int, str, bool]]:
-    """What may stand behind a number: factor, unit, whether the unit is attached. Empty when it is no unit."""
+    """Return the readings of the text after a number: factor, unit, True if attached. Empty if there is no reading."""
     if not rest.strip():
         return [(1, "", False)]
     if not _REST.fullmatch(rest) or len(rest.split()) > 6:
@@ -293,7 +293,7 @@ def _magnitudes_and_units(rest: str, money: bool) -> list[tuple[int, str, bool]]
 
 
 def _is_unit(words: str) -> bool:
-    """Whether the words behind a number are a unit, or what is counted: "days", "red apples", not "Baker Street"."""
+    """Return True if words after a number are a unit or a counted thing: "days", "red apples", not "Baker Street"."""
     if (
         _plain_unit(words) in _PERCENT
         or words.lower() in _CURRENCY_OF
@@ -313,7 +313,6 @@ def _is_unit(words: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _plain_unit(unit: str) -> str:
-    """One spelling of a unit."""
     unit = unit.strip().rstrip(".")
     low = unit.lower()
     if low in _PERCENT:
@@ -327,7 +326,7 @@ def _plain_unit(unit: str) -> str:
 
 
 _CONSTANTS = frozenset({"pi", "π", "e", "c", "k", "i", "R", "G", "n", "x"})
-"""Names that pint knows, or takes apart, and that are numbers or variables behind a number."""
+"""Names in pint's registry that are numbers or variables when they follow a number."""
 
 
 @cache
@@ -339,7 +338,7 @@ def _registry() -> Any:
 
 @lru_cache(maxsize=1024)
 def _parsed(unit: str) -> Any:
-    """The unit as pint knows it; None when it does not."""
+    """Return the unit of pint; None for an unknown unit."""
     unit = _plain_unit(unit)
     if not unit or unit[0] in "_.-" or unit in _CONSTANTS or re.search(r"[^\w/^*·⋅° .²³Ωμ%-]", unit):
         return None
@@ -361,14 +360,14 @@ def _parsed(unit: str) -> Any:
 
 
 def _converted(value: Fraction, unit: str, other: str) -> Fraction | None:
-    """The value in the other unit; None when the units do not agree."""
+    """Convert a value to the other unit; None if the units do not agree."""
     one, two = _parsed(unit), _parsed(other)
     if one is None and two is None:
         words, others = _stems(unit), _stems(other)
         return value if words and others and (words <= others or others <= words) else None
     if one is None or two is None or one.dimensionality != two.dimensionality:
         return None
-    if _PER_PERCENT & {str(one), str(two)}:
+    if _RATIO_UNITS & {str(one), str(two)}:
         return None
     try:
         return Fraction(str(_registry().Quantity(float(value), one).to(two).magnitude))
@@ -376,9 +375,9 @@ def _converted(value: Fraction, unit: str, other: str) -> Fraction | None:
         return None
 
 
-_PER_PERCENT = frozenset({"percent", "permille"})
+_RATIO_UNITS = frozenset({"percent", "permille"})
 
 
 def _stems(unit: str) -> frozenset[str]:
-    """The words of what is counted, without the endings of the plural."""
+    """Return the words of a counted thing, without the endings of the plural."""
     return frozenset(re.sub(r"(?:es|s)$", "", word) for word in unit.lower().rstrip(".").split())

@@ -1,6 +1,6 @@
-"""Run a benchmark on a cluster: Ray spreads the items over its nodes, each with its own engine.
+"""A benchmark on a Ray cluster: the items are spread over its nodes, each with its own engine.
 
-One actor on each node runs many items at once. Results return to the one process that writes them.
+One actor on each node runs many items at once. The driver process writes all results.
 """
 
 from __future__ import annotations
@@ -13,53 +13,35 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError, Item, LocalBackend, failed_result
-from llm_sandbox_nb.benchmark.ray_hosts import (
-    CallLostError,
-    RayHosts,
-    own_folder,
-    packed,
-    remove_leftovers,
-    unpack,
-)
+from llm_sandbox_nb.benchmark.ray_hosts import CallLostError, NodeActor, RayHosts, packed, unpack
 from llm_sandbox_nb.benchmark.results import Result
 from llm_sandbox_nb.benchmark.runner import MODEL_VALUES, SANDBOX_VALUES, RunnerOptions, how_of, opener_of
-from llm_sandbox_nb.version import __version__
 
 
 @dataclass(frozen=True)
 class ItemReply:
-    """What comes back from a node. `record` is a tar file whose names are seen from the folder of all results."""
+    """The reply of a node. `record` is a tar file whose names are relative to the folder of all results."""
 
     result: Result | None = None
     answer: str | None = None
     record: bytes = b""
     fatal: str = ""
-    """Why the benchmark must stop."""
+    """Reason why the benchmark must stop."""
 
 
-class Host:
-    """The actor of one node. It lasts as long as the benchmark; its sandboxes end with it, however it ends."""
+class Host(NodeActor):
+    """The actor of one node. The sandboxes end with the actor, however that ends."""
 
     def __init__(self, values: Mapping[str, Any], attempts: int, reuse: bool = True) -> None:
-        remove_leftovers()
-        self._folder, self._lock = own_folder()
+        super().__init__()
         self._backend = LocalBackend(how_of(values), opener_of(values), self._folder, attempts, reuse=reuse)
-        self._work: set[asyncio.Task[ItemReply]] = set()
         self._count = 0
-        self._closing = False
-
-    async def ready(self) -> str:
-        """The version of this package on the node, once the node is ready."""
-        return __version__
 
     async def attempt(self, item: Item) -> ItemReply:
-        """Run an item. One that comes after the order to close is not run: Ray may change their order."""
+        """Run an item. Items that arrive after `close` are refused: Ray may reorder calls."""
         if self._closing:
-            return ItemReply(fatal="it is closing")
-        work = asyncio.create_task(self._attempt(item))
-        self._work.add(work)
-        work.add_done_callback(self._work.discard)
-        return await work
+            return ItemReply(fatal="the node is closing")
+        return await self._run(self._attempt(item))
 
     async def _attempt(self, item: Item) -> ItemReply:
         self._count += 1
@@ -72,14 +54,8 @@ class Host:
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
-    async def close(self) -> None:
-        """Cancel the items that run; return when all sandboxes are closed and nothing is left."""
-        self._closing = True
-        for work in self._work:
-            work.cancel()
-        await asyncio.gather(*self._work, return_exceptions=True)
+    async def _close_sandboxes(self) -> None:
         await self._backend.__aexit__()
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
 
 class RayBackend:
@@ -87,11 +63,11 @@ class RayBackend:
 
     Args:
         address: see `RayHosts`.
-        values: the values of the options, of which those for the model and the sandboxes go to the nodes.
-        options: where records go, how many items run at once on the whole cluster, how often one is tried.
+        values: the values of the options; those for the model and the sandboxes go to the nodes.
+        options: the folder of records, the number of items at once in the whole cluster, the attempts per item.
 
     Raises:
-        UsageError: Ray is not installed, or the address is of a kind that does not work.
+        UsageError: if Ray is not installed, or the address has an unsupported form.
     """
 
     def __init__(self, address: str, values: Mapping[str, Any], options: RunnerOptions) -> None:
@@ -109,10 +85,10 @@ class RayBackend:
         await self._hosts.__aexit__()
 
     async def attempt(self, item: Item) -> tuple[Result, str | None]:
-        """See `Backend`.
+        """Run an item on a node; see `Backend`.
 
         Raises:
-            FatalError: a node says so, or no node is left.
+            FatalError: if a node reports that the benchmark must stop, or no node is left.
         """
         started = time.time()
         try:

@@ -1,7 +1,7 @@
 """The nodes of a Ray cluster, each with an actor that owns the sandboxes of its machine: for benchmarks and training.
 
-An actor runs many calls at once. A call whose actor or node died runs again, on the node with the least to do.
-Records are made in a folder of the node and go back with the result, so that no shared file system is needed.
+An actor runs many calls at once. A call whose actor or node died runs again, on the least busy node. Records are made
+in a folder of the node and return with the result, so that no shared file system is needed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import io
 import logging
 import math
 import os
+import shutil
 import socket
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
 from llm_sandbox_nb.errors import LLMSandboxError
@@ -27,30 +28,31 @@ from llm_sandbox_nb.sandbox import process
 from llm_sandbox_nb.sandbox.leftover_folders import make_owned_folder, remove_left_folders
 from llm_sandbox_nb.version import __version__
 
-LIVES = 4
-"""How many actors may die under a call before it counts as lost."""
-REACH = 20.0
+MAX_DEATHS = 4
+"""Number of actors that may die under a call before the call counts as lost."""
+CONNECT_SECONDS = 20.0
 """Seconds in which the head of a cluster has to answer."""
-START = 180.0
+START_SECONDS = 180.0
 """Seconds for an actor to start on a node."""
-TOGETHER = 60.0
-"""Seconds to wait for all nodes before the first call, so that none has all the work."""
-CLOSING = 60.0
+JOIN_SECONDS = 60.0
+"""Seconds to wait for all nodes before the first call, so that the first nodes do not get all the work."""
+CLOSE_SECONDS = 60.0
 """Seconds for an actor to close all its sandboxes."""
-TIDYING = 60.0
-"""Seconds to remove what an actor that died has left on its node."""
-NO_NODE = 120.0
+TIDY_SECONDS = 60.0
+"""Seconds to remove the leftovers of a dead actor from its node."""
+NO_NODE_SECONDS = 120.0
 """Seconds to wait for a node while there is none."""
-_LOOK = 5.0
-"""Seconds between two looks at which nodes there are."""
+_LOOK_SECONDS = 5.0
+"""Seconds between two looks at the list of nodes."""
+_T = TypeVar("_T")
 _PREFIX = "llm-sandbox-nb-host-"
 _LOCK = "lock"
-_GOING = 10.0
-"""Seconds for the processes of a host to go, after it was killed."""
+_EXIT_SECONDS = 10.0
+"""Seconds for the processes of a killed host to end."""
 
 
 class _Host:
-    """An actor on a node; it gets calls once it has joined."""
+    """An actor on a node, which gets calls once ready."""
 
     def __init__(self, node: str, address: str, actor: Any) -> None:
         self.node, self.address, self.actor = node, address, actor
@@ -60,21 +62,21 @@ class _Host:
 
 
 class CallLostError(LLMSandboxError):
-    """Every actor that a call was given to has died."""
+    """Every actor that got the call has died."""
 
 
 class RayHosts:
-    """The nodes of a cluster, each with an actor. `async with` starts them and closes what they own.
+    """The nodes of a cluster, each with an actor. `async with` starts the actors and closes their sandboxes.
 
     Args:
-        address: `auto` (the cluster this machine belongs to, or that $RAY_ADDRESS names), or `HOST:PORT`.
-        kind: the class of the actors; it has `ready`, which gives the package's version on the node, and `close`.
-        given: gives the arguments of its constructor, once this process is connected.
-        at_once: how many calls an actor may run at once.
-        option: how the user named the address, for messages.
+        address: `auto` (the cluster of this machine, or of $RAY_ADDRESS), or `HOST:PORT`.
+        kind: the class of the actors, with the methods `ready`, which returns the package's version there, and `close`.
+        given: returns the arguments of the class, once this process is connected.
+        at_once: the number of calls that an actor may run at once.
+        option: the user's name for the address, for messages.
 
     Raises:
-        UsageError: Ray is not installed, or the address is of a kind that does not work.
+        UsageError: if Ray is not installed, or the address has an unsupported form.
     """
 
     def __init__(
@@ -89,21 +91,21 @@ class RayHosts:
             raise UsageError(f"{option} needs Ray: run `pip install 'llm-sandbox-nb[ray]'`.")
         if "://" in address:
             raise UsageError(
-                f"{option} takes auto, or HOST:PORT of a cluster that this machine belongs to, not {address!r}."
+                f"{option} has to be auto, or HOST:PORT of a cluster that this machine belongs to, not {address!r}."
             )
         self._address, self._kind, self._given, self._at_once = address, kind, given, at_once
         self._started: dict[str, _Host] = {}
         self._deserted: set[str] = set()
         """Nodes on which an actor died."""
         self._looked = -math.inf
-        self._ours = False
+        self._connected_here = False
 
     async def __aenter__(self) -> Self:
         try:
             await asyncio.to_thread(self._connect)
             await self._look()
             if joining := [host.joining for host in self._started.values()]:
-                await asyncio.wait(joining, timeout=TOGETHER)
+                await asyncio.wait(joining, timeout=JOIN_SECONDS)
         except BaseException:
             await self.__aexit__()
             raise
@@ -119,32 +121,32 @@ class RayHosts:
         closed = await asyncio.gather(*(_closed(host) for host in started))
         failed = {host.node for host, well in zip(started, closed, strict=True) if not well}
         await asyncio.gather(*(_tidied(node) for node in self._deserted | failed))
-        if self._ours:
+        if self._connected_here:
             await asyncio.to_thread(ray.shutdown)
 
     async def call(self, method: str, *arguments: Any) -> tuple[Any, str]:
-        """The result of a call of the actor with the least to do, and the address of its node.
+        """Call a method of the least busy actor; return its result and the address of its node.
 
         Raises:
-            CallLostError: every actor that it was given to has died.
-            FatalError: no node is left, or one cannot be used.
+            CallLostError: if every actor that got the call has died.
+            FatalError: if no node is left, or a node cannot be used.
         """
         from ray import exceptions
 
-        said = ""
+        reason = ""
         died = (exceptions.RayActorError, exceptions.ObjectLostError, exceptions.WorkerCrashedError,
                 exceptions.NodeDiedError, exceptions.OwnerDiedError)  # fmt: skip
-        for _ in range(LIVES):
+        for _ in range(MAX_DEATHS):
             host = await self._least_busy()
             host.busy += 1
             try:
                 return await getattr(host.actor, method).remote(*arguments), host.address
             except died as error:
-                said = _first_line(error)
+                reason = _line(error, 0)
                 await self._lost(host)
             finally:
                 host.busy -= 1
-        raise CallLostError(said)
+        raise CallLostError(reason)
 
     def _connect(self) -> None:
         import ray
@@ -153,19 +155,19 @@ class RayHosts:
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
-            if host := self._address.rpartition(":")[0]:  # Ray itself would wait for it, deaf to Ctrl-C
+            if host := self._address.rpartition(":")[0]:  # Ray itself would wait without reacting to Ctrl-C
                 port = int(self._address.rpartition(":")[2])
-                socket.create_connection((host.strip("[]"), port), timeout=REACH).close()
+                socket.create_connection((host.strip("[]"), port), timeout=CONNECT_SECONDS).close()
             ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:  # Ray raises all sorts, plain Exception too
+        except Exception as error:  # Ray raises many types, plain Exception too
             raise FatalError(
-                f"There is no Ray cluster at {self._address} ({_first_line(error).rstrip('.')}): start one with "
+                f"There is no Ray cluster at {self._address} ({_line(error, 0).rstrip('.')}): start one with "
                 "`ray start --head`, or give the HOST:PORT that it printed."
             ) from error
-        self._ours = True
+        self._connected_here = True
 
     async def _least_busy(self) -> _Host:
-        deadline = time.monotonic() + NO_NODE
+        deadline = time.monotonic() + NO_NODE_SECONDS
         while True:
             await self._look()
             hosts = [host for host in self._started.values() if host.ready]
@@ -176,14 +178,14 @@ class RayHosts:
             await asyncio.sleep(0.5)
 
     async def _look(self) -> None:
-        """Start an actor on each living node with processors that has none; forget nodes that are gone.
+        """Start an actor on each living node with processors that lacks one; forget nodes that are gone.
 
         Raises:
-            FatalError: a node cannot be used at all.
+            FatalError: if a node cannot be used at all.
         """
         import ray
 
-        if time.monotonic() - self._looked > _LOOK:
+        if time.monotonic() - self._looked > _LOOK_SECONDS:
             self._looked = time.monotonic()
             nodes = {
                 node["NodeID"]: node["NodeManagerAddress"]
@@ -210,7 +212,7 @@ class RayHosts:
         return actor.remote(*self._given())
 
     async def _lost(self, host: _Host) -> None:
-        """An actor has died: the next look starts another in its place, if its node lives."""
+        """Forget an actor that died; the next look starts another if its node lives."""
         import ray
 
         self._deserted.add(host.node)
@@ -222,7 +224,7 @@ class RayHosts:
 
 
 def make_actor(kind: type, at_once: int) -> Any:
-    """One actor anywhere in the cluster that this process is connected to; it ends with its last handle."""
+    """Start one actor anywhere in the connected cluster; the actor ends with its last handle."""
     import ray
 
     actor: Any = ray.remote(kind)
@@ -230,15 +232,15 @@ def make_actor(kind: type, at_once: int) -> Any:
 
 
 async def _ready(host: _Host) -> bool:
-    """Whether an actor can be used. Its node may have died since.
+    """Return True once an actor can be used, False if its node has died.
 
     Raises:
-        FatalError: its node lacks this package, or has another version.
+        FatalError: if the node lacks this package, or has another version.
     """
     from ray import exceptions
 
     try:
-        async with asyncio.timeout(START):
+        async with asyncio.timeout(START_SECONDS):
             version = await host.actor.ready.remote()
     except (TimeoutError, exceptions.ActorUnschedulableError, exceptions.NodeDiedError):
         return False
@@ -248,7 +250,7 @@ async def _ready(host: _Host) -> bool:
                 f"Node {host.address} cannot import llm_sandbox_nb: install version {__version__} of it there."
             ) from error
         if "creation task" in str(error) or "__init__" in str(error):
-            raise FatalError(f"Node {host.address} cannot run items: {_last_line(error)}") from error
+            raise FatalError(f"Node {host.address} cannot run items: {_line(error, -1)}") from error
         return False
     if version != __version__:
         raise FatalError(
@@ -258,12 +260,12 @@ async def _ready(host: _Host) -> bool:
 
 
 async def _closed(host: _Host) -> bool:
-    """Tell an actor to close its sandboxes, then end it, also when it does not answer; True when it closed them."""
+    """Close the sandboxes of an actor, then end the actor, even without an answer; return True if all closed."""
     import ray
 
     closed = False
     with suppress(Exception):
-        async with asyncio.timeout(CLOSING):
+        async with asyncio.timeout(CLOSE_SECONDS):
             await host.actor.close.remote()
             closed = True
     with suppress(Exception):
@@ -272,11 +274,11 @@ async def _closed(host: _Host) -> bool:
 
 
 async def _tidied(node: str) -> None:
-    """Remove what an actor that died has left on a node, if the node lives."""
+    """Remove the leftovers of a dead actor from a node, if the node lives."""
     import ray
 
     with suppress(Exception):
-        async with asyncio.timeout(TIDYING):
+        async with asyncio.timeout(TIDY_SECONDS):
             await ray.remote(tidy).options(num_cpus=0, max_retries=0, scheduling_strategy=_on(node)).remote()
 
 
@@ -286,36 +288,57 @@ def _on(node: str) -> Any:
     return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
 
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[
-        :300
-    ]
-
-
-def _last_line(error: BaseException) -> str:
+def _line(error: BaseException, index: int) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[-1][:300]
+    return (lines or [type(error).__name__])[index][:300]
 
 
 def own_folder() -> tuple[Path, int]:
-    """A new folder for the records of an actor, and a lock that shows that its process lives."""
+    """Make a folder for the records of an actor, and a lock that shows that its process lives."""
     return make_owned_folder(_PREFIX, _LOCK)
 
 
-def remove_leftovers() -> None:
-    """Remove the folders of hosts that were killed on this node."""
-    remove_left_folders(_PREFIX, _LOCK)
+class NodeActor:
+    """Base of the actor of a node: a folder for records, and calls that `close` cancels."""
+
+    def __init__(self) -> None:
+        remove_left_folders(_PREFIX, _LOCK)
+        self._folder, self._lock = own_folder()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closing = False
+
+    async def ready(self) -> str:
+        """Return the version of this package on the node, once the node is ready."""
+        return __version__
+
+    async def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await task
+
+    async def close(self) -> None:
+        """Cancel the running calls, close all sandboxes, and remove the records."""
+        self._closing = True
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._close_sandboxes()
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    async def _close_sandboxes(self) -> None:
+        raise NotImplementedError
 
 
 def tidy() -> None:
-    """Remove what a host that was killed on this node has left, once its processes are gone."""
-    deadline = time.monotonic() + _GOING
+    """Remove the leftovers of a killed host on this node, once its processes are gone."""
+    deadline = time.monotonic() + _EXIT_SECONDS
     while remove_left_folders(_PREFIX, _LOCK) + process.remove_leftovers() and time.monotonic() < deadline:
         time.sleep(0.2)
 
 
 def packed(folder: Path) -> bytes:
-    """The files below `folder` as a tar file, empty when there are none."""
+    """Return the files below `folder` as a tar file; empty if there are none."""
     if not folder.is_dir():
         return b""
     data = io.BytesIO()
@@ -326,10 +349,10 @@ def packed(folder: Path) -> bytes:
 
 
 def unpack(record: bytes, out: Path) -> None:
-    """Put the files of a node below `out` and nowhere else.
+    """Write the files of a node below `out` and nowhere else.
 
     Raises:
-        OSError, tarfile.TarError: they cannot be written, or a name leads outside.
+        OSError, tarfile.TarError: if they cannot be written, or a name leads outside.
     """
     if record:
         out.mkdir(parents=True, exist_ok=True)

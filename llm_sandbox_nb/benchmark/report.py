@@ -1,6 +1,6 @@
 """The report of a folder of results: as text, and as one HTML file.
 
-Scores stand side by side: means over items, differences over the items that both have, intervals of `statistics`.
+Scores are means over items. Two modes are compared over the items that both have. `statistics` computes the intervals.
 """
 
 from __future__ import annotations
@@ -21,28 +21,27 @@ from llm_sandbox_nb.benchmark.statistics import paired, passes, score_interval
 from llm_sandbox_nb.formatting import format_cost, format_duration, format_number, format_percent, plural
 
 LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
-"""Stop reasons that are limits: such a run was stopped, and its answer counts as it is."""
+"""Stop reasons that are limits: the answers of such runs count."""
 
 
 def problem_of(result: Result) -> str:
-    """What repeats have in common: the content of the row, of which data may hold copies; in old results its id."""
+    """Return the key that repeats share: the content of the row, which may have copies; in old results its id."""
     return result.problem or result.item
 
 
 def item_of(result: Result) -> str:
-    """The id of the row."""
     return result.item
 
 
 def item_scores(results: Iterable[Result], group: Callable[[Result], str] = problem_of) -> dict[str, float]:
-    """The mean score of each problem over its repeats; what failed or could not be scored is left out."""
+    """Return the mean score of each problem over its repeats; failed and unscored results are left out."""
     return {item: sum(scores) / len(scores) for item, scores in repeat_scores(results, group).items()}
 
 
 def repeat_scores(
     results: Iterable[Result], group: Callable[[Result], str] = problem_of
 ) -> dict[str, list[float]]:
-    """The scores of each problem, one for each repeat that has one."""
+    """Return the scores of each problem, one for each scored repeat."""
     found: dict[str, list[float]] = {}
     for result in results:
         if result.score is not None and not result.error_kind:
@@ -51,14 +50,14 @@ def repeat_scores(
 
 
 def common_group(*sides: Iterable[Result]) -> Callable[[Result], str]:
-    """By what the results of several sides are matched: by problem, where every result says which it is of."""
+    """Return the function that matches results of several sides: by problem if all results name theirs, else by id."""
     return problem_of if all(one.problem for side in sides for one in side) else item_of
 
 
 def cell_row(
     task: str, mode: str, results: Sequence[Result], planned: int = 0, spent: Spent | None = None
 ) -> dict[str, Any]:
-    """One row of the table: one task in one mode. `planned`: how many results there are to be; 0: those there are."""
+    """Return the row of one task in one mode. `planned` is the planned number of results, 0 for the existing number."""
     scores = score_interval(list(item_scores(results).values()))
     good = [result for result in results if not result.error_kind]
     done = throughput(Times(0.0, 0.0, result.wall_time, result.started) for result in good)
@@ -105,7 +104,7 @@ def cell_row(
 def compare(
     task: str, first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]
 ) -> dict[str, Any] | None:
-    """`first` less `second`, over the items that both have scores for."""
+    """Compare the scores of the items that both sides have; None if there are none. Delta is `first` - `second`."""
     group = common_group(first[1], second[1])
     ours, theirs = item_scores(first[1], group), item_scores(second[1], group)
     found = paired(ours, theirs)
@@ -127,7 +126,7 @@ def compare(
 
 
 def _tokens(results: Iterable[Result], items: Iterable[str], group: Callable[[Result], str]) -> float:
-    """Tokens of an item, history counted once, summed over items; the mean over an item's repeats."""
+    """Return the sum of mean tokens per item, with history counted once."""
     wanted = set(items)
     found: dict[str, list[int]] = {}
     for result in results:
@@ -142,9 +141,9 @@ def tables(
     planned: Mapping[tuple[str, str], int] = MappingProxyType({}),
     spent: Mapping[tuple[str, str], Spent] = MappingProxyType({}),
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of all cells, and of all comparisons of two modes of one task.
+    """Return the rows of all cells, and of all comparisons of two modes of one task.
 
-    `planned` and `spent`: how many results there are to be, and what was spent, by task and mode.
+    `planned` and `spent`, by task and mode: the planned number of results, and the consumption.
     """
     cells: dict[tuple[str, str], list[Result]] = {key: [] for key in planned}
     for result in results:
@@ -163,12 +162,12 @@ def tables(
 
 
 def compare_folders(out: Path, other: Path) -> dict[str, Any]:
-    """`out` less `other`, for each task and mode that both have, over the items that both have scores for.
+    """Compare `out` with `other`, for each task and mode that both have, over the items that both have scores for.
 
-    `left_out` counts items of which the two folders have another question or gold answer.
+    `left_out` counts items whose question or gold answer differs between the folders.
 
     Raises:
-        ResultsError: one has no results, or they have no task and mode in common.
+        ResultsError: if a folder has no results, or they have no task and mode in common.
     """
     sides: list[dict[tuple[str, str], list[Result]]] = []
     for folder in (out, other):
@@ -197,13 +196,13 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
 
 
 def _other_rows(first: Iterable[Result], second: Iterable[Result]) -> set[str]:
-    """Ids of items that are another row in the second folder."""
+    """Return the ids of items that are another row in the second folder."""
     known = {result.item: result.row for result in second if result.row}
     return {one.item for one in first if one.row and known.get(one.item, one.row) != one.row}
 
 
 def _megabytes(name: str, values: Iterable[int | None]) -> dict[str, float | None]:
-    """Mean and most, in MB, of those that are known."""
+    """Return mean and maximum of the known values, in MB."""
     known = [value / 1e6 for value in values if value is not None]
     return {f"{name}_mb_mean": _mean(known), f"{name}_mb_most": max(known, default=None)}
 
@@ -216,18 +215,18 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-_CELLS = (
+_PAGE_COLUMNS = (
     "task", "mode", "prompts", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit", "cut_off",
     "unscored", "no_answer", "unparsable", "turns_mean", "tokens_once_mean", "tokens_billed_mean", "environment_share",
     "tool_share", "cost", "wall_time_mean", "spent_attempts", "spent_tokens", "spent_cost", "spent_time",
     "runs_per_minute", "memory_peak_mb_mean", "memory_peak_mb_most", "disk_mb_mean", "disk_mb_most",
     "reused_sandboxes",
 )  # fmt: skip
-_SHORT = (
+_TEXT_COLUMNS = (
     "task", "mode", "prompts", "items", "scored", "score", "score_low", "score_high", "errors", "at_limit",
     "turns_mean", "tokens_once_mean", "cost",
 )  # fmt: skip
-_HEADS = {
+_COLUMN_TITLES = {
     "at_limit": "stopped at a limit", "cost": "cost of scored runs", "wall_time_mean": "wall time mean of scored runs",
 }  # fmt: skip
 _NOTE = (
@@ -241,10 +240,10 @@ _NOTE = (
 
 
 def summary(out: Path) -> dict[str, Any]:
-    """Everything a report says, as JSON has it.
+    """Return the content of a report as JSON values.
 
     Raises:
-        ResultsError: there are no results.
+        ResultsError: if there are no results.
     """
     results = _results_of(out)
     planned = {(one.task, one.mode): one.results for one in read_plan(out)}
@@ -260,23 +259,22 @@ def summary(out: Path) -> dict[str, Any]:
 
 
 def _results_of(out: Path) -> list[Result]:
-    """The results of a folder that count. Raises ResultsError when it has none."""
+    """Return the results of a folder that count. Raises ResultsError if there are none."""
     if results := counted_results(out):
         return results
-    raise ResultsError(f"There are no results in {out}: give the folder that was --out of `benchmark run`.")
+    raise ResultsError(f"There are no results in {out}: give the --out folder of `benchmark run`.")
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """The report for a terminal."""
-    parts = [_grid(found["cells"], _SHORT)]
+    parts = [_grid(found["cells"], _TEXT_COLUMNS)]
     if missing := "\n".join(_missing(row) for row in found["cells"] if row["scored"] < row["planned"]):
         parts.append(missing)
     if found["comparisons"]:
         parts.append(_grid(found["comparisons"], tuple(found["comparisons"][0])))
     if repeated := _passes(found["cells"]):
         parts.append(_grid(repeated, tuple(repeated[0])))
-    if told := "\n".join(_spent(row) for row in found["cells"] if row["spent_attempts"]):
-        parts.append(told)
+    if spent := "\n".join(_spent(row) for row in found["cells"] if row["spent_attempts"]):
+        parts.append(spent)
     if cut := sum(row["cut_off"] for row in found["cells"]):
         parts.append(
             f"Cut off: {plural(cut, 'result')} with a reply that broke off, and was taken as it came."
@@ -291,7 +289,7 @@ def as_text(found: Mapping[str, Any]) -> str:
 
 
 def _missing(row: Mapping[str, Any]) -> str:
-    """What one task and mode lacks."""
+    """Return a line about the missing scores of one task and mode."""
     open_results = row["planned"] - row["results"]
     lacks = [
         f"{number} {what}"
@@ -306,7 +304,6 @@ def _missing(row: Mapping[str, Any]) -> str:
 
 
 def _passes(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of pass@k and pass^k."""
     return [
         {
             "task": cell["task"],
@@ -321,7 +318,7 @@ def _passes(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _spent(row: Mapping[str, Any]) -> str:
-    """What one task and mode has spent, lost attempts included."""
+    """Return a line about the consumption of one task and mode, lost attempts included."""
     lost = row["spent_attempts"] - row["answered"]
     more = f", {lost} of them lost or failed" if lost > 0 else ""
     cost = "cost unknown" if row["spent_cost"] is None else format_cost(row["spent_cost"])
@@ -332,7 +329,6 @@ def _spent(row: Mapping[str, Any]) -> str:
 
 
 def comparison_text(found: Mapping[str, Any]) -> str:
-    """The comparison of two folders for a terminal."""
     columns = ("task", "compared", "items", "score_first", "score_second", "delta", "delta_low", "delta_high",
                "better", "worse", "p", "token_ratio")  # fmt: skip
     parts = [_grid(found["comparisons"], columns)]
@@ -342,7 +338,7 @@ def comparison_text(found: Mapping[str, Any]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The beginning of an error; what a server or a scorer says may be anything."""
+    """Return the printable beginning of an error, which comes from a server or a scorer and may contain anything."""
     return "".join(letter for letter in " ".join(text.split())[:300] if letter.isprintable())
 
 
@@ -357,10 +353,7 @@ def _judge(judge: Mapping[str, Any]) -> str:
 
 
 def _grid(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    shown = [
-        [_head(name) for name in columns],
-        *([_cell(name, row) for name in columns] for row in rows),
-    ]
+    shown = [[_head(name) for name in columns], *([_cell(name, row) for name in columns] for row in rows)]
     widths = [max(len(line[place]) for line in shown) for place in range(len(columns))]
     return "\n".join(
         "  ".join(text.ljust(width) if place < 2 else text.rjust(width)
@@ -370,7 +363,7 @@ def _grid(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 def _head(column: str) -> str:
-    return _HEADS.get(column, column.replace("_", " "))
+    return _COLUMN_TITLES.get(column, column.replace("_", " "))
 
 
 def _cell(column: str, row: Mapping[str, Any]) -> str:
@@ -393,8 +386,8 @@ def _shown(column: str, value: Any) -> str:
 
 
 def short_html(found: Mapping[str, Any]) -> str:
-    """What `as_text` says, as tables for a page."""
-    return _tables(found, _SHORT)
+    """Return the content of `as_text` as HTML tables."""
+    return _tables(found, _TEXT_COLUMNS)
 
 
 def _tables(found: Mapping[str, Any], columns: Sequence[str]) -> str:
@@ -420,14 +413,14 @@ def _tables(found: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 
 def as_html(out: Path, found: Mapping[str, Any], title: str = "Benchmark") -> str:
-    """The report as a page, with what the runs did."""
+    """Return the report as a page, with plots of the runs' behaviour."""
     from llm_sandbox_nb.analysis import plots
     from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame
     from llm_sandbox_nb.analysis.load import load_runs
     from llm_sandbox_nb.analysis.report import page, table
 
     reading = load_runs([out])
-    parts = [f'<p class="note">{_NOTE} Scores and shares are percent.</p>', _tables(found, _CELLS)]
+    parts = [f'<p class="note">{_NOTE} Scores and shares are percent.</p>', _tables(found, _PAGE_COLUMNS)]
     if scripted := sum(
         run.trajectory.start is not None and run.trajectory.start.scripted for run in reading.runs
     ):

@@ -1,4 +1,4 @@
-"""Results: one JSON line for each attempt at an item, written the moment it is there, in files that survive a crash."""
+"""Results: one JSON line for each attempt at an item, written at once, in files that survive a crash."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from llm_sandbox_nb.errors import LLMSandboxError
 FILE = "results.jsonl"
 CONFIG = "config.json"
 SCORER = "scorer"
-"""The error kind of an item that has an answer and no score: its scorer failed, did not end, or gave none."""
+"""Error kind of an item with an answer and no score: its scorer failed, did not end, or returned none."""
 JUDGE = "judge"
-"""The error kind of an item that has an answer and whose judge could not be asked."""
+"""Error kind of an item with an answer whose judge could not be asked."""
 ANSWERED = ("", SCORER, JUDGE)
-"""The kinds of results whose answer is kept."""
+"""Error kinds of results whose answer is kept."""
 Key = tuple[str, str, str, int]
 
 
 class ResultsError(LLMSandboxError, ValueError):
-    """A folder of results cannot be used. The message is one sentence that says what to do."""
+    """A folder of results cannot be used. The message is one sentence that names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Result:
 
     task: str
     mode: str
-    """`sandbox`, `llm`, or `sandbox-prompt`: the documents in the prompt in spite of a sandbox."""
+    """`sandbox`, `llm`, or `sandbox-prompt`: documents in the prompt in spite of a sandbox."""
     item: str
     repeat: int
     score: float | None = None
@@ -43,10 +43,10 @@ class Result:
     answer: str | None = None
     stop_reason: str | None = None
     error_kind: str = ""
-    """Empty when nothing failed; then the score counts."""
+    """Empty if nothing failed; then the score counts."""
     error: str = ""
     cut_replies: int = 0
-    """Replies that broke off and were taken as they came, see `BROKEN_OFF`."""
+    """Replies that broke off and were accepted incomplete, see `BROKEN_OFF`."""
     turns: int = 0
     prompt_tokens: int = 0
     model_tokens: int = 0
@@ -58,29 +58,29 @@ class Result:
     model_time: float = 0.0
     tool_time: float = 0.0
     memory_peak: int | None = None
-    """Bytes that the sandbox took at most at one time; None: not known, or it had served another item before."""
+    """Highest memory use of the sandbox in bytes; None: unknown, or the sandbox had served another item before."""
     disk: int | None = None
-    """Bytes that its files took in the end, beyond the image."""
+    """Bytes of its files at the end, beyond the image."""
     run: str = ""
-    """The run's folder, seen from the folder of all results."""
+    """The run's folder, relative to the folder of all results."""
     row: str = ""
-    """See `Row.digest`; empty in results of earlier versions, as the next ones."""
+    """See `Row.digest`; empty in results of earlier versions, like the next fields."""
     question: str = ""
     prompt: str = ""
     scorer: str = ""
-    """What the model was given, how the task asked, and what scored: see `digests`."""
+    """Digests of question, prompt and scorer: see `digests`."""
     problem: str = ""
-    """What copies of one problem have in common: see `Row.problem`."""
+    """See `Row.problem`; the same for copies of one problem."""
     prompts: str = ""
-    """Whose prompts they are, when they are not those of the task: `llm-in-sandbox 0.2.0`."""
+    """Origin of the prompts, if not the task's: `llm-in-sandbox 0.2.0`."""
     version: str = ""
-    """The version of this package that the answer was made with."""
+    """Version of this package that made the answer."""
     reused: bool = False
-    """Whether the sandbox had served another item before, and was made as new."""
+    """True if the sandbox had served another item before, and was reset."""
 
     @property
     def key(self) -> Key:
-        """What there is one result for."""
+        """The identity of an item: a later result with the same key replaces this one."""
         return self.task, self.mode, self.item, self.repeat
 
 
@@ -88,24 +88,23 @@ _FIELDS = {one.name: str(one.type) for one in fields(Result)}
 
 
 def cell_folder(out: Path, task: str, mode: str) -> Path:
-    """Where the results of one task in one mode are."""
     return out / task / mode
 
 
 def write_result(out: Path, result: Result) -> None:
-    """Append a result; it has reached the system when this returns."""
+    """Append a result, which then survives the end of this process."""
     folder = cell_folder(out, result.task, result.mode)
     folder.mkdir(parents=True, exist_ok=True)
     append_line(folder / FILE, asdict(result))
 
 
 def read_results(out: Path) -> list[Result]:
-    """The newest result of each item, in the order in which items were first done."""
+    """Return the newest result of each item, in the order in which items were first done."""
     return list({result.key: result for result in all_results(out)}.values())
 
 
 def all_results(out: Path) -> Iterator[Result]:
-    """All results, also those that a later one of the same item has replaced."""
+    """Yield all results, also those that a later result of the same item has replaced."""
     for path in sorted(out.glob(f"*/*/{FILE}")):
         info = path.stat()
         yield from _results_in(path, info.st_size, info.st_mtime_ns)
@@ -113,22 +112,22 @@ def all_results(out: Path) -> Iterator[Result]:
 
 @lru_cache(maxsize=32)
 def _results_in(path: Path, size: int, changed: int) -> tuple[Result, ...]:
-    """The results in a file that has not changed since: a start reads them several times, thousands of them."""
+    """Read the results in a file, cached while size and time are the same: a start reads thousands several times."""
     return tuple(_result(path, record) for record in read_lines(path))
 
 
 def _result(path: Path, record: dict[str, Any]) -> Result:
-    """A result from its line.
+    """Make a result from its line.
 
     Raises:
-        ResultsError: it is none.
+        ResultsError: if a field is missing or has a wrong type.
     """
     known = {key: value for key, value in record.items() if key in _FIELDS}
     missing = [name for name in ("task", "mode", "item", "repeat") if name not in known]
     wrong = [name for name, value in known.items() if not _fits(_FIELDS[name], value)]
     if missing or wrong:
         reason = f"it has no {missing[0]}" if missing else f"its {wrong[0]} is {known[wrong[0]]!r}"
-        raise ResultsError(f"{path} holds a line that is no result ({reason}): mend or remove it.")
+        raise ResultsError(f"{path} holds a line that is not a result ({reason}): mend or remove it.")
     return Result(**known)
 
 
@@ -143,7 +142,6 @@ def _fits(kind: str, value: Any) -> bool:
 
 
 def count_errors(results: Iterable[Result]) -> dict[str, int]:
-    """How many results failed, by kind."""
     counts: dict[str, int] = {}
     for result in results:
         if result.error_kind:
@@ -166,7 +164,7 @@ def append_line(path: Path, record: object) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole records of a file; lines that a crash tore are left out."""
+    """Return the whole records of a file, without lines that a crash tore."""
     if not path.exists():
         return []
     found = []

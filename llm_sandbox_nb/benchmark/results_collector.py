@@ -1,10 +1,10 @@
-"""Collect the outcomes of tests in a process of its own, which hands on each line at once.
+"""Collects the outcomes of tests in a separate process, which forwards each line at once.
 
-This runs inside of sandboxes: it needs Python 3.6 and the standard library only. What `results_sender` sent is in a
-socket, or in this process's output, and there no other process can change it, also not of the same user: this one
+This runs in sandboxes: it needs Python 3.6 and the standard library only. Outcomes from `results_sender` are in a
+socket, or in this process's output, where no other process can change them, even of the same user: this process
 cannot be traced. Another process can end this one. Then nothing counts as reported.
 
-Standard input has two lines: where to listen, and the word that ends it, sent as a line over a connection.
+Standard input has two lines: the path of the socket, and the word that ends the collection when sent as a line.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import selectors
 import socket
 import sys
 
-LARGEST = 64 * 1024**2
-"""Bytes; who sends more is not listened to."""
+MAX_BYTES = 64 * 1024**2
+"""Maximum bytes of all outcomes together; the process exits after more."""
 PR_SET_DUMPABLE = 4
 
 
 def collect(path: str, last: bytes) -> None:
-    """Write the whole lines that arrive, until the line `last` does; then what has arrived before it."""
+    """Write the lines that arrive until the line `last`, and then those that arrived before it."""
     waiting = selectors.DefaultSelector()
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(path)
@@ -47,7 +47,7 @@ def collect(path: str, last: bytes) -> None:
             *lines, key.data[0] = (key.data[0] + piece).split(b"\n")
             written += len(piece)
             ended = ended or last in lines
-            if written > LARGEST:
+            if written > MAX_BYTES:
                 sys.exit("more results than any tests have")
             for line in lines:
                 if line != last:
@@ -55,7 +55,7 @@ def collect(path: str, last: bytes) -> None:
 
 
 def main() -> None:
-    """Become a process that no other can look into, and collect."""
+    """Make this process untraceable, and collect."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     path, last = sys.stdin.read().split("\n")[:2]
     collect(path, last.encode("ascii"))

@@ -1,4 +1,4 @@
-"""The folder of a benchmark as a whole: its settings, its plan, and the lock of the start that works in it."""
+"""The folder of a benchmark as a whole: its settings, its plan, and the lock against a second start."""
 
 from __future__ import annotations
 
@@ -17,33 +17,32 @@ from llm_sandbox_nb.trajectory.whole_file import write_whole
 
 LOCK = "lock"
 PLAN = "plan"
-_MAY_COME_LATER = "judge_model"
-"""It counts for judged tasks only, and these are not begun without one."""
+_JUDGE_KEY = "judge_model"
+"""Setting that may be added later: only judged tasks use a judge, and they do not begin without one."""
 
 
 @dataclass
 class PlannedCell:
-    """One task in one mode. `rows`: how often each row is to be done, by its id."""
+    """A task in one mode. `rows`: the repeats of each row, by its id."""
 
     task: str
     mode: str
     source: str = ""
     """The name or the folder of the task."""
     data: str | None = None
-    """As `--data`; None: the task's own."""
+    """Value of `--data`; None: the task's own."""
     rows: dict[str, int] = field(default_factory=dict)
 
     @property
     def results(self) -> int:
-        """How many results there are to be."""
         return sum(self.rows.values())
 
 
 class FolderLock:
-    """Keeps a second start out of a folder of results, until `release` or the end of this process.
+    """Locks a folder of results against a second start, until `release` or the end of this process.
 
     Raises:
-        ResultsError: another start works in it.
+        ResultsError: if another start works in the folder.
     """
 
     def __init__(self, out: Path) -> None:
@@ -61,9 +60,8 @@ class FolderLock:
         os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others in."""
         if self._file >= 0:
-            os.close(self._file)  # the file stays: who removed it could let two in
+            os.close(self._file)  # the file stays: after its removal, two starts could lock two files
             self._file = -1
 
     def __enter__(self) -> Self:
@@ -76,10 +74,10 @@ class FolderLock:
 
 
 def read_config(out: Path) -> dict[str, Any]:
-    """What `config.json` says; empty when there is none.
+    """Read `config.json`; empty if the file does not exist.
 
     Raises:
-        ResultsError: it cannot be read.
+        ResultsError: if the file cannot be read.
     """
     path = out / CONFIG
     if not path.exists():
@@ -91,10 +89,10 @@ def read_config(out: Path) -> dict[str, Any]:
 
 
 def check_config(out: Path, config: dict[str, Any]) -> None:
-    """Remember what these results are measured with, or compare it with what an earlier start remembered.
+    """Store the settings of these results, or compare them with those of an earlier start.
 
     Raises:
-        ResultsError: it differs; results of different settings do not go into one folder.
+        ResultsError: if they differ; results of different settings do not share a folder.
     """
     before = read_config(out)
     plan = before.pop(PLAN, [])
@@ -108,19 +106,19 @@ def check_config(out: Path, config: dict[str, Any]) -> None:
         raise ResultsError(
             f"{out} holds results with {key} {known.get(key)!r}, not {asked.get(key)!r}: choose another --out."
         )
-    if known[_MAY_COME_LATER] != before.get(_MAY_COME_LATER):
+    if known[_JUDGE_KEY] != before.get(_JUDGE_KEY):
         _write_config(out, known | {PLAN: plan})
 
 
 def change_judge(out: Path, judge_model: str | None) -> None:
-    """Remember another judge: all answers were scored again by it."""
+    """Store another judge, which has scored all answers again."""
     config = read_config(out)
-    if judge_model and config.get(_MAY_COME_LATER) != judge_model:
-        _write_config(out, config | {_MAY_COME_LATER: judge_model})
+    if judge_model and config.get(_JUDGE_KEY) != judge_model:
+        _write_config(out, config | {_JUDGE_KEY: judge_model})
 
 
 def _filled(config: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    return config | {_MAY_COME_LATER: config.get(_MAY_COME_LATER) or other.get(_MAY_COME_LATER)}
+    return config | {_JUDGE_KEY: config.get(_JUDGE_KEY) or other.get(_JUDGE_KEY)}
 
 
 def _write_config(out: Path, config: dict[str, Any]) -> None:
@@ -128,19 +126,19 @@ def _write_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def read_plan(out: Path) -> list[PlannedCell]:
-    """What is planned in a folder, a cell for each task and mode; empty in a folder of an earlier version.
+    """Read the plan of a folder, a cell for each task and mode; empty in a folder of an earlier version.
 
     Raises:
-        ResultsError: `config.json` cannot be read.
+        ResultsError: if `config.json` cannot be read.
     """
     try:
         return [PlannedCell(**one) for one in read_config(out).get(PLAN) or ()]
     except (AttributeError, TypeError) as error:
-        raise ResultsError(f"{out / CONFIG} holds a {PLAN} that is none: remove that key.") from error
+        raise ResultsError(f"{out / CONFIG} holds an invalid {PLAN}: remove that key.") from error
 
 
 def add_to_plan(out: Path, cells: Iterable[PlannedCell], rows: Mapping[str, Iterable[str]]) -> None:
-    """Add cells to the plan. `rows`: the ids of all rows that a task has now; others are no longer part of it."""
+    """Add cells to the plan. `rows`: the ids of all rows of a task today; other rows leave the plan."""
     known = {(one.task, one.mode): one for one in read_plan(out)}
     for cell in cells:
         before = known.get((cell.task, cell.mode))
@@ -157,10 +155,10 @@ def add_to_plan(out: Path, cells: Iterable[PlannedCell], rows: Mapping[str, Iter
 
 
 def counted_results(out: Path) -> list[Result]:
-    """The newest result of each item that is planned: rows that were taken out of the data do not count.
+    """Return the newest result of each planned item: rows that left the data do not count.
 
     Raises:
-        ResultsError: a file cannot be read, or holds a line that is no result.
+        ResultsError: if a file cannot be read, or holds a line that is not a result.
     """
     plan = {(one.task, one.mode): one.rows for one in read_plan(out)}
 

@@ -1,7 +1,7 @@
-"""Send the outcome of each test to the collector when it is known: a plug-in of pytest, and a runner of unittest.
+"""Sends the outcome of each test to the collector at once: a plug-in of pytest, and a runner of unittest.
 
-This runs inside of sandboxes, with whatever Python the tests have: it needs 3.6 and the standard library only. Nothing
-changes what was sent: the collector is a process of its own, see `results_collector`.
+This runs in sandboxes, with whatever Python the tests have: it needs 3.6 and the standard library only. Nothing can
+change a sent outcome, because the collector is a separate process, see `results_collector`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ _connected: list[bool] = []
 
 
 def send(test: str, outcome: str) -> None:
-    """Send one line."""
     if not _connected:
         _channel.connect(SOCKET)
         _connected.append(True)
@@ -29,7 +28,7 @@ def send(test: str, outcome: str) -> None:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Each part of a test (set-up, call, tear-down); with pytest-xdist in the process that has all reports."""
+    """Send each part of a test (set-up, call, tear-down); with pytest-xdist, in the process that has all reports."""
     if report.failed:
         send(report.nodeid, "failed")
     elif report.skipped:
@@ -39,13 +38,13 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_collectreport(report: Any) -> None:
-    """A file or class whose tests cannot be found."""
+    """Send a failure for a file or class whose tests cannot be found."""
     if report.failed:
         send(report.nodeid, "failed")
 
 
 def pytest_configure(config: Any) -> None:
-    """With pytest-xdist the workers send nothing."""
+    """Unregister the plug-in in pytest-xdist's workers, whose reports the main process sends."""
     if hasattr(config, "workerinput"):
         config.pluginmanager.unregister(sys.modules[__name__])
 

@@ -1,4 +1,4 @@
-"""Rows: one problem of a task, in the schema that the paper's authors published."""
+"""Rows: problems of a task, in the schema that the paper's authors published."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
 
-
 class DataError(LLMSandboxError, ValueError):
-    """Data cannot be used. The message is one sentence that says what to do."""
+    """Data cannot be used. The message is one sentence that names the remedy."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One problem. `ground_truth` is for the scorer alone: it never reaches a prompt or a sandbox."""
+    """A problem. `ground_truth` is for the scorer alone, never for a prompt or a sandbox."""
 
     id: str
     problem_statement: str
@@ -34,13 +33,13 @@ class Row:
 
     @property
     def digest(self) -> str:
-        """What tells this row from one with the same id and other content."""
+        """Digest of the whole content, for rows with the same id and other content."""
         whole = json.dumps([vars(self)], sort_keys=True, default=_in_words)
         return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16]
 
     @property
     def problem(self) -> str:
-        """What copies of one problem have in common, whatever their ids: the question, its documents, the answer."""
+        """Digest that copies of a problem share, whatever their ids: the question, its documents, the answer."""
         place = {name: self.extra.get(name) for name in ("image", "repository")}
         whole = [self.problem_statement, dict(self.input_files), self.ground_truth, place]
         text = json.dumps(whole, sort_keys=True, default=_in_words)
@@ -48,9 +47,9 @@ class Row:
 
 
 def repeats_of_rows(rows: Iterable[Row], repeats: int) -> dict[str, int]:
-    """How often each row is done, by its id, so that each problem is done `repeats` times, and each row at least once.
+    """Return the repeats of each row by id, so that each problem is done `repeats` times, and each row at least once.
 
-    Copies of a problem, which data may hold under ids of their own, share its repeats.
+    Copies of a problem, which data may contain under different ids, share its repeats.
     """
     copies: dict[str, list[Row]] = {}
     for row in rows:
@@ -63,7 +62,7 @@ def repeats_of_rows(rows: Iterable[Row], repeats: int) -> dict[str, int]:
 
 
 def _in_words(value: Any) -> str:
-    """A column that JSON does not know: the same text for the same value, in every process."""
+    """Convert a value that JSON does not know to the same text in every process."""
     if isinstance(value, bytes):
         return hashlib.sha256(value).hexdigest()
     return str(value) if isinstance(value, date | Decimal) else type(value).__qualname__
@@ -73,10 +72,10 @@ _COLUMNS = ("id", "problem_statement", "ground_truth", "domain", "input_files", 
 
 
 def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | None = None) -> Row:
-    """A row from one record. `names` says which column of the data holds which of ours.
+    """Make a row from one record. `names` maps our column names to those of the data.
 
     Raises:
-        DataError: the problem is missing or empty, or `input_files` is no mapping of names to texts.
+        DataError: if the problem is missing or empty, or `input_files` is not a mapping of names to texts.
     """
     names = names or {}
 
@@ -105,14 +104,14 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
 
 
 def _as_text(value: Any) -> str:
-    """A column as text; null and NaN, which tables write for a missing value, are empty."""
+    """Return a column as text; null and NaN, which tables write for a missing value, become empty."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _files(value: Any, number: int) -> dict[str, str]:
-    """The files: a mapping or the JSON text of one; empty columns (`null`, `""`, `{}`) are none."""
+    """Return the files of a mapping or of its JSON text; an empty column (`null`, `""`, `{}`) has no files."""
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else {}

@@ -1,4 +1,4 @@
-"""The runner: all items of a benchmark, many at once in one process, each result on disk when it is there."""
+"""The runner: all items of a benchmark, many at once in one process, each result on disk at once."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.sandbox.open import OpeningSandbox, open_sandbox
 
+SAMPLING_VALUES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 MODEL_VALUES = (
-    "model", "api_base", "api_key", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-    "max_tokens_per_call", "model_timeout", "model_wait", "extra_body", "command_timeout", "max_response_len",
-    "save_litellm_response", "same_failures", "tool_calls", "nudges",
+    *SAMPLING_VALUES, "model", "api_base", "api_key", "max_tokens_per_call", "model_timeout", "model_wait",
+    "extra_body", "command_timeout", "max_response_len", "save_litellm_response", "same_failures", "tool_calls",
+    "nudges",
 )  # fmt: skip
 SANDBOX_VALUES = (
     "isolation",
@@ -53,27 +54,27 @@ SANDBOX_VALUES = (
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """`attempts`: how often one start of the runner tries an item that fails."""
+    """Options of a runner. `attempts`: how often one start of the runner tries an item that fails."""
 
     out: Path
     workers: int = 8
     attempts: int = 2
     retry_errors: bool = True
-    """Whether items that failed in an earlier start run again."""
+    """True to run items again that failed in an earlier start."""
     reuse: bool = True
-    """Whether a sandbox serves more than one item, each time made as new."""
+    """True to use a sandbox for several items, reset each time."""
 
 
 def plan(
     tasks: Iterable[tuple[Task, list[Row]]], modes: Iterable[str], repeats: int | None = None
 ) -> list[Item]:
-    """All items, the first repeat of everything before the second."""
+    """Return all items, the first repeat of everything before the second."""
     counted = [(task, rows, repeats_of_rows(rows, repeats or task.repeats)) for task, rows in tasks]
     return items_of(counted, modes)
 
 
 def items_of(tasks: Iterable[tuple[Task, list[Row], Mapping[str, int]]], modes: Iterable[str]) -> list[Item]:
-    """The items of these rows, each done as often as is said for its id; the first repeat of everything first."""
+    """Return the items of these rows, repeated as often as `repeats` of their ids; first repeats first."""
     found = [
         Item(task, row, mode, repeat)
         for task, rows, repeats in tasks
@@ -85,7 +86,7 @@ def items_of(tasks: Iterable[tuple[Task, list[Row], Mapping[str, int]]], modes: 
 
 
 class Runner:
-    """Runs items. Calls `on_begin` with each item, and `on_result` with its result after it was written.
+    """Runs items. Calls `on_begin` with each item, and `on_result` with each written result.
 
     `backend` runs the items; the default is this process.
     """
@@ -108,12 +109,12 @@ class Runner:
         )
 
     def open_items(self, items: Iterable[Item]) -> list[Item]:
-        """The items that have no result, a failed one, or one of another scorer than today's."""
+        """Return the items without a result, with a failed result, or with a score of another scorer than today's."""
         results = {result.key: result for result in read_results(self.options.out)}
         return [item for item in items if self._is_open(item, results.get(item.key))]
 
     def unanswered(self, items: Iterable[Item]) -> list[Item]:
-        """The open items for which the model must be asked."""
+        """Return the open items that need the model."""
         kept = {one.key for one in read_results(self.options.out) if one.error_kind in ANSWERED}
         return [item for item in self.open_items(items) if item.key not in kept]
 
@@ -132,10 +133,10 @@ class Runner:
         return bool(result.scorer) and result.scorer != scorer_digest(item.task, item.row, self.judge)
 
     async def run(self, items: Iterable[Item]) -> list[Result]:
-        """Run the items that are open. When cancelled, it ends the running ones in good order.
+        """Run the open items. When cancelled, the running items end cleanly.
 
         Raises:
-            FatalError: the benchmark must stop.
+            FatalError: if the benchmark must stop.
         """
         waiting = await self.score_again(self.open_items(items))
         waiting.reverse()
@@ -153,10 +154,10 @@ class Runner:
         return results
 
     async def _check_scorers(self, items: list[Item], scoring: Scoring) -> None:
-        """Check the scorers before the model is asked: without one that loads, all answers would be worthless.
+        """Check the scorers before the model is asked: without a working scorer, all answers would be worthless.
 
         Raises:
-            FatalError: a scorer cannot be loaded.
+            FatalError: if a scorer cannot be loaded.
         """
         files = {item.task.scorer: item.task.name for item in items if item.task.has_own_scorer}
         for scorer, name in files.items():
@@ -164,10 +165,10 @@ class Runner:
                 raise FatalError(f"Task {name} cannot be scored by {scorer}: {problem.rstrip('.')}.")
 
     async def score_again(self, items: list[Item]) -> list[Item]:
-        """Score the answers that are kept, with today's scorer. Returns the items whose model must be asked.
+        """Score kept answers with today's scorer. Return the items that need the model.
 
         Raises:
-            FatalError: a scorer cannot be loaded, or the judge cannot be asked at all.
+            FatalError: if a scorer cannot be loaded, or the judge cannot be asked at all.
         """
         async with Scoring(min(2, max(1, self.options.workers))) as scoring:
             await self._check_scorers(items, scoring)
@@ -220,19 +221,14 @@ async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
             for one in work:
                 group.create_task(one)
     except BaseExceptionGroup as group_error:
-        raise _first(group_error) from group_error
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The failure that ended the group."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
+        first: BaseException = group_error
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from group_error
 
 
 def image_of(task: Task, row: Row) -> str | None:
-    """The image of a row's repository: the row's own, else the task's with the row's id in it."""
+    """Return the image of a row's repository: the row's own, else the task's, filled with the row's id."""
     if named := row.extra.get("image"):
         return str(named)
     if task.image is None or row.extra.get("repository"):
@@ -241,7 +237,7 @@ def image_of(task: Task, row: Row) -> str | None:
 
 
 def make_opener(isolation: str = "auto", **options: Any) -> Opener:
-    """Opens a sandbox for a row with these options of `open_sandbox`; the row's image goes before the one given."""
+    """Return an opener of sandboxes with these options of `open_sandbox`; the image of a row replaces `image`."""
 
     def opener(task: Task, row: Row) -> OpeningSandbox:
         image = image_of(task, row)
@@ -255,14 +251,13 @@ def make_opener(isolation: str = "auto", **options: Any) -> Opener:
 
 
 def how_of(values: Mapping[str, Any]) -> HowToAsk:
-    """The model that the values of `MODEL_VALUES` name, and how to ask it.
+    """Return the model and the settings of requests from the values of `MODEL_VALUES`.
 
     Raises:
-        ModelError: there is no such script, or an address or key is invalid.
+        ModelError: if the script does not exist, or an address or key is invalid.
     """
-    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     settings = ModelSettings(
-        **{name: values[name] for name in same},
+        **{name: values[name] for name in SAMPLING_VALUES},
         max_tokens=values["max_tokens_per_call"],
         timeout=values["model_timeout"],
         extra_body=values["extra_body"] or {},
@@ -282,7 +277,7 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
 
 
 def opener_of(values: Mapping[str, Any]) -> Opener:
-    """Opens the sandboxes that the values of `SANDBOX_VALUES` ask for."""
+    """Return an opener of sandboxes for the values of `SANDBOX_VALUES`."""
     site = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values.get(name)}
     site |= {"secrets": values["secret"]} if values.get("secret") else {}
     return make_opener(

@@ -15,7 +15,7 @@ from llm_sandbox_nb.trajectory.journal import Journal, read_journal
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-_SUMMARY = 160
+_SUMMARY_CHARACTERS = 160
 _OUTCOMES: dict[float | None, Literal["passed", "failed", "error"]] = {
     None: "error",
     0.0: "failed",
@@ -24,17 +24,17 @@ _OUTCOMES: dict[float | None, Literal["passed", "failed", "error"]] = {
 
 
 def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score) -> None:
-    """Add what a scorer found to the journal in `folder`; nothing when it gave no score and did not fail.
+    """Add a score to the journal in `folder`; do nothing without a score or a failure.
 
-    1 is a check that passed, 0 one that failed. A scorer that works in a sandbox can be tampered with in `process`.
+    1 is a passed check, 0 a failed check. In `process`, the run could tamper with a scorer that works in a sandbox.
 
     Raises:
-        JournalError, OSError: the journal cannot be written.
+        JournalError, OSError: if the journal cannot be written.
     """
     if score.value is None and not score.failed:
         return
     name = Path(scorer).name
-    detail = first_line(str(ev.clean_text(score.detail)), _SUMMARY)
+    detail = first_line(str(ev.clean_text(score.detail)), _SUMMARY_CHARACTERS)
     outcome: Literal["passed", "failed", "score", "error"] = "score"
     if score.value in _OUTCOMES:
         outcome = _OUTCOMES[score.value]
@@ -62,10 +62,10 @@ def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score
 
 
 def record_result(out: Path, result: Result, scorer: str) -> None:
-    """Add a score that came later, as a judge's does, to the record of its run below `out`, where that is here.
+    """Add a later score, such as a judge's, to the record of its run below `out`, if the record is there.
 
     Raises:
-        JournalError, OSError: the record cannot be read or written.
+        JournalError, OSError: if the record cannot be read or written.
     """
     folder = out / result.run
     if result.run and (folder / JOURNAL).is_file():

@@ -18,15 +18,15 @@ from llm_sandbox_nb.errors import LLMSandboxError
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
 REWARDED_BY_DOMAIN = ("math", "physics", "chem", "biomed", "instruct_follow")
-"""Domains whose rows `routed` scores by the domain, whatever kind of question they are."""
+"""Domains whose rows `routed` scores by the domain, whatever their kind of question."""
 
 
 def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
-    """As the paper's package rewards: by domain, then by the kind of question.
+    """Score as the paper's package rewards: by domain, then by the kind of question.
 
     Mathematics and physics by equality, chemistry and biomedicine by choice, instructions by their constraints; else
-    "multiple choice" with one gold answer by choice, with several by F1, free text by equality or ROUGE-L. Three kinds
-    are ours: "extraction" is scored by F1, and so is a list without a kind; one letter without a kind is a choice.
+    "multiple choice" with one gold answer by choice, with several by F1, free text by equality or ROUGE-L. This package
+    adds three kinds: "extraction" and a list without a kind are scored by F1; one letter without a kind is a choice.
     """
     domain = row_domain(row)
     if domain in ("math", "physics"):
@@ -47,13 +47,13 @@ def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 
 
 def row_domain(row: Mapping[str, Any]) -> str:
-    """The domain that `routed` scores a row by, "math" for "math_mini"; empty where the kind of question decides."""
+    """Return the domain that `routed` scores a row by, "math" for "math_mini"; empty if its kind decides."""
     named = str(row.get("domain") or "").casefold()
     return next((one for one in REWARDED_BY_DOMAIN if re.fullmatch(rf"{one}(_\w+)?", named)), "")
 
 
 def _choice(answer: str, gold: str) -> Score:
-    """By letter; an option that is no letter, such as a digit, by equality."""
+    """Score by letter; by equality for an option that is not a letter, such as a digit."""
     scored = letter(answer, gold)
     return exact(answer, gold) if scored.value is None else scored
 
@@ -64,7 +64,7 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 
 
 def _is_list(gold: str) -> bool:
-    """Whether a gold answer without a type is several items: "A, C", not "12,345", a date or a sentence."""
+    """Return True if a gold answer without a type is several items: "A, C", not "12,345", a date or a sentence."""
     items = re.split(r"[,;]\s*", gold.strip())
     return (
         len(items) > 1
@@ -75,7 +75,7 @@ def _is_list(gold: str) -> bool:
 
 
 def _free(answer: str, gold: str) -> Score:
-    """By equality, then ROUGE-L; by equality alone where gold is no text: for ROUGE-L 10.0.0.9 is close to 10.0.0.7."""
+    """Score by equality, then ROUGE-L; only by equality if gold is not prose: to ROUGE-L, 10.0.0.9 is near 10.0.0.7."""
     equal = math_equal(answer, gold)
     if equal.value == 1.0 or (
         re.search(r"\d", gold) and len(_WORD.findall(gold)) <= 3 and equal.value is not None
@@ -103,8 +103,8 @@ def _options(row: Mapping[str, Any]) -> int:
 def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]) -> Score:
     """Score one answer. `scorer` is a name of `RULES`, or the path of a Python file with `score(answer, gold, **row)`.
 
-    That function gives a number from 0 to 1, None, or a `Score`. One with a parameter `output_files`, names and paths
-    of what the run left in its output folder, also scores runs without an answer.
+    That function returns a number from 0 to 1, None, or a `Score`. With a parameter `output_files`, names and paths of
+    the files that the run left in its output folder, the function also scores runs without an answer.
     """
     function = None if scorer in RULES else load_scorer(Path(scorer))
     by_files = function is not None and "output_files" in inspect.signature(function).parameters
@@ -117,18 +117,18 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
         return NO_GOLD
     if function is None:
         return RULES[scorer](answer, gold, row)
-    found = function(answer, gold, **row)
-    said = found if isinstance(found, Score) else Score(found)
-    if said.value is None:
-        return said
-    value = float(said.value)
+    returned = function(answer, gold, **row)
+    score = returned if isinstance(returned, Score) else Score(returned)
+    if score.value is None:
+        return score
+    value = float(score.value)
     if not 0 <= value <= 1:
         raise ValueError(f"it gave {value}, which is not between 0 and 1")
-    return replace(said, value=value)
+    return replace(score, value=value)
 
 
 def gold_problem(scorer: str, row: Row) -> str:
-    """What a row lacks for this scorer; empty when nothing is missing. An own scorer decides itself what it needs."""
+    """Return the problem of a row for this scorer; empty without a problem. A custom scorer accepts any row."""
     if scorer == "ifbench" or (scorer == "routed" and row_domain(vars(row)) == "instruct_follow"):
         identities, _ = constraints_of(row.ground_truth, row.extra)
         return "" if identities else "has no instruction_id_list with kwargs, one for each constraint"
@@ -138,14 +138,14 @@ def gold_problem(scorer: str, row: Row) -> str:
 
 
 class ScorerError(LLMSandboxError, ValueError):
-    """The Python file of a task cannot be used. The message is one sentence that says what to do."""
+    """The Python file of a task cannot be used. The message is one sentence that names the remedy."""
 
 
 def load_scorer(path: Path) -> Callable[..., Any]:
-    """The function `score` of a Python file, or `compute_score` as in the paper's package.
+    """Return the function `score` of a Python file, or `compute_score` as in the paper's package.
 
     Raises:
-        ScorerError: it has neither, or needs what is not installed.
+        ScorerError: if the file has neither, or needs a package that is not installed.
     """
     found = _function(path, "score", "compute_score")
     if found is None:
@@ -154,12 +154,12 @@ def load_scorer(path: Path) -> Callable[..., Any]:
 
 
 def load_asker(path: Path) -> Callable[[Mapping[str, Any]], str]:
-    """The function `create_prompt` of a Python file of a task; without one, the prompt is the problem."""
+    """Return the function `create_prompt` of a Python file of a task; without one, the prompt is the problem."""
     return _function(path, "create_prompt") or (lambda row: str(row["problem_statement"]))
 
 
 def _function(path: Path, *names: str) -> Callable[..., Any] | None:
-    """The first of these functions that a Python file of a task has."""
+    """Return the first of these functions that a Python file of a task has."""
     spec = importlib.util.spec_from_file_location(f"{path.stem}_{abs(hash(path))}", path)
     if spec is None or spec.loader is None:
         raise ScorerError(f"{path} is not a Python file.")
@@ -172,7 +172,7 @@ def _function(path: Path, *names: str) -> Callable[..., Any] | None:
         if error.name != _PAPERS_PACKAGE:
             raise
         raise ScorerError(
-            f"{path.name} imports {_PAPERS_PACKAGE}: install llm-in-sandbox==0.2.0 beside this package, or run the "
+            f"{path.name} imports {_PAPERS_PACKAGE}: install llm-in-sandbox==0.2.0 next to this package, or run the "
             f"task {path.parent.name} of this package"
         ) from error
     found = (getattr(module, name, None) for name in names)

@@ -1,4 +1,4 @@
-"""The Python of tasks from async code: workers in processes of their own, with a deadline for each request."""
+"""The Python of tasks, for async code: workers in separate processes, with a deadline for each request."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from llm_sandbox_nb.benchmark.rows import DataError, Row
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 from llm_sandbox_nb.trajectory.run_folder import FILES
 
-DEADLINE = 60.0
+DEADLINE_SECONDS = 60.0
 """Seconds for one request."""
-_LONGEST_REPLY = 64 * 1024**2
-"""Bytes; a prompt holds whole documents."""
-_PIPES = 5.0
+_MAX_REPLY_BYTES = 64 * 1024**2
+"""Bytes of the longest reply; a prompt contains whole documents."""
+_PIPE_SECONDS = 5.0
 """Seconds for the pipes of a worker to close."""
 
 
 def row_columns(row: Row) -> dict[str, Any]:
-    """The columns that the Python of a task gets, by their published names; the gold answer comes beside them."""
+    """Return the columns of a row for the Python of a task, by their published names; without the gold answer."""
     columns: dict[str, Any] = json.loads(json.dumps(dict(row.extra), default=str))
     return columns | {
         "id": row.id,
@@ -35,9 +35,9 @@ def row_columns(row: Row) -> dict[str, Any]:
 
 
 class Scoring:
-    """A few workers, started when they are needed. `async with Scoring() as scoring:` ends them."""
+    """A few workers, started on demand. `async with Scoring() as scoring:` ends them."""
 
-    def __init__(self, workers: int = 1, deadline: float = DEADLINE) -> None:
+    def __init__(self, workers: int = 1, deadline: float = DEADLINE_SECONDS) -> None:
         self.deadline = deadline
         self._free: asyncio.Queue[_Worker] = asyncio.Queue()
         self._all = [_Worker() for _ in range(workers)]
@@ -45,7 +45,7 @@ class Scoring:
             self._free.put_nowait(worker)
 
     async def score(self, scorer: str, answer: str | None, row: Row, run: Path | None = None) -> Score:
-        """The score of one answer. A scorer that does not end, dies or gives nothing has failed, and the score says so.
+        """Score one answer. A scorer that does not end, dies or returns nothing gives a failed score.
 
         `run` is the run's folder: a Python file with a scorer may also look at the files that the run left.
         """
@@ -59,11 +59,11 @@ class Scoring:
         return Score(reply["value"], str(reply["detail"]))
 
     async def check(self, scorer: str) -> str:
-        """Why the Python file of a scorer cannot be used at all; empty when it can."""
+        """Return the problem of a scorer's Python file; empty for a usable file."""
         return str((await self._ask({"check": scorer}))["detail"])
 
     async def prompt(self, asker: str, row: Row) -> str:
-        """What a task's own `create_prompt` makes of a row. Raises DataError when it fails."""
+        """Return the prompt of a task's own `create_prompt` for a row. Raises DataError on failure."""
         columns = row_columns(row) | {"ground_truth": row.ground_truth}
         reply = await self._ask({"asker": asker, "row": columns})
         if "prompt" not in reply:
@@ -91,7 +91,6 @@ class Scoring:
             self._free.put_nowait(worker)
 
     async def close(self) -> None:
-        """End the workers."""
         for worker in self._all:
             await worker.kill()
 
@@ -128,8 +127,8 @@ class _Worker:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            limit=_LONGEST_REPLY,
-            start_new_session=True,  # Ctrl-C is for us: what is being scored then must not look unscorable
+            limit=_MAX_REPLY_BYTES,
+            start_new_session=True,  # Ctrl-C is for the benchmark: an interrupted scorer would look like a failed one
         )
         return self._process
 
@@ -140,5 +139,5 @@ class _Worker:
         with suppress(ProcessLookupError):
             process.kill()
         with suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(_PIPES):  # a child of the scorer may hold them open
+            async with asyncio.timeout(_PIPE_SECONDS):  # a child of the scorer may hold them open
                 await process.communicate()

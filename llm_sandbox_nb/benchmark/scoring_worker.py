@@ -1,7 +1,7 @@
-"""The process in which the Python of tasks runs, above all scorers: one JSON line in, one out.
+"""The process that runs the Python of tasks, above all scorers: one JSON line in, one out.
 
-Answers are hostile: a formula may take for ever, a pattern may explode, a task's own scorer may crash. This
-process can be killed, and scores on its main thread, which math-verify's time limit needs.
+Answers are hostile: a formula may never finish, a pattern may explode, a task's own scorer may crash. This process can
+be killed, and scores on its main thread, which math-verify's time limit needs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-_LONGEST_DETAIL = 2_000
+_MAX_DETAIL_CHARACTERS = 2_000
 
 
 def main() -> None:
-    """Score until stdin ends. What scorers print goes to stderr."""
+    """Score until stdin ends. Scorers' prints go to stderr."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     from llm_sandbox_nb.benchmark.scorers import ScorerError, load_asker, load_scorer, score_row
@@ -34,21 +34,18 @@ def main() -> None:
                 files = _files(Path(request["files"])) if request["files"] else {}
                 row = {**request["row"], "output_files": files}
                 score = score_row(request["scorer"], request["answer"], request["gold"], row)
-                reply |= asdict(score) | {"detail": str(score.detail)[:_LONGEST_DETAIL]}
+                reply |= asdict(score) | {"detail": str(score.detail)[:_MAX_DETAIL_CHARACTERS]}
         except ScorerError as error:
             reply |= {"detail": str(error), "failed": True}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - report whatever a scorer raises, and continue
             who = "create_prompt" if "asker" in request else "the scorer"
-            reply |= {
-                "detail": f"{who} failed with {type(error).__name__}: {error}"[:500],
-                "failed": True,
-            }
+            reply |= {"detail": f"{who} failed with {type(error).__name__}: {error}"[:500], "failed": True}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The files of a folder by their names in it."""
+    """Return the files of a folder by their relative names."""
     found = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return {path.relative_to(folder).as_posix(): path for path in found}
 

@@ -1,4 +1,4 @@
-"""What a benchmark has spent: also on attempts that were lost, and on those of a start that was killed."""
+"""The consumption of a benchmark, lost attempts and those of a killed start included."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 @dataclass
 class Spent:
-    """Sums over attempts. `tokens`: as billed; `cost`: US dollars, None when that of an attempt is unknown."""
+    """Sums over attempts. `tokens`: as billed; `cost`: US dollars, None if the cost of an attempt is unknown."""
 
     attempts: int = 0
     tokens: int = 0
@@ -23,7 +23,6 @@ class Spent:
     seconds: float = 0.0
 
     def add(self, tokens: int, cost: float | None, seconds: float) -> None:
-        """One more attempt."""
         self.attempts += 1
         self.tokens += tokens
         self.cost = None if self.cost is None or cost is None else self.cost + cost
@@ -31,21 +30,21 @@ class Spent:
 
 
 def spent_in(out: Path) -> dict[tuple[str, str], Spent]:
-    """What each task and mode has spent. Results say it; of attempts that came to none, their journals do."""
+    """Sum the consumption of each task and mode, from results, and from the journals of attempts without a result."""
     found: dict[tuple[str, str], Spent] = {}
-    told: dict[str, Result] = {result.run: result for result in all_results(out) if result.run}
-    for result in told.values():
+    results: dict[str, Result] = {result.run: result for result in all_results(out) if result.run}
+    for result in results.values():
         cell = found.setdefault((result.task, result.mode), Spent())
         cell.add(result.billed_tokens, result.cost, result.wall_time)
     for journal in sorted(out.glob(f"*/*/runs/*/*/{JOURNAL}")):
         run = journal.parent.relative_to(out)
-        if run.as_posix() not in told:
+        if run.as_posix() not in results:
             _add_lost(found.setdefault((run.parts[0], run.parts[1]), Spent()), journal)
     return found
 
 
 def _add_lost(cell: Spent, journal: Path) -> None:
-    """Add an attempt of which only the journal is left; one that asked for nothing adds nothing."""
+    """Add an attempt with a reply of which only the journal is left."""
     try:
         trajectory = Trajectory(read_journal(journal))
     except (OSError, ValueError, JournalError):

@@ -1,7 +1,7 @@
-r"""What a text states as its answer: in a box, in `<answer>`, behind "the answer is", alone, or behind its last verb.
+r"""Stated answers of a text: in a box, in `<answer>`, after "the answer is", alone, or after its last verb.
 
-A number that merely occurs is no answer: not the one of "see step 204", of "203, not 204", of "at least 204". After a
-correction ("Wait, no: it is 8") only what follows counts. All patterns take time in proportion to the text.
+A number that merely occurs is not an answer: neither that of "see step 204", nor of "203, not 204", nor of "at least
+204". After a correction ("Wait, no: it is 8") only the text after it counts. All patterns run in linear time.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import json
 import re
 from collections.abc import Callable
 
-from llm_sandbox_nb.benchmark.answer_words import BEHIND, INTRODUCED
+from llm_sandbox_nb.benchmark.answer_words import ANSWER_INTRODUCTION, ANSWER_SUFFIX
 from llm_sandbox_nb.benchmark.multiple_choice import is_retracted, is_supposed, tagged
 from llm_sandbox_nb.benchmark.normalisation import boxes, is_corrected
 
-_LONGEST = 2000
-"""Characters of a sentence that is looked at."""
+_MAX_CHARACTERS = 2000
 _DISPLAY = re.compile(r"\\\[(.{0,1000}?)\\\]|\\\((.{0,1000}?)\\\)|\$\$(.{0,1000}?)\$\$", re.DOTALL)
 _ALIGNED = re.compile(
     r"\\(?:begin|end)\{(?:align|aligned|equation|gather|eqnarray)\*?\}|(?<!\\)&(?=[^a-z]{0,40}=)"
@@ -24,14 +23,14 @@ _CLOSING = re.compile(
     r"(?:<\|\w{1,20}\|>(?:user|assistant)?|I\s{1,3}hope\s{1,3}(?:it|this)\s{1,3}(?:is\s{1,3}correct|helps)[.!]?)\Z",
     re.IGNORECASE,
 )
-"""What models write behind their answer."""
+"""Text that models write after their answer."""
 _MARKUP = re.compile(r"(?<!\d)\*\*|\*\*(?!\d)|__|`|^[#> \t]+|[✅☑✔️👉→∴]", re.MULTILINE)
 _ANSWER = re.compile(
     rf"""(?:(?<![^\W_])(?:final[ _])?(?:answer|ans|result|solution)(?:_\w{{1,9}})?
         (?:\s+(?:here|(?:to|for|of)\s[^.:=?\n]{{0,60}}?))?)["']?\s*
         (?:(?:is|comes\s+(?:out\s+)?to|must\s+be|should\s+be|has\s+to\s+be|would\s+be|will\s+be|becomes)\b
           (?:\s+(?:therefore|thus|hence|then|indeed|clearly|simply|just))?\s*:?|[:=]|(?=\s\$))\s*
-        |{INTRODUCED}\s*""",
+        |{ANSWER_INTRODUCTION}\s*""",
     re.IGNORECASE | re.VERBOSE,
 )
 _IS_THE_ANSWER = re.compile(
@@ -39,7 +38,7 @@ _IS_THE_ANSWER = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"[.!?;](?=\s|\Z)|\n|\Z")
-_NO_SENTENCE = re.compile(r"\d[.)]\s")
+_LIST_NUMBER = re.compile(r"\d[.)]\s")
 """The number of a list's entry."""
 _LEADING = re.compile(
     r"(?:so|thus|hence|therefore|then|finally|we\s+get|in\s+total|that\s+is|exactly|precisely)\b[,:]?\s+",
@@ -50,7 +49,7 @@ _VERB = re.compile(
     r"(?:\s+(?:therefore|thus|then|exactly|simply|just|about|approximately))?\s*:?\s+",
     re.IGNORECASE,
 )
-_NO_CONCLUSION = re.compile(
+_INCONCLUSIVE = re.compile(
     r"\b(?:not|never|no|none|nor|neither|cannot|assume|suppose|let|if|unless|whether|might|may|could|would)\b|n't\b",
     re.IGNORECASE,
 )
@@ -59,22 +58,22 @@ _REASON = re.compile(
     r",?\s+(?:not|because|since|as|rather\s+than|instead\s+of|and\s+not)\s|,\s+(?:so|but|which|where)\s|\s[—–―]\s|\s-\s+(?=[a-z]{2})",
     re.IGNORECASE,
 )
-_ADDED = re.compile(
+_CLOSING_WORDS = re.compile(
     r"(?<=[\w%})])\s+(?:in\s+(?:total|all)|altogether|overall|exactly|of\s+(?:the|an?|all)\s+[a-z]{2,20})\Z",
     re.IGNORECASE,
 )
-_AGAIN = re.compile(
+_CORRECTION_LEAD = re.compile(
     r"[\s,:;.!-]*(?:(?:no|sorry|actually|wait|hmm|oops|i\s+mean|make\s+that|that's\s+(?:wrong|not\s+right)"
     r"|(?:it|that|this)\s+should\s+(?:have\s+been|be)|should\s+be|the\s+(?:correct|right)\s+(?:one|value|number)\s+is)\b[\s,:;.!-]*)*",
     re.IGNORECASE,
 )
-_BEHIND = re.compile(rf"{BEHIND}+\s*\Z")
+_SUFFIX = re.compile(rf"{ANSWER_SUFFIX}+\s*\Z")
 Reader = Callable[[str], str | None]
-"""Takes a part of a sentence, and gives the answer in it, or None where it is none."""
+"""Function that returns the answer in a part of a sentence, or None."""
 
 
 def given_answers(text: str) -> list[str] | None:
-    """What is given in a form: all boxes, the last `<answer>`, or a field of JSON. None when there is no form."""
+    """Return the answers in a form: all boxes, the last `<answer>`, or a field of JSON. None without such a form."""
     if boxed := boxes(text):
         return [one for one in boxed if one] if any(boxed) else []
     for inner in (tagged(text), _of_json(text)):
@@ -84,9 +83,9 @@ def given_answers(text: str) -> list[str] | None:
 
 
 def stated_values(text: str, read: Reader) -> list[str]:
-    """What a text gives as its answer: several where it says it twice and they have to agree, or nothing.
+    """Return the answers that a text states, which have to agree if there are several; empty if there are none.
 
-    `read` says whether a part of a sentence can be an answer.
+    `read` decides if a part of a sentence can be an answer.
     """
     given = given_answers(text)
     if given is not None:
@@ -96,46 +95,45 @@ def stated_values(text: str, read: Reader) -> list[str]:
     for _ in range(2):
         text = text[:-100] + _CLOSING.sub("", text[-100:]).rstrip()
     correction = is_corrected(text, 0)
-    if correction is not None and (again := _said_again(text, correction.end(), read)):
+    if correction is not None and (again := _corrected_answer(text, correction.end(), read)):
         return [again]
     last_line = text.rpartition("\n")[2]
     if alone := read(last_line):
-        said = _said(text[: len(text) - len(last_line)], read)
-        return [said, alone] if said else [alone]
-    said = _said(text, read)
-    if said is None:
-        said = _concluded(last_line, read)
-    if said is None and "\n\n" in text and not is_retracted(text, 0):
-        said = read(text.partition("\n\n")[0])
-    return [said] if said else []
+        stated = _stated(text[: len(text) - len(last_line)], read)
+        return [stated, alone] if stated else [alone]
+    stated = _stated(text, read)
+    if stated is None:
+        stated = _concluded(last_line, read)
+    if stated is None and "\n\n" in text and not is_retracted(text, 0):
+        stated = read(text.partition("\n\n")[0])
+    return [stated] if stated else []
 
 
 def stated_text(text: str, read: Reader) -> list[str]:
-    """The answer in words: behind a correction, "the answer is" or the last verb, or the last line."""
+    """Return the answer in words: after a correction, "the answer is" or the last verb, or the last line."""
     text = _MARKUP.sub("", text).strip()
     correction = is_corrected(text, 0)
     if correction is not None:
-        again = _said_again(text, correction.end(), read)
+        again = _corrected_answer(text, correction.end(), read)
         return [again] if again else []
     last_line = text.rpartition("\n")[2]
-    said = _said(text, read)
-    if said is None:
-        said = (
-            read(last_line)
-            if "\n" in text and len(last_line) < 100 and not _VERB.search(last_line)
-            else _concluded(last_line, read)
-        )
-    return [said] if said else []
+    stated = _stated(text, read)
+    if stated is None:
+        is_short = "\n" in text and len(last_line) < 100 and not _VERB.search(last_line)
+        stated = read(last_line) if is_short else _concluded(last_line, read)
+    return [stated] if stated else []
 
 
-def _said_again(text: str, place: int, read: Reader) -> str | None:
-    """The answer behind a correction: "no, it is 8"."""
-    start = _AGAIN.match(text, place)
-    rest = text[start.end() if start else place :][:_LONGEST]
+def _corrected_answer(text: str, place: int, read: Reader) -> str | None:
+    """Return the answer after a correction: "no, it is 8"."""
+    start = _CORRECTION_LEAD.match(text, place)
+    rest = text[start.end() if start else place :][:_MAX_CHARACTERS]
     first = re.split(r"[.!?;](?=\s|\Z)|\n", rest, maxsplit=1)[0]
     others = rest[len(first) :].strip(" .!?;\n")
     found = read(first) if first.strip() else None
-    found = found or _said(rest, read) or _concluded(first if not others else rest.rpartition("\n")[2], read)
+    found = (
+        found or _stated(rest, read) or _concluded(first if not others else rest.rpartition("\n")[2], read)
+    )
     return found or None
 
 
@@ -154,11 +152,11 @@ def _of_json(text: str) -> str | None:
     return found[-1] if found else None
 
 
-def _said(text: str, read: Reader) -> str | None:
-    """The value that "the answer is" gives, the last time; empty when it is none, None where it is not said."""
+def _stated(text: str, read: Reader) -> str | None:
+    """Return the value after the last "the answer is"; empty if unreadable, None without the phrase."""
     found, place = None, 0
     for match in reversed(list(_ANSWER.finditer(text))):
-        end = _SENTENCE.search(text, match.end(), match.end() + _LONGEST)
+        end = _SENTENCE.search(text, match.end(), match.end() + _MAX_CHARACTERS)
         assert end is not None
         if end[0] != "?" and not is_supposed(text, match.start()):
             part = text[match.end() : end.start()]
@@ -169,34 +167,34 @@ def _said(text: str, read: Reader) -> str | None:
                 found = read(text[match.end() : end.end()]) or ""
             break
     for match in _IS_THE_ANSWER.finditer(text, place):
-        before = text[max(place, match.start() - _LONGEST) : match.start()]
+        before = text[max(place, match.start() - _MAX_CHARACTERS) : match.start()]
         found = read(re.split(r"[.!?;,:]\s|\n", before)[-1]) or ""
         place = match.end()
     return None if found is not None and is_retracted(text, place) else found
 
 
 def _line_end(text: str, place: int) -> int:
-    end = text.find("\n", place, place + _LONGEST)
-    return end if end >= 0 else min(len(text), place + _LONGEST)
+    end = text.find("\n", place, place + _MAX_CHARACTERS)
+    return end if end >= 0 else min(len(text), place + _MAX_CHARACTERS)
 
 
 def _concluded(line: str, read: Reader) -> str | None:
-    """What stands behind the last verb of the last sentence: "there are 204 ways". A question concludes nothing."""
-    line = line[-_LONGEST:].strip()
+    """Return the value after the last verb of the last sentence: "there are 204 ways". A question has no value."""
+    line = line[-_MAX_CHARACTERS:].strip()
     if line.endswith("?"):
         return None
     sentence = re.split(r"[.!?;]\s+", line.rstrip(".!"))[-1]
     places = [match.end() for match in _VERB.finditer(sentence)]
-    if not places or _NO_CONCLUSION.search(sentence[: places[-1]]):
+    if not places or _INCONCLUSIVE.search(sentence[: places[-1]]):
         return None
     return read(sentence[places[-1] :])
 
 
 def without_remarks(text: str) -> str | None:
-    """A part of a sentence without lead-in, remarks, reasons and closing words; None where it is too long."""
-    if len(text) > _LONGEST or _NO_SENTENCE.match(text):
+    """Return a part of a sentence without lead-in, remarks, reasons and closing words; None for a too long part."""
+    if len(text) > _MAX_CHARACTERS or _LIST_NUMBER.match(text):
         return None
     text = _LEADING.sub("", text.strip(), count=1)
     text = _REASON.split(_REMARK.sub("", text.rstrip(".,;: ")), maxsplit=1)[0]
-    text = _ADDED.sub("", text)
-    return _BEHIND.sub("", _REMARK.sub("", text).strip(" \t\"',;:"))
+    text = _CLOSING_WORDS.sub("", text)
+    return _SUFFIX.sub("", _REMARK.sub("", text).strip(" \t\"',;:"))

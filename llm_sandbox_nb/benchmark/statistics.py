@@ -13,15 +13,15 @@ from dataclasses import dataclass
 RESAMPLES = 10_000
 SEED = 20_260_122
 """Fixed, so that the same results give the same interval."""
-_BATCH = 1000
+_BATCH_RESAMPLES = 1000
 """Resamples that are in memory at once."""
-_Z = 1.959963984540054
+_NORMAL_QUANTILE = 1.959963984540054
 """The normal quantile of a 95 % interval."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its 95 % interval. The bounds are None for one item, or where all values are alike."""
+    """A mean and its 95 % interval. The bounds are None for one item, or if all values are equal."""
 
     mean: float
     low: float | None = None
@@ -29,7 +29,7 @@ class Interval:
 
 
 def score_interval(values: Sequence[float]) -> Interval | None:
-    """The mean of items' scores, each 0 to 1, with Wilson's interval; the bootstrap's where scores are fractions."""
+    """Return the mean of items' scores, each 0 to 1, with Wilson's interval; the bootstrap's for fractional scores."""
     if not values:
         return None
     mean = math.fsum(values) / len(values)
@@ -42,15 +42,19 @@ def score_interval(values: Sequence[float]) -> Interval | None:
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:
-    """Wilson's interval of a share of `number` items: it never has a width of zero."""
-    square = _Z**2
+    """Return Wilson's interval of a share of `number` items, which never has a width of zero."""
+    square = _NORMAL_QUANTILE**2
     middle = (share + square / (2 * number)) / (1 + square / number)
-    half = _Z * math.sqrt(share * (1 - share) / number + square / (4 * number**2)) / (1 + square / number)
+    half = (
+        _NORMAL_QUANTILE
+        * math.sqrt(share * (1 - share) / number + square / (4 * number**2))
+        / (1 + square / number)
+    )
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval | None:
-    """The percentile interval of a mean over items, by drawing items with replacement; None without any."""
+    """Return the percentile interval of a mean, by drawing items with replacement; None without items."""
     if not values:
         return None
     import numpy
@@ -60,7 +64,7 @@ def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval |
     if len(data) == 1 or data.min() == data.max():
         return Interval(mean)
     chance = numpy.random.default_rng(SEED)
-    batches = [min(_BATCH, resamples - start) for start in range(0, resamples, _BATCH)]
+    batches = [min(_BATCH_RESAMPLES, resamples - start) for start in range(0, resamples, _BATCH_RESAMPLES)]
     means = numpy.concatenate([
         data[chance.integers(0, len(data), size=(size, len(data)))].mean(axis=1) for size in batches
     ])  # fmt: skip
@@ -70,18 +74,18 @@ def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval |
 
 @dataclass(frozen=True)
 class Paired:
-    """Two sets of scores over the items that both have. `better`: items that the first scores higher."""
+    """Two sets of scores over the items that both have. `better` counts items with a higher first score."""
 
     items: int
     delta: Interval
     better: int
     worse: int
     p: float | None
-    """McNemar's exact two-sided test; None where an item's score is neither 0 nor 1."""
+    """McNemar's exact two-sided test; None if an item's score is neither 0 nor 1."""
 
 
 def paired(first: Mapping[str, float], second: Mapping[str, float]) -> Paired | None:
-    """`first` less `second`; None when no item has both."""
+    """Compare `first` with `second`; None if no item has both scores. The delta is `first` less `second`."""
     common = sorted(first.keys() & second.keys())
     deltas = [first[item] - second[item] for item in common]
     interval = bootstrap(deltas)
@@ -93,7 +97,7 @@ def paired(first: Mapping[str, float], second: Mapping[str, float]) -> Paired | 
 
 
 def mcnemar(better: int, worse: int) -> float:
-    """The chance of a split at least so uneven when both are equally good: the exact binomial test."""
+    """Return the probability of a split at least this uneven between equals: the exact binomial test."""
     number = better + worse
     tail = sum(math.comb(number, k) for k in range(min(better, worse) + 1))
     return min(1.0, float(2 * tail / 2**number))
@@ -109,9 +113,9 @@ class Passes:
 
 
 def passes(repeats: Iterable[Sequence[float]]) -> list[Passes]:
-    """pass@k and pass^k, by the unbiased estimates, for 1, 2, 4, ... and all repeats that every item has.
+    """Return pass@k and pass^k, by the unbiased estimates, for k = 1, 2, 4, ... and the repeats that every item has.
 
-    `repeats`: the scores of each item. An attempt is right when its score is 1. Empty without repeats.
+    `repeats`: the scores of each item. An attempt is right if its score is 1. Empty without repeats.
     """
     items = [(len(scores), sum(score == 1.0 for score in scores)) for scores in repeats if scores]
     most = min((number for number, _ in items), default=0)

@@ -1,10 +1,10 @@
-"""Software tasks: a repository goes into the sandbox, a patch comes out, and tests in a second sandbox decide.
+"""Software tasks: the model changes a repository, its changes become a patch, and tests in a second sandbox decide.
 
-A row has the columns of SWE-bench: `base_commit`, `test_patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`, and where the
-repository is: `repository`, a folder or git repository on this machine, or `image`, a Docker image that has it in
-`working_dir`. `test_command` runs the tests named by `{test}`, which stand there quoted for a shell, as words of
-their own: inside of quotes they would be changed. What decides is the report that pytest or unittest writes, or
-that another runner writes to `{report}`, not what is printed; see `evidence`.
+A row has the columns of SWE-bench: `base_commit`, `test_patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`, and the place of the
+repository: `repository`, a folder or git repository on this machine, or `image`, a Docker image that has it in
+`working_dir`. `test_command` runs the tests named by `{test}`, inserted as words quoted for a shell, so the
+placeholder may not stand inside quotes. The report of pytest or unittest decides, or the report that another runner
+writes to `{report}`, not the printed output; see `evidence`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.benchmark.evidence import REPORT, Ran, run_tests
+from llm_sandbox_nb.benchmark.evidence import REPORT_PLACEHOLDER, Ran, run_tests
 from llm_sandbox_nb.benchmark.patches import GIT, apply, restore_tests
 from llm_sandbox_nb.benchmark.rows import DataError, Row
 from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
@@ -33,17 +33,17 @@ from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 
 TEST_COMMAND = "python3 -m pytest -q {test}"
 EVIDENCE = ("report", "exit_code")
-"""What shows that tests passed."""
+"""Proofs that tests passed."""
 _PREPARE = (
     f"rm -rf .git && {GIT} init -q && {GIT} add -A --force . && "
     f"{GIT} commit -q --allow-empty -m base && {GIT} rev-parse HEAD"
 )
-_LARGEST_PATCH = 5 * 1024**2
-_NAMED = 5
-"""Failing tests that are named."""
-_LONGEST_NAMES = 100_000
-"""Bytes of names in one command: Linux takes 128 KiB in one argument, and the command itself has to fit as well."""
-_NO_COMMAND = (126, 127)
+_MAX_PATCH_BYTES = 5 * 1024**2
+_MAX_NAMED_TESTS = 5
+"""Failing tests that a score names."""
+_MAX_NAMES_BYTES = 100_000
+"""Bytes of names in one command: Linux allows 128 KiB in one argument, and the command itself has to fit as well."""
+_NO_COMMAND_CODES = (126, 127)
 _NO_RUNNER = (
     "the tests cannot be run here, without the patch either, or leave no report ({}): use an image with their runner; "
     "one that is not pytest or `-m unittest` has to write JUnit XML to {{report}}"
@@ -52,12 +52,12 @@ BoxOpener = Callable[[Row], AbstractAsyncContextManager[Sandbox]]
 
 
 async def prepare_repository(box: Sandbox, row: Row, folder: Path) -> str:
-    """Put the repository of a row into the working directory, as a git repository with one commit; its name.
+    """Put the repository of a row into the working directory, as a git repository with one commit; return its name.
 
-    History is left behind: it could hold the fix.
+    History is left behind: it could contain the fix.
 
     Raises:
-        DataError: there is no such repository or commit.
+        DataError: if the repository or commit does not exist.
     """
     if source := row.extra.get("repository"):
         repository = folder / Path(str(source)).expanduser()
@@ -74,7 +74,7 @@ async def prepare_repository(box: Sandbox, row: Row, folder: Path) -> str:
 
 
 def _export(source: Path, commit: Any, target: Path) -> None:
-    """The files of a commit, or of a plain folder, without history."""
+    """Write the files of a commit, or of a plain folder, without history."""
     if not commit or not ((source / ".git").exists() or (source / "HEAD").exists()):
         shutil.copytree(
             source, target, dirs_exist_ok=True, symlinks=True, ignore=shutil.ignore_patterns(".git")
@@ -95,13 +95,13 @@ def _export(source: Path, commit: Any, target: Path) -> None:
 
 
 async def collect_patch(box: Sandbox, base: str) -> str | None:
-    """Everything that is different from the commit `base`, as a patch; None when nothing is.
+    """Return all differences from the commit `base` as a patch; None if there are none, or too many bytes.
 
-    The files decide, whatever the model committed, stashed or told git to ignore.
+    The files decide, whatever the model committed, stashed or excluded from git.
     """
     diff = f"{GIT} diff --cached --binary --no-ext-diff --no-textconv {shlex.quote(base)} -- ."
     done = await box.exec(
-        ["bash", "-c", f"{GIT} add -A . && {diff}"], cwd=box.directories.root, output_limit=_LARGEST_PATCH
+        ["bash", "-c", f"{GIT} add -A . && {diff}"], cwd=box.directories.root, output_limit=_MAX_PATCH_BYTES
     )
     if done.exit_code != 0 or done.truncated:
         return None
@@ -117,14 +117,14 @@ async def score_patch(
     test_evidence: str = "report",
     timeout: float = 1800.0,
 ) -> Score:
-    """1 when, after the patch and the row's own tests, a report shows that all required tests ran and passed; else 0.
+    """Score 1 if a report shows that all required tests ran and passed after the patch; else 0.
 
-    The tests are put in after the patch, and what steers them is as in the base again, so a patch that changes
-    them changes nothing; see `patches` and `evidence`. `timeout` is in seconds, for all tests together. Unscored when
-    the row's own tests cannot be put in; failed when no test can be run here without the patch either.
+    The tests are added after the patch, and the files that steer them are restored, so a patch cannot change them; see
+    `patches` and `evidence`. `timeout` is in seconds, for all tests together. Unscored if the row's own tests cannot be
+    added; failed if no test can run here without the patch either.
 
     Raises:
-        DataError: the row's tests are not lists, or there is no such repository or commit.
+        DataError: if the row's tests are not lists, or the repository or commit does not exist.
     """
     tests = tests_of(row)
     if patch is None or not patch.strip():
@@ -145,10 +145,10 @@ async def score_patch(
 
 
 def tests_of(row: Row) -> list[str]:
-    """The tests that must pass.
+    """Return the tests that must pass.
 
     Raises:
-        DataError: they are not lists.
+        DataError: if they are not lists.
     """
     return [*_names(row, "FAIL_TO_PASS"), *_names(row, "PASS_TO_PASS")]
 
@@ -168,7 +168,7 @@ def _names(row: Row, column: str) -> list[str]:
 
 
 class _DecidedError(LLMSandboxError):
-    """The score is known; nothing more needs to run."""
+    """The score is decided; nothing more needs to run."""
 
     def __init__(self, score: Score) -> None:
         super().__init__(score.detail)
@@ -177,7 +177,7 @@ class _DecidedError(LLMSandboxError):
 
 @dataclass(frozen=True)
 class _Trial:
-    """The tests of one row. Each run has a sandbox of its own: what a patch did in one does not meet the next."""
+    """The tests of one row. Each run has a new sandbox, so that effects of a patch do not reach the next run."""
 
     row: Row
     open_box: BoxOpener
@@ -187,10 +187,10 @@ class _Trial:
     timeout: float
 
     async def verdict(self, patch: str, tests: list[str]) -> Score:
-        """1 when every test passed, else 0. Raises `_DecidedError` where it is known before the end."""
+        """Score 1 if every test passed, else 0. Raises `_DecidedError` if the score is known before the end."""
         failing: list[str] = []
         deadline = time.monotonic() + self.timeout
-        for piece in _pieces(tests, _LONGEST_NAMES // max(1, self.command.count("{test}"))):
+        for piece in _pieces(tests, _MAX_NAMES_BYTES // max(1, self.command.count("{test}"))):
             left = deadline - time.monotonic()
             ran = await self._run(piece, piece, patch, left) if left > 0 else None
             if ran is None or ran.result.timed_out:
@@ -198,31 +198,35 @@ class _Trial:
             failing += await (self._judged_by_exit_code if self.by_exit_code else self._failing)(piece, ran)
         if not failing:
             return Score(1.0, f"{len(tests)} tests pass")
-        return Score(0.0, f"{len(failing)} of {len(tests)} tests fail: {', '.join(failing[:_NAMED])}")
+        return Score(
+            0.0, f"{len(failing)} of {len(tests)} tests fail: {', '.join(failing[:_MAX_NAMED_TESTS])}"
+        )
 
-    async def _run(self, tests: list[str], beside: list[str], patch: str | None, timeout: float) -> Ran:
+    async def _run(self, tests: list[str], neighbours: list[str], patch: str | None, timeout: float) -> Ran:
         """Run tests after the patch, or without one, in the repository with the row's own tests."""
         test_patch = str(self.row.extra.get("test_patch") or "")
         async with self.open_box(self.row) as box:
             await prepare_repository(box, self.row, self.folder)
             if patch is not None and not await apply(box, patch, "model.patch"):
                 raise _DecidedError(Score(0.0, "the patch does not apply"))
-            if patch is not None and not await restore_tests(box, beside, test_patch):
-                raise _DecidedError(Score(0.0, "it cannot be told what the patch changes"))
+            if patch is not None and not await restore_tests(box, neighbours, test_patch):
+                raise _DecidedError(Score(0.0, "git cannot list the changes of the patch"))
             if test_patch and not await apply(box, test_patch, "tests.patch"):
                 raise _DecidedError(Score(None, "the row's tests cannot be put in"))
-            ran = await run_tests(box, tests, [] if self.by_exit_code else beside, self.command, timeout)
+            ran = await run_tests(box, tests, [] if self.by_exit_code else neighbours, self.command, timeout)
             if patch is not None and ran.changed and not ran.result.timed_out:
-                said = ", ".join(sorted(ran.changed)[:_NAMED])
-                raise _DecidedError(Score(0.0, f"the patch changes what decides while the tests run: {said}"))
+                names = ", ".join(sorted(ran.changed)[:_MAX_NAMED_TESTS])
+                raise _DecidedError(
+                    Score(0.0, f"the patch changes tests or their settings while they run: {names}")
+                )
             return ran
 
     async def _failing(self, tests: list[str], ran: Ran) -> list[str]:
-        """The tests of which the report does not say that they passed."""
-        report, own = ran.report, REPORT in self.command
+        """Return the tests that the report does not list as passed."""
+        report, own = ran.report, REPORT_PLACEHOLDER in self.command
         if report.control not in (None, "failed"):
-            said = "the patch changes the test runner: a test that has to fail is not reported as failed"
-            raise _DecidedError(Score(0.0, said))
+            detail = "the patch changes the test runner: a test that has to fail is not reported as failed"
+            raise _DecidedError(Score(0.0, detail))
         outcomes = {test: report.outcome(test) for test in tests}
         failing = [test for test in tests if outcomes[test] != "passed"]
         reported = report.control is not None or (own and report.cases > 0)
@@ -238,8 +242,8 @@ class _Trial:
         return failing
 
     async def _without_a_report(self, tests: list[str], ran: Ran) -> Score:
-        """0 when the tests' runner works without the patch; else nobody can say what the patch is worth."""
-        own = REPORT in self.command
+        """Score 0 if the tests' runner works without the patch; else the patch cannot be scored."""
+        own = REPORT_PLACEHOLDER in self.command
         base = await self._run(tests if own else [], tests, None, self.timeout)
         if base.report.control == "failed" or (own and base.report.cases):
             return Score(0.0, "the tests end without a report that they ran")
@@ -249,7 +253,7 @@ class _Trial:
         code = ran.result.exit_code
         if code == 0:
             return []
-        if code in _NO_COMMAND:
+        if code in _NO_COMMAND_CODES:
             base = await self._run(tests, tests, None, self.timeout)
             if base.result.exit_code == code:
                 raise _DecidedError(Score(None, _NO_RUNNER.format(_last_line(base.result)), failed=True))
@@ -262,7 +266,7 @@ def _last_line(result: CommandResult) -> str:
 
 
 def _pieces(tests: list[str], longest: int) -> Iterator[list[str]]:
-    """The tests in order, in as few pieces as have names of at most so many bytes."""
+    """Split the tests in order, with at most `longest` bytes of names in a piece."""
     piece: list[str] = []
     size = 0
     for test in tests:

@@ -1,4 +1,4 @@
-"""Tasks: folders that anybody can add. A YAML file says it all; a Python file may score.
+"""Tasks: folders that anybody can add. A YAML file defines the task; a Python file may score.
 
 my-task/
   task.yaml      name, description, prompts, directories, limits, data, scorer
@@ -29,18 +29,19 @@ from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.errors import LLMSandboxError
 
 TASKS = Path(__file__).with_name("tasks")
-_FILES = ("task.yaml", "task.yml", "config.yaml")
-_SCORERS = ("scorer.py", "reward.py")
-_ASKER = "vanilla_llm_prompt.py"
+_TASK_FILES = ("task.yaml", "task.yml", "config.yaml")
+_SCORER_FILES = ("scorer.py", "reward.py")
+_ASKER_FILE = "vanilla_llm_prompt.py"
 _PROMPT_KEYS = ("system_prompt", "instance_prompt", "working_dir", "input_dir", "output_dir")
 _SYSTEM_KEYS = ("role", "goal", "answer_rules")
-"""Parts of the system prompt that differ from task to task: they are put into it as `{role}` and so on."""
+"""Parts of the system prompt that differ from task to task: inserted for `{role}` and so on."""
 _KEYS = frozenset(
     (*_PROMPT_KEYS, "name", "description", "vanilla_prompt", "answer", "answer_file", "scorer", "data", "repeats",
      "limits", "image", "test_command", "test_evidence", "domain", *_SYSTEM_KEYS)
 )  # fmt: skip
 _PAPERS_KEYS = frozenset((*_PROMPT_KEYS, "dataset", "config", "split", "data_files", "prompt_config"))
-"""The keys of a `config.yaml` of the paper's package; `dataset` and `data_files` tell it from ours."""
+"""Keys of a `config.yaml` of the paper's package, which has `dataset` or `data_files`, unlike a `task.yaml`.
+"""
 _PAPERS_FOLDERS = {"working_dir": "/testbed", "input_dir": "/testbed/documents", "output_dir": "/testbed"}
 
 
@@ -49,12 +50,12 @@ _WITHOUT_NETWORK = "it has no network and all that it needs, so write tools"
 
 
 class TaskError(LLMSandboxError, ValueError):
-    """A task cannot be used. The message is one sentence that says what to do."""
+    """A task cannot be used. The message is one sentence that names the remedy."""
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where the rows are: a file beside the task, or a Hugging Face data set; and how the columns are called."""
+    """The place of the rows, a file in the task's folder or a Hugging Face data set, and the names of the columns."""
 
     file: str = ""
     dataset: str = ""
@@ -65,7 +66,7 @@ class DataSource:
 
 @dataclass(frozen=True)
 class Task:
-    """One task, checked."""
+    """A task with checked values."""
 
     name: str
     folder: Path
@@ -73,13 +74,13 @@ class Task:
     description: str = ""
     vanilla_prompt: str = "{problem_statement}"
     asker: str = ""
-    """The path of a Python file with `create_prompt(row)`, which makes the prompt in place of `vanilla_prompt`."""
+    """Path of a Python file with `create_prompt(row)`, which makes the prompt instead of `vanilla_prompt`."""
     scorer: str = "exact"
-    """A name of `rules.RULES`, `judge`, `swe`, or the path of a Python file."""
+    """A name of `scorers.RULES`, `judge`, `swe`, or the path of a Python file."""
     answer: Literal["file", "patch", "reply"] = "file"
-    """`file`: what is in the answer file. `reply`: the same, or without one the text that the run ended with."""
+    """`file`: the content of the answer file. `reply`: the same, or without a file the last text of the run."""
     answer_file: str = ""
-    """Where the answer is looked for first; next come the `answer.txt` that the prompts name, and the usual ones."""
+    """First file to look for the answer in, before the `answer.txt` that the prompts name and the usual files."""
     data: DataSource = field(default_factory=DataSource)
     repeats: int = 1
     limits: RunLimits = field(default_factory=RunLimits)
@@ -87,34 +88,33 @@ class Task:
     """Docker image, with `{id}` for the row's; only for tasks whose repositories come in images."""
     test_command: str = TEST_COMMAND
     test_evidence: str = "report"
-    """One of `swe.EVIDENCE`."""
+    """A value of `swe.EVIDENCE`."""
 
     @property
     def has_own_scorer(self) -> bool:
-        """Whether a Python file of the task scores."""
+        """True if a Python file of the task scores."""
         return self.scorer not in (*RULES, "judge", "swe")
 
 
 def without_network(prompts: PromptConfig) -> PromptConfig:
-    """Our prompts for a sandbox without a network: they invite nobody to install packages. Others stay as they are."""
+    """Return our prompts without the invitation to install packages; prompts of other tasks stay as they are."""
     return replace(prompts, system_prompt=prompts.system_prompt.replace(_WITH_NETWORK, _WITHOUT_NETWORK))
 
 
 def task_names() -> list[str]:
-    """The tasks that come with the package."""
     return sorted(path.parent.name for path in TASKS.glob("*/task.yaml"))
 
 
 def load_task(name: str) -> Task:
-    """A packaged task by its name, or the task in a folder.
+    """Load a packaged task by its name, or the task in a folder.
 
     Raises:
-        TaskError: there is none, or its YAML is wrong; says where.
+        TaskError: if the task does not exist, or its YAML is wrong. The message says where.
     """
     folder = TASKS / name
     if "/" in name or "\\" in name or name in (".", "..") or name not in task_names():
         folder = Path(name).expanduser()
-    file = next((folder / one for one in _FILES if (folder / one).is_file()), None)
+    file = next((folder / one for one in _TASK_FILES if (folder / one).is_file()), None)
     if file is None:
         near = difflib.get_close_matches(name, task_names(), 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(task_names())}."
@@ -137,7 +137,7 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 
 def _checked(content: dict[str, Any], file: Path) -> dict[str, Any]:
-    """What a task file says, in our keys."""
+    """Return the content of a task file with the keys of this package."""
     papers = "dataset" in content or "data_files" in content
     known = _PAPERS_KEYS if papers else _KEYS
     if unknown := [key for key in content if key not in known]:
@@ -149,7 +149,7 @@ def _checked(content: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _from_paper(content: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The keys of a `config.yaml` of the paper's package as ours. Its data file is named from the folder above."""
+    """Convert a `config.yaml` of the paper's package. Its data file is named relative to the folder above."""
     prompts = content
     if "system_prompt" not in content and "prompt_config" in content:
         prompts = _yaml(_beside(str(content["prompt_config"]), folder))
@@ -163,7 +163,7 @@ def _from_paper(content: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _only_a_judge_scores(folder: Path) -> bool:
-    """Whether the `reward.py` of a folder of the paper's package gives all answers the same, for its `judge.py`."""
+    """Return True if the `reward.py` of a folder of the paper's package is constant: its `judge.py` scores."""
     if not (folder / "judge.py").is_file() or not (folder / "reward.py").is_file():
         return False
     try:
@@ -185,7 +185,7 @@ def _only_a_judge_scores(folder: Path) -> bool:
 
 
 def _beside(name: str, folder: Path) -> Path:
-    """A file that is named from the folder of all tasks, from the task's own, or from here."""
+    """Return a file that is named relative to the folder of all tasks, the task's own, or the working directory."""
     places = (folder.parent / name, folder / name, Path(name))
     return next((path for path in places if path.is_file()), places[0]).absolute()
 
@@ -224,7 +224,7 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
         ),
         description=str(content.get("description") or ""),
         vanilla_prompt=_text(content, "vanilla_prompt"),
-        asker=str(folder / _ASKER) if (folder / _ASKER).is_file() else "",
+        asker=str(folder / _ASKER_FILE) if (folder / _ASKER_FILE).is_file() else "",
         scorer=_scorer(content.get("scorer"), folder),
         answer=answer,
         answer_file=str(content.get("answer_file") or ""),
@@ -238,7 +238,7 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
 
 
 def _keys(content: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, Any]:
-    """The keys below `name`, of which only the fields of `kind` can be used."""
+    """Return the keys below `name`, which have to be fields of `kind`."""
     found, known = content.get(name) or {}, [one.name for one in fields(kind)]
     if not isinstance(found, dict):
         raise ValueError(f"{name} has to hold keys such as `{known[0]}:`.")
@@ -256,12 +256,12 @@ def _text(content: Mapping[str, Any], key: str) -> str:
 def _scorer(named: Any, folder: Path) -> str:
     if named in (*RULES, "judge", "swe"):
         return str(named)
-    candidates = (str(named),) if named else _SCORERS
+    candidates = (str(named),) if named else _SCORER_FILES
     for name in candidates:
         if (folder / name).is_file():
             return str(folder / name)
     if named:
         raise ValueError(
-            f"there is no scorer {named!r}: name a file beside it, or one of {', '.join(RULES)}, judge, swe."
+            f"there is no scorer {named!r}: name a file in its folder, or one of {', '.join(RULES)}, judge, swe."
         )
     return "exact"

@@ -1,10 +1,9 @@
-"""What a scorer says, and the scorers that need nothing but the two texts, normalised."""
+"""Scores, and the scorers that need only the two texts, normalised."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,19 +15,17 @@ from llm_sandbox_nb.benchmark.stated_answer import given_answers
 
 @dataclass(frozen=True)
 class Score:
-    """`value` is 0 to 1. None: it could not be scored, which is counted apart and is not a wrong answer."""
+    """A score. `value` is 0 to 1, or None if unscored: counted separately, not as a wrong answer."""
 
     value: float | None
     detail: str = ""
-    """`no answer`, `unparsable`, or what was understood."""
+    """`no answer`, `unparsable`, or the answer as understood."""
     failed: bool = False
-    """Whether the scorer itself failed: then the answer can be scored again when it is mended."""
+    """True if the scorer itself failed: a repaired scorer can score the answer again."""
 
 
 NO_ANSWER = Score(0.0, "no answer")
 NO_GOLD = Score(None, "the gold answer is empty")
-Rule = Callable[[str, str], Score]
-"""Takes answer and gold."""
 _LED_IN = re.compile(
     r"(?:(?:so|thus|therefore|hence),?\s+)?(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?answers?\s*(?:(?:is|are)\b\s*:?|[:=])\s*",
     re.IGNORECASE,
@@ -36,7 +33,7 @@ _LED_IN = re.compile(
 
 
 def given_text(text: str) -> str:
-    """The normalised text, or what is in its boxes, `<answer>` or JSON; several different ones are no answer."""
+    """Return the normalised text, or the content of its boxes, `<answer>` or JSON; empty if they differ."""
     text = normalised(text)
     given = given_answers(text)
     if given is None:
@@ -45,27 +42,27 @@ def given_text(text: str) -> str:
 
 
 def exact(answer: str, gold: str) -> Score:
-    """The same text, but for case, blanks, decoration and "The answer is"."""
+    """Score the same text as 1, ignoring case, blanks, decoration and "The answer is"."""
     wanted = text_key(given_text(gold))
     if not wanted:
         return Score(float(_bare(answer) == _bare(gold)), answer.strip()[:200]) if _bare(gold) else NO_GOLD
-    said = given_text(answer)
-    forms = {text_key(said)}
-    if "\n" not in said and (led := _LED_IN.match(said.strip("*_ "))):
-        forms.add(text_key(said.strip("*_ ")[led.end() :]))
-    return Score(float(wanted in forms), said.strip()[:200])
+    stated = given_text(answer)
+    forms = {text_key(stated)}
+    if "\n" not in stated and (led := _LED_IN.match(stated.strip("*_ "))):
+        forms.add(text_key(stated.strip("*_ ")[led.end() :]))
+    return Score(float(wanted in forms), stated.strip()[:200])
 
 
 def _bare(text: str) -> str:
-    """A text of marks alone."""
+    """Return the normalised text without blanks, for texts of marks alone."""
     return "".join(normalised(text).split())
 
 
 def letter(answer: str, gold: str, options: int = 10) -> Score:
-    """The letter of a choice; see `multiple_choice.find_letter`. Gold that is no letter leaves it unscored."""
+    """Score the letter of a choice; see `multiple_choice.find_letter`. Unscored if gold is not a letter."""
     wanted = find_letter(gold, options)
     if wanted is None:
-        return Score(None, f"the gold answer {gold[:50]!r} is no letter")
+        return Score(None, f"the gold answer {gold[:50]!r} is not a letter")
     found = find_letter(answer, options)
     if found is None:
         return Score(0.0, "unparsable")
@@ -73,9 +70,9 @@ def letter(answer: str, gold: str, options: int = 10) -> Score:
 
 
 def set_f1(answer: str, gold: str) -> Score:
-    """F1 of two sets of items: the better reading of "and", which joins items or is part of one.
+    """Score F1 of two sets of items, by the better reading of "and", which joins items or is part of one.
 
-    Commas, semicolons, lines, bullets and dashes separate items; where gold is letters, "C) water" is C.
+    Commas, semicolons, lines, bullets and dashes separate items; if gold is letters, "C) water" is C.
     """
     answer, gold = given_text(answer), given_text(gold)
     found = [_f1(_items(answer, joined), _items(gold, joined)) for joined in (False, True)]
@@ -86,15 +83,15 @@ def set_f1(answer: str, gold: str) -> Score:
     )
 
 
-def _f1(said: set[str], wanted: set[str]) -> float | None:
+def _f1(stated: set[str], wanted: set[str]) -> float | None:
     if not wanted:
         return None
     if all(re.fullmatch(r"[a-j]", one) for one in wanted):
-        said = {letter for one in said for letter in _letters(one)}
-    hits = len(said & wanted)
+        stated = {letter for one in stated for letter in _letters(one)}
+    hits = len(stated & wanted)
     if not hits:
         return 0.0
-    precision, recall = hits / len(said), hits / len(wanted)
+    precision, recall = hits / len(stated), hits / len(wanted)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -102,7 +99,7 @@ _OPTION = re.compile(r"\(?(?:option\s+)?([a-j])(?:[).:]\s.*|\s-\s.*|\)?)", re.DO
 
 
 def _letters(item: str) -> list[str]:
-    """The letters of an item: of "c) water", of "ac"."""
+    """Return the letters of an item: of "c) water", of "ac"."""
     if match := _OPTION.fullmatch(item):
         return [match[1]]
     parts = re.split(r"\s*[/-]\s*|\s+", item)
@@ -112,7 +109,7 @@ def _letters(item: str) -> list[str]:
 
 
 def _items(text: str, joined: bool) -> set[str]:
-    """The items; `joined`: whether "and" is part of one."""
+    """Return the items of a text; with `joined`, "and" is part of an item."""
     try:
         values = json.loads(text)
         if isinstance(values, list):
@@ -139,10 +136,9 @@ def _items(text: str, joined: bool) -> set[str]:
 
 
 def rouge_l(answer: str, gold: str) -> Score:
-    """ROUGE-L F-measure with stemming, by Google's own package; equal texts score 1 whatever their script.
+    """Score ROUGE-L's F-measure with stemming, by Google's own package; equal texts score 1 in any script.
 
-    Texts in other letters than the 26 of English are cut into words by their script; Chinese, Japanese and Thai into
-    characters.
+    Texts with other letters than English are split into words by their script; Chinese, Japanese, Thai into characters.
     """
     answer, gold = normalised(answer), normalised(gold)
     if boxed := boxes(answer):
@@ -164,7 +160,7 @@ def _rouge(plain: bool) -> Any:
 
 
 class _AnyScript:
-    """Cuts a text of any script into words, by the scripts of Unicode; words in English letters are stemmed."""
+    """Splits a text of any script into words, by the scripts of Unicode; words in English letters are stemmed."""
 
     def __init__(self) -> None:
         import regex
@@ -178,7 +174,6 @@ class _AnyScript:
         self._english = tokenizers.DefaultTokenizer(use_stemmer=True)
 
     def tokenize(self, text: str) -> list[str]:
-        """The words, as rouge-score asks for them."""
         words: list[str] = []
         for word in self._words.findall(text.casefold()):
             words += self._english.tokenize(word) if word.isascii() else [word]

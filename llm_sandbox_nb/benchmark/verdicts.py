@@ -1,7 +1,7 @@
 r"""The verdict of a judge's reply, in the forms that judges write: a last line, JSON, `[[CORRECT]]`, a box, a tag.
 
-Only the end of a reply counts, and only one that says a verdict without reserve. "Not correct", "partially correct",
-"CORRECT if units are ignored" and a line with both words are none: a judge is asked again, and never guessed.
+Only the end of a reply counts, and only an unreserved verdict. "Not correct", "partially correct", "CORRECT if units
+are ignored" and a line with both words are not verdicts: the judge is asked again, the scorer never guesses.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RESERVE = re.compile(
 
 
 def opinion_of(reply: str) -> Opinion:
-    """The verdict at the end of a reply; unknown when there is none, or it is said with a reserve."""
+    """Return the verdict at the end of a reply; `unknown` without a verdict, or if the reply has reservations."""
     text = normalised(reply).strip("\n")
     if (found := _of_json(text)) is not None:
         return found
@@ -85,7 +85,7 @@ def _opinion(match: re.Match[str]) -> Opinion:
 
 
 def _of_json(text: str) -> Opinion | None:
-    """The verdict of a JSON object at the end of the reply; None when there is no object."""
+    """Return the verdict of a JSON object at the end of the reply; None without an object."""
     text = re.sub(r"\s*```\s*\Z", "", text).rstrip()
     if not text.endswith("}") or "\\boxed" in text[-40:] or "\\text" in text[-40:]:
         return None

@@ -1,6 +1,6 @@
 """A conversation as the messages of Anthropic's API: `system`, `messages` with blocks of content, and `tools`.
 
-There is no room for anything else of a run.
+The format has no room for anything else of a run.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 
 def fits(content: Any) -> bool:
-    """Whether JSON is such a conversation: it has a block that only this API has, or `system` beside the messages."""
+    """Return True for a conversation with a block that only this API has, or with `system` next to the messages."""
     messages = messages_of(content)
     if messages is None:
         return False
     blocks = [block for one in messages if isinstance(one.get("content"), list) for block in one["content"]]
-    own = any(isinstance(block, dict) and block.get("type") in _BLOCKS for block in blocks)
-    return own or (isinstance(content, dict) and "system" in content)
+    has_own_block = any(isinstance(block, dict) and block.get("type") in _BLOCKS for block in blocks)
+    return has_own_block or (isinstance(content, dict) and "system" in content)
 
 
 def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
-    """The document of a branch. System messages are joined; results that follow each other are one message."""
+    """Write the document of a branch. System messages are joined; consecutive results become one message."""
     system: list[str] = []
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
@@ -51,11 +51,7 @@ def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[i
             case ModelReply():
                 _add(messages, "assistant", list(_reply(entry)))
             case CallResult():
-                block = {
-                    "type": "tool_result",
-                    "tool_use_id": entry.call_id,
-                    "content": entry.observation,
-                }
+                block = {"type": "tool_result", "tool_use_id": entry.call_id, "content": entry.observation}
                 failed = bool(entry.error or entry.timed_out)
                 _add(messages, "user", [{**block, "is_error": True} if failed else block])
     document: dict[str, Any] = {"system": "\n\n".join(system), "messages": messages}
@@ -63,7 +59,7 @@ def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[i
 
 
 def _add(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
-    """Add blocks; two messages of the same role in a row are one, as this API wants it."""
+    """Add blocks, to the last message if that has the same role: this API wants alternating roles."""
     if messages and messages[-1]["role"] == role:
         messages[-1]["content"] += blocks
     else:
@@ -90,7 +86,6 @@ def _reply(reply: ModelReply) -> Iterator[dict[str, Any]]:
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """The entries of a document. Raises ValueError where a part is of another kind."""
     root = {"messages": content} if isinstance(content, list) else mapping(content, "the conversation")
     opening = Opening(model=text(root, "model"), tools=[_read_tool(tool) for tool in rows(root, "tools")])
     entries: list[RecordEntry] = [opening]
@@ -137,5 +132,5 @@ def _read_user(blocks: list[dict[str, Any]], waiting: list[str]) -> Iterator[Rec
             error = "failed" if block.get("is_error") is True else None
             yield CallResult(call_id, content_text(block.get("content")), error=error)
         else:
-            said = block.get("content") if block.get("type") == "tool_result" else [block]
-            yield Message("user", content_text(said))
+            content = block.get("content") if block.get("type") == "tool_result" else [block]
+            yield Message("user", content_text(content))

@@ -1,6 +1,6 @@
 """The Agent Trajectory Interchange Format (ATIF) 1.8, of Harbor and others; versions 1.0 to 1.8 are read.
 
-A branch is a file. Results of calls stand in the step of their reply. Steps of a branch that another file has too are
+A branch is a file. Results of calls stand in the step of their reply. Steps that another branch's file has too are
 marked `is_copied_context`, so that training does not count them twice.
 """
 
@@ -42,12 +42,11 @@ _SOURCES = {"system": "system", "user": "user"}
 
 
 def fits(content: Any) -> bool:
-    """Whether JSON is a trajectory of this format."""
     return isinstance(content, dict) and str(content.get("schema_version")).startswith("ATIF-v")
 
 
 def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
-    """The document of a branch; `copied` are the places of the entries that another file has too."""
+    """Write the document of a branch; `copied` are the indexes of entries that another file has too."""
     steps: list[dict[str, Any]] = []
     places: list[Place] = []
     root: dict[str, Any] = {"schema_version": VERSION}
@@ -125,7 +124,6 @@ def _metrics(usage: ev.Usage, prefix: str = "", steps: int | None = None) -> dic
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """The entries of a document. Raises ValueError where a part is of another kind."""
     root = mapping(content, "the trajectory")
     agent = mapping(root.get("agent"), "agent")
     opening = Opening(
@@ -148,15 +146,15 @@ def _rest(holder: dict[str, Any]) -> Any:
 
 
 def _step(step: dict[str, Any]) -> Iterator[RecordEntry]:
-    said, when = content_text(step.get("message")), seconds(step.get("timestamp"))
+    body, when = content_text(step.get("message")), seconds(step.get("timestamp"))
     source, results = text(step, "source"), rows(mapping(step.get("observation"), "observation"), "results")
     if source != "agent":
-        yield Message("system" if source == "system" else "user", said, time=when, rest=_rest(step))
+        yield Message("system" if source == "system" else "user", body, time=when, rest=_rest(step))
         for result in results:
             yield Message("user", content_text(result.get("content")))
         return
     reply = ModelReply(
-        said, text(step, "reasoning_content"), [_call(call) for call in rows(step, "tool_calls")], _usage(step),
+        body, text(step, "reasoning_content"), [_call(call) for call in rows(step, "tool_calls")], _usage(step),
         text(step, "model_name") or None, time=when, rest=_rest(step),
     )  # fmt: skip
     yield reply

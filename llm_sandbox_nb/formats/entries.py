@@ -1,8 +1,8 @@
-"""A branch of a run as other formats have it: messages, replies, results and an end.
+"""A branch of a run in the terms that other formats share: messages, replies, results and an end.
 
-A format writes entries with its own fields and reads them again. `add_rest` compares what it reads with the events of
-the journal, and puts each difference where the format has room for other programs' data, under the key
-`llm_sandbox_nb`. So a format with such room loses nothing, and one without loses what docs/reference/formats.md says.
+A format writes entries with its own fields and reads them again. `add_rest` compares the entries that were read with
+the events of the journal, and puts each difference where the format has room for other programs' data, under the key
+`llm_sandbox_nb`. So a format with such room loses nothing; docs/reference/formats.md lists the losses of the others.
 
     entries = entries_of(trajectory)
     trajectory = Trajectory(events_of(entries, "name"))
@@ -24,16 +24,16 @@ from llm_sandbox_nb.trajectory.messages import add_message, add_result, call_ids
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 REST = "llm_sandbox_nb"
-"""The key of what a format has no field for."""
-TEXT_MOST = 1024**2
-"""Characters of an output that is written whole; of a longer one the beginning and the end."""
+"""Key of the data that a format has no field for."""
+MAX_TEXT_CHARACTERS = 1024**2
+"""Characters of an output that is written whole; a longer output is cut in the middle."""
 _AFTER_END = (ev.Checked, ev.CheckStarted, ev.Rewarded, ev.Forked, ev.Noted, ev.StepFacts, ev.DoubtsFound,
               ev.ArtifactSaved, ev.ArtifactSkipped, ev.ArtifactRemoved, ev.Checkpointed, ev.Controlled)  # fmt: skip
 
 
 @dataclass
 class RecordedCall:
-    """A call of a reply. `arguments` is None when `raw`, the text of them, is no JSON object."""
+    """A call of a reply. `arguments` is None when `raw`, their text, is not a JSON object."""
 
     id: str
     tool: str
@@ -44,19 +44,19 @@ class RecordedCall:
         self.raw = self.raw or json.dumps(self.arguments or {}, ensure_ascii=False)
 
     def message(self) -> dict[str, Any]:
-        """The call as a message of the chat completions API has it."""
+        """Return the call as in a message of the chat completions API."""
         return {"id": self.id, "type": "function", "function": {"name": self.tool, "arguments": self.raw}}
 
 
 @dataclass(kw_only=True)
 class RecordEntry:
-    """What all entries have. `time` is in seconds since the epoch, None when the format does not say it."""
+    """The common fields of all entries. `time` is in seconds since the epoch, None when the format records no times."""
 
     time: float | None = None
     rest: Any = None
-    """What stood under the key `llm_sandbox_nb`: a list of events, each with what the format does not tell."""
+    """Value of the key `llm_sandbox_nb`: a list of events, each with the fields that the format cannot express."""
     events: list[ev.Event] = field(default_factory=list)
-    """The events themselves, where the entry was made from a journal."""
+    """Events of an entry that was made from a journal."""
 
 
 @dataclass
@@ -92,7 +92,7 @@ class ModelReply(RecordEntry):
 
 @dataclass
 class CallResult(RecordEntry):
-    """The result of a call of the reply before it. `streams`: stdout and stderr, where they are known."""
+    """The result of a call of the preceding reply. `streams`: stdout and stderr, where they are known."""
 
     call_id: str
     observation: str
@@ -104,7 +104,7 @@ class CallResult(RecordEntry):
 
 
 class EntryCheck(NamedTuple):
-    """A score of the result."""
+    """A score of the run's result."""
 
     name: str
     outcome: Literal["passed", "failed", "score", "text"]
@@ -114,7 +114,7 @@ class EntryCheck(NamedTuple):
 
 @dataclass
 class End(RecordEntry):
-    """The end of a run, the last of its entries. `reason` is None when it was killed, or the format does not say."""
+    """The end of a run, its last entry. `reason` is None for a killed run, or if the format has no field."""
 
     reason: ev.StopReason | None = None
     answer: str | None = None
@@ -127,7 +127,7 @@ class End(RecordEntry):
 
 
 def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[RecordEntry]:
-    """The entries of the branch of HEAD. `folder` has the long outputs, which are put in their places."""
+    """Return the entries of HEAD's branch. Long outputs are read from `folder`, the run's folder."""
     path = [_whole_texts(event, folder) for event in trajectory.path if not isinstance(event, ev.StepFacts)]
     last = _end_place(path)
     entries: list[RecordEntry] = [Opening()]
@@ -182,7 +182,7 @@ def _is_begin(event: ev.Event, call_id: str) -> bool:
 
 
 def _since(events: list[ev.Event], begins: Any) -> list[ev.Event]:
-    """Take the events from the first that `begins` out of a list."""
+    """Remove and return the events from the first that `begins`."""
     place = next((place for place, event in enumerate(events) if begins(event)), len(events))
     taken = events[place:]
     del events[place:]
@@ -190,7 +190,7 @@ def _since(events: list[ev.Event], begins: Any) -> list[ev.Event]:
 
 
 def _is_answer(entries: Sequence[RecordEntry], result: ev.CallFinished) -> bool:
-    """Whether a result follows its reply, and is the first of its call."""
+    """Return True if a result follows its reply, and is the first of its call."""
     reply = _reply_before(entries)
     if reply is None or [call.id for call in reply.calls].count(result.call_id) != 1:
         return False
@@ -199,7 +199,7 @@ def _is_answer(entries: Sequence[RecordEntry], result: ev.CallFinished) -> bool:
 
 
 def _reply_before(entries: Sequence[RecordEntry]) -> ModelReply | None:
-    """The reply to which only results have been added; None when something was said since."""
+    """Return the reply after which only results were added; None if anything else follows."""
     for entry in reversed(entries):
         if isinstance(entry, ModelReply):
             return entry
@@ -224,7 +224,7 @@ def _result(event: ev.CallFinished, events: list[ev.Event]) -> CallResult:
 
 
 def _end_place(path: Sequence[ev.Event]) -> int | None:
-    """The place of the end of the run; an earlier end, after which the run was continued, is none."""
+    """Return the index of the event that ends the run; None if the run was continued after its last end."""
     for place in range(len(path) - 1, -1, -1):
         if isinstance(path[place], ev.RunFinished):
             return place
@@ -234,7 +234,7 @@ def _end_place(path: Sequence[ev.Event]) -> int | None:
 
 
 def _whole_texts(event: ev.Event, folder: Path | None) -> ev.Event:
-    """The event with its long outputs in place of their names."""
+    """Return the event with its long outputs in place of their digests."""
     blobs = {name: value for name, value in event if isinstance(value, ev.Blob)}
     return event.model_copy(update={name: _text(blob, folder) for name, blob in blobs.items()})
 
@@ -243,18 +243,18 @@ def _text(blob: ev.Blob, folder: Path | None) -> str:
     if folder is None:
         return blob.preview
     try:
-        return clip(load_text(folder, blob), TEXT_MOST)
+        return clip(load_text(folder, blob), MAX_TEXT_CHARACTERS)
     except FileNotFoundError:
         return blob.preview
 
 
-# --- what the entries of a format tell ---
+# --- from the fields of entries ---
 
 
-def told_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
-    """The events that each entry means, by its fields alone."""
+def implied_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
+    """Return the events that each entry expresses by its fields alone."""
     step, now, calls = 0, 0.0, dict[str, RecordedCall]()
-    found: list[list[ev.Event]] = []
+    implied: list[list[ev.Event]] = []
     for entry in entries:
         now = now if entry.time is None else entry.time
         made: list[ev.Event]
@@ -268,39 +268,39 @@ def told_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
             case ModelReply():
                 step += 1
                 calls = {call.id: call for call in entry.calls}
-                made = _told_reply(step, entry)
+                made = _reply_events(step, entry)
             case CallResult():
-                made = _told_result(step, entry, calls.get(entry.call_id))
+                made = _result_events(step, entry, calls.get(entry.call_id))
             case End():
-                made = _told_end(step, entry)
+                made = _end_events(step, entry)
             case _:
                 raise TypeError(type(entry))
         for event in made:
             event.time = now
-        found.append(made)
-    mark = _digest(entries)
-    for number, event in enumerate(event for made in found for event in made):
-        event.id = f"{mark}{number:06x}"
-    return found
+        implied.append(made)
+    prefix = _digest(entries)
+    for number, event in enumerate(event for made in implied for event in made):
+        event.id = f"{prefix}{number:06x}"
+    return implied
 
 
 def _digest(entries: Sequence[RecordEntry]) -> str:
-    """A mark of a run whose format has no ids, the same whenever it is read."""
+    """Return a digest of a run whose format has no ids: the same at every reading."""
     digest = hashlib.sha256()
     for entry in entries:
-        told = [getattr(entry, one.name) for one in fields(entry) if one.name not in ("rest", "events")]
-        digest.update(repr(told).encode("utf-8", "replace"))
+        values = [getattr(entry, one.name) for one in fields(entry) if one.name not in ("rest", "events")]
+        digest.update(repr(values).encode("utf-8", "replace"))
     return digest.hexdigest()[:10]
 
 
-def _told_message(reply: ModelReply) -> dict[str, Any]:
+def _reply_message(reply: ModelReply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text}
     return {**message, "tool_calls": [call.message() for call in reply.calls]} if reply.calls else message
 
 
-def _told_reply(step: int, reply: ModelReply) -> list[ev.Event]:
+def _reply_events(step: int, reply: ModelReply) -> list[ev.Event]:
     replied = ev.ModelReplied(
-        step=step, message=_told_message(reply), reasoning=reply.reasoning or None, usage=reply.usage,
+        step=step, message=_reply_message(reply), reasoning=reply.reasoning or None, usage=reply.usage,
         response_model=reply.model, finish_reason=reply.finish_reason, model_time=reply.seconds,
     )  # fmt: skip
     proposed = [
@@ -312,7 +312,7 @@ def _told_reply(step: int, reply: ModelReply) -> list[ev.Event]:
     return [ev.ModelRequested(step=step), replied, *proposed]
 
 
-def _told_result(step: int, result: CallResult, call: RecordedCall | None) -> list[ev.Event]:
+def _result_events(step: int, result: CallResult, call: RecordedCall | None) -> list[ev.Event]:
     finished = ev.CallFinished(
         step=step, call_id=result.call_id, observation=result.observation, exit_code=result.exit_code,
         stdout=result.streams[0], stderr=result.streams[1], timed_out=result.timed_out, error=result.error,
@@ -324,7 +324,7 @@ def _told_result(step: int, result: CallResult, call: RecordedCall | None) -> li
     return [begun, finished]
 
 
-def _told_end(step: int, end: End) -> list[ev.Event]:
+def _end_events(step: int, end: End) -> list[ev.Event]:
     if end.reason is None:
         return []
     finished = ev.RunFinished(
@@ -340,25 +340,20 @@ def _told_end(step: int, end: End) -> list[ev.Event]:
     return [finished, *checks]
 
 
-# --- the rest ---
+# --- data without a field in the format ---
 
 
-def add_rest(entries: Sequence[RecordEntry], told: Sequence[RecordEntry], places: Sequence[Place]) -> None:
-    """Put what the format does not tell of `entries` into `places`, one for each; `told` is what it tells."""
-    for entry, events, place in zip(entries, told_events(told), places, strict=True):
-        rest = _difference(entry.events, events)
-        if _says_more(rest, events):
+def add_rest(entries: Sequence[RecordEntry], read: Sequence[RecordEntry], places: Sequence[Place]) -> None:
+    """Write the data of `entries` that `read`, the same entries as read back, lacks into `places`, one for each."""
+    for entry, implied, place in zip(entries, implied_events(read), places, strict=True):
+        rest = _difference(entry.events, implied)
+        if len(rest) != len(implied) or any(len(values) > 1 for values in rest):
             place.holder[place.name] = {**place.holder.get(place.name, {}), REST: rest}
 
 
-def _says_more(rest: Sequence[dict[str, Any]], told: Sequence[ev.Event]) -> bool:
-    """Whether there are other events than told, or a field is said of one."""
-    return len(rest) != len(told) or any(len(one) > 1 for one in rest)
-
-
-def _difference(actual: Sequence[ev.Event], told: Sequence[ev.Event]) -> list[dict[str, Any]]:
-    """What is to be said beside the events that are told: the kind of each event, and each field that differs."""
-    waiting = [plain_event(event) for event in told]
+def _difference(actual: Sequence[ev.Event], implied: Sequence[ev.Event]) -> list[dict[str, Any]]:
+    """Return the kind of each event, with each field that differs from the event that was read back."""
+    waiting = [plain_event(event) for event in implied]
     rest = []
     for line in map(plain_event, actual):
         known = _take(waiting, line["kind"])
@@ -370,27 +365,27 @@ def _difference(actual: Sequence[ev.Event], told: Sequence[ev.Event]) -> list[di
 
 
 def plain_event(event: ev.Event) -> dict[str, Any]:
-    """The event as a line of the journal has it, without its place in the tree."""
+    """Return the event as in a line of the journal, without its parent."""
     value: dict[str, Any] = json.loads(ev.dump_event(event))
     del value["parent"]
     return value
 
 
 def _take(waiting: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
-    """Take the first event of a kind out of a list."""
+    """Remove and return the first event of a kind."""
     place = next((place for place, one in enumerate(waiting) if one["kind"] == kind), None)
     return None if place is None else waiting.pop(place)
 
 
 def events_of(entries: Sequence[RecordEntry], name: str) -> Iterator[ev.Event]:
-    """The events of a run, one branch. `name` is its id where the format has none.
+    """Yield the events of a run, one branch. `name` is the run's id where the format has none.
 
     Raises:
-        ValueError: the rest that a format has kept holds no events.
+        ValueError: if the value under `llm_sandbox_nb` is not a list of events.
     """
     parent: str | None = None
-    for entry, told in zip(entries, told_events(entries), strict=True):
-        events = told if entry.rest is None else _with_rest(told, entry.rest)
+    for entry, implied in zip(entries, implied_events(entries), strict=True):
+        events = implied if entry.rest is None else _with_rest(implied, entry.rest)
         for event in events:
             if isinstance(event, ev.RunStarted) and not event.run_id:
                 event.run_id = name
@@ -400,23 +395,25 @@ def events_of(entries: Sequence[RecordEntry], name: str) -> Iterator[ev.Event]:
             yield event
 
 
-def _with_rest(told: Iterable[ev.Event], rest: Any) -> Iterator[ev.Event]:
+def _with_rest(implied: Iterable[ev.Event], rest: Any) -> Iterator[ev.Event]:
     if not isinstance(rest, list) or not all(
         isinstance(one, dict) and isinstance(one.get("kind"), str) for one in rest
     ):
-        raise ValueError(f"what stands under {REST} is no list of events")
-    waiting = [plain_event(event) for event in told]
+        raise ValueError(f"the value under {REST} is not a list of events")
+    waiting = [plain_event(event) for event in implied]
     for one in rest:
         known = _take(waiting, one["kind"]) or {}
         try:
             yield ev.parse_python({**known, **one, "parent": None})
         except ValueError as error:
-            raise ValueError(f"{REST} holds something that is no event ({first_problem(error)})") from error
+            raise ValueError(
+                f"{REST} holds something that is not an event ({first_problem(error)})"
+            ) from error
 
 
-# --- what readers and writers share ---
+# --- shared by readers and writers ---
 
-_SUBMITS = ("submit", "finish", "mark_task_complete", "complete_task")
+_SUBMIT_TOOLS = ("submit", "finish", "mark_task_complete", "complete_task")
 """Tools by which agents end a run."""
 
 
@@ -429,24 +426,24 @@ class Place(NamedTuple):
 
 @dataclass
 class WrittenRecord:
-    """A document, and for each entry the place for the rest; without places where the format has none."""
+    """A document, and for each entry the place for data without a field; no places where the format has no room."""
 
     content: Any
     places: Sequence[Place] = ()
 
 
 def first_task(entries: Iterable[RecordEntry]) -> str:
-    """What was asked, where a format has no field for it: the first message of the user."""
+    """Return the task of a format without a field for tasks: the first message of the user."""
     return next((one.content for one in entries if isinstance(one, Message) and one.role == "user"), "")
 
 
 def implied_end(entries: Sequence[RecordEntry]) -> End:
-    """The end of a run whose format says nothing of it: the model submitted, or its last reply has no call."""
+    """Return the end in a format that does not record ends: the model submitted, or the last reply has no call."""
     replies = [entry for entry in entries if isinstance(entry, ModelReply)]
     if not replies:
         return End()
     called = [call.tool for call in replies[-1].calls]
-    if any(tool in _SUBMITS for tool in called):
+    if any(tool in _SUBMIT_TOOLS for tool in called):
         return End("submitted", time=replies[-1].time)
     if not called and entries[-1] is replies[-1]:
         return End("answered", replies[-1].text or None, time=replies[-1].time)
@@ -454,7 +451,7 @@ def implied_end(entries: Sequence[RecordEntry]) -> End:
 
 
 def conversation(entries: Iterable[RecordEntry]) -> list[dict[str, Any]]:
-    """The messages in the form of the chat completions API: all that was said, also where requests were shorter."""
+    """Return all messages in the form of the chat completions API, also those that later requests left out."""
     messages: list[dict[str, Any]] = []
     in_text = False
     for entry in entries:
@@ -467,7 +464,7 @@ def conversation(entries: Iterable[RecordEntry]) -> list[dict[str, Any]]:
                 in_text = (
                     bool(recorded) and recorded[0].calls_from == "text" and not call_ids(recorded[0].message)
                 )
-                message = recorded[0].message if recorded else _told_message(entry)
+                message = recorded[0].message if recorded else _reply_message(entry)
                 thoughts = {"reasoning_content": entry.reasoning} if entry.reasoning else {}
                 messages.append({**thoughts, **message})
             case CallResult():

@@ -1,4 +1,4 @@
-"""Says what a file is that holds no trajectory, so that a person sees which file was given."""
+"""The kind of a file without a trajectory, so that an error can name the kind of the given file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAGIC = (
     (b"\x28\xb5\x2f\xfd", "a Zstandard archive"), (b"SQLite format 3", "an SQLite database"),
     (b"PAR1", "a Parquet file"), (b"\x7fELF", "a program"), (b"RIFF", "a sound or a video"),
 )  # fmt: skip
-_KEYS = {
+_KINDS_BY_KEY = {
     "nbformat": "a Jupyter notebook",
     "resourceSpans": "a file of OpenTelemetry spans",
     "lockfileVersion": "a lock file of npm",
@@ -20,7 +20,7 @@ _KEYS = {
 
 
 def kind_of_bytes(data: bytes) -> str:
-    """What a file is that holds no JSON object or array; an empty text for one that may."""
+    """Return the kind of a file without a JSON object or array; empty if there may be one."""
     if not data.strip():
         return "empty"
     named = next((kind for start, kind in _MAGIC if data.startswith(start)), "")
@@ -30,9 +30,9 @@ def kind_of_bytes(data: bytes) -> str:
 
 
 def kind_of_json(content: Any) -> str:
-    """What JSON holds, with the first of its keys."""
+    """Describe parsed JSON by its kind and its first keys."""
     if isinstance(content, dict):
-        named = next((kind for key, kind in _KEYS.items() if key in content), "")
+        named = next((kind for key, kind in _KINDS_BY_KEY.items() if key in content), "")
         return named or f"a JSON object with {_keys(content)}"
     if isinstance(content, list):
         first = content[0] if content else None

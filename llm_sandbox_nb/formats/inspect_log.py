@@ -1,8 +1,8 @@
 """Logs of Inspect AI, `.eval`: read and written with its own package, `pip install llm-sandbox-nb[inspect]`.
 
-A run is a log of one sample. Its checkpoints are anchors, what a person decided on a call are approvals, and each
-branch beside that of HEAD is a span with a branch event, so that Inspect's viewer shows them. All events of the
-journal are read back in their order.
+A run is a log of one sample. Its checkpoints are anchors, a person's decisions on calls are approvals, and each branch
+other than HEAD's is a span with a branch event, so that Inspect's viewer shows them. All events of the journal are
+read back in their order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from llm_sandbox_nb.formats.entries import (
     plain_event,
 )
 from llm_sandbox_nb.formats.received import (
-    CONTAINERS_MOST,
+    MAX_CONTAINERS,
     content_text,
     count,
     iso_time,
@@ -50,20 +50,20 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 NOT_INSTALLED = "Logs of Inspect need its package: install it with `pip install 'llm-sandbox-nb[inspect]'`."
-CONTENT_MOST = 512 * 1024**2
+MAX_UNPACKED_BYTES = 512 * 1024**2
 """Bytes of all files in a log, unpacked."""
-_FILES_MOST = 100_000
-_CHUNK = 1024**2
-_ZSTANDARD = 93
-_MARKS = ("header.json", "_journal/start.json")
-"""Files of which each log has one."""
+_MAX_FILES = 100_000
+_CHUNK_BYTES = 1024**2
+_ZSTANDARD_METHOD = 93
+_MARKER_FILES = ("header.json", "_journal/start.json")
+"""Files of which each log has at least one."""
 _LIMITS: dict[str, ev.StopReason] = {
     "message": "steps", "turn": "steps", "token": "total_tokens", "context": "tokens", "time": "time",
     "working": "time", "cost": "cost", "operator": "interrupted",
 }  # fmt: skip
 _TO_LIMITS = {"steps": "message", "total_tokens": "token", "tokens": "context", "time": "time", "cost": "cost",
               "interrupted": "operator"}  # fmt: skip
-_STOPS = {
+_STOP_REASONS = {
     "tool_calls": "tool_calls",
     "length": "max_tokens",
     "cut_off": "max_tokens",
@@ -75,21 +75,21 @@ _STOPS = {
 
 
 def is_log(data: bytes) -> bool:
-    """Whether the bytes of a file are a log of Inspect: a ZIP archive with a header, or JSON with `eval`."""
+    """Return True if the bytes of a file are a log of Inspect: a ZIP archive with a header, or JSON with `eval`."""
     if data.startswith(b"PK\x03\x04"):
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                return any(name in archive.NameToInfo for name in _MARKS)
+                return any(name in archive.NameToInfo for name in _MARKER_FILES)
         except (zipfile.BadZipFile, ValueError, NotImplementedError):
             return False
     return data[:1] == b"{" and b'"eval"' in data[:4096] and b'"version"' in data[:4096]
 
 
 def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
-    """The runs of a log: the name of each sample with its events.
+    """Read the runs of a log: the name of each sample with its events.
 
     Raises:
-        ValueError: the package is missing, the log is damaged, or larger than a log can be.
+        ValueError: if the package is missing, or the log is damaged or too large.
     """
     try:
         from inspect_ai.log import read_eval_log
@@ -117,16 +117,16 @@ def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
 
 
 def _repacked(data: bytes) -> bytes:
-    """The archive packed anew without compression, so that no file in it becomes larger than it was found to be."""
+    """Unpack the archive within the limits and repack without compression, for a reader without limits."""
     made = io.BytesIO()
-    left = CONTENT_MOST
+    left = MAX_UNPACKED_BYTES
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(made, "w") as plain:
             members = archive.infolist()
-            if len(members) > _FILES_MOST:
-                raise ValueError(f"it holds more than {_FILES_MOST:,} files")
-            if any(one.compress_type == _ZSTANDARD for one in members):
-                import zipfile_zstd  # noqa: F401 - teaches zipfile to read these; it comes with Inspect
+            if len(members) > _MAX_FILES:
+                raise ValueError(f"it holds more than {_MAX_FILES:,} files")
+            if any(one.compress_type == _ZSTANDARD_METHOD for one in members):
+                import zipfile_zstd  # noqa: F401 - makes zipfile read Zstandard; a dependency of Inspect
             for member in {one.filename: one for one in members}.values():
                 content = _unpacked(archive, member, left)
                 left -= len(content)
@@ -136,20 +136,20 @@ def _repacked(data: bytes) -> bytes:
     return made.getvalue()
 
 
-def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int) -> bytes:
-    found = bytearray()
+def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, limit: int) -> bytes:
+    content = bytearray()
     with archive.open(member) as file:
-        while part := file.read(_CHUNK):
-            found += part
-            if len(found) > most:
-                raise ValueError(f"its files have more than {CONTENT_MOST:,} bytes")
-    return bytes(found)
+        while part := file.read(_CHUNK_BYTES):
+            content += part
+            if len(content) > limit:
+                raise ValueError(f"its files have more than {MAX_UNPACKED_BYTES:,} bytes")
+    return bytes(content)
 
 
 def _checked(content: bytes) -> bytes:
-    """The JSON of a log, which is neither too deep nor of too many objects."""
-    if content.count(b"{") + content.count(b"[") > CONTAINERS_MOST:
-        raise ValueError(f"it has more than {CONTAINERS_MOST:,} objects and arrays")
+    """Return the content if its JSON is neither too deep nor has too many objects. Raises ValueError."""
+    if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
+        raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
     try:
         json.loads(content or b"null")
     except RecursionError as error:
@@ -158,7 +158,7 @@ def _checked(content: bytes) -> bytes:
 
 
 def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Event]:
-    """The events of a sample: of all branches in the order of the journal, or those of its messages."""
+    """Return the events of a sample: of all branches in the order of the journal, or those of its messages."""
     own = mapping(mapping(sample.get("metadata"), "metadata").get(REST) or {}, REST)
     entries = read_sample(sample, model)
     events = list(events_of(entries, name))
@@ -185,7 +185,7 @@ def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Even
 
 
 def read_sample(sample: dict[str, Any], model: str) -> list[RecordEntry]:
-    """The entries of a sample's messages, with what its events say of replies and calls."""
+    """Read the entries of a sample's messages, completed from its events of replies and calls."""
     own = mapping(sample.get("metadata"), "metadata").get(REST)
     own = own if isinstance(own, dict) else {}
     opening = Opening(run_id=text(own, "run_id"), model=model, time=seconds(sample.get("started_at")))
@@ -221,7 +221,7 @@ def read_sample(sample: dict[str, Any], model: str) -> list[RecordEntry]:
 
 
 def _outside_branches(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events without those of other branches."""
+    """Return the events that do not belong to the span of another branch."""
     spans = {
         one.get("id") for one in events if one.get("event") == "span_begin" and one.get("type") == "branch"
     }
@@ -231,8 +231,8 @@ def _outside_branches(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _message_id(event: dict[str, Any]) -> Any:
     choices = event["output"].get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    said = first.get("message")
-    return said.get("id") if isinstance(said, dict) else None
+    message = first.get("message")
+    return message.get("id") if isinstance(message, dict) else None
 
 
 def _read_tool(tool: dict[str, Any]) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> ModelReply:
         for one in parts
         if isinstance(one, dict) and one.get("type") == "reasoning"
     ]
-    said = [one for one in parts if not (isinstance(one, dict) and one.get("type") == "reasoning")]
+    texts = [one for one in parts if not (isinstance(one, dict) and one.get("type") == "reasoning")]
     calls = []
     for call in rows(message, "tool_calls"):
         raw = text(call, "parse_error") and json.dumps(call.get("arguments"))
@@ -258,7 +258,7 @@ def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> ModelReply:
     used = output.get("usage")
     usage = _read_usage(used) if isinstance(used, dict) else None
     return ModelReply(
-        content_text(said if parts else given), "".join(thoughts), calls, usage, text(message, "model") or None,
+        content_text(texts if parts else given), "".join(thoughts), calls, usage, text(message, "model") or None,
         seconds=number(event, "working_time") or 0.0, time=seconds(event.get("timestamp")),
     )  # fmt: skip
 
@@ -305,25 +305,25 @@ def _read_end(sample: dict[str, Any], entries: Sequence[RecordEntry]) -> End:
 
 def _read_score(name: str, score: dict[str, Any]) -> EntryCheck:
     value = score.get("value")
-    said = text(score, "explanation").partition("\n")[0][:200]
+    summary = text(score, "explanation").partition("\n")[0][:200]
     if value in ("C", "I"):
         return EntryCheck(
             name[:100],
             "passed" if value == "C" else "failed",
-            said or ("correct" if value == "C" else "incorrect"),
+            summary or ("correct" if value == "C" else "incorrect"),
         )
     given = number(score, "value")
-    return EntryCheck(name[:100], "text" if given is None else "score", said or str(value)[:100], given)
+    return EntryCheck(name[:100], "text" if given is None else "score", summary or str(value)[:100], given)
 
 
 # --- writing ---
 
 
 def write(branches: Sequence[Trajectory], folder: Path | None = None) -> bytes:
-    """The log of a run; the first of its branches is that of HEAD.
+    """Write the log of a run; the first of `branches` is HEAD's.
 
     Raises:
-        ValueError: the package is missing.
+        ValueError: if the package is missing.
     """
     try:
         from inspect_ai.log import EvalLog, write_eval_log
@@ -338,7 +338,7 @@ def write(branches: Sequence[Trajectory], folder: Path | None = None) -> bytes:
 
 
 def log_content(branches: Sequence[Trajectory], folder: Path | None = None) -> dict[str, Any]:
-    """The log as JSON has it."""
+    """Return the log as parsed JSON."""
     head = branches[0]
     start = head.start
     created = iso_time(start.time if start else None) or "1970-01-01T00:00:00+00:00"
@@ -363,7 +363,7 @@ def log_content(branches: Sequence[Trajectory], folder: Path | None = None) -> d
 def write_sample(
     trajectory: Trajectory, folder: Path | None, *, with_events: bool = True
 ) -> tuple[dict[str, Any], list[RecordEntry]]:
-    """The sample of the branch of HEAD, with its entries."""
+    """Return the sample of a branch, with its entries."""
     entries = entries_of(trajectory, folder)
     opening, end = entries[0], entries[-1]
     assert isinstance(opening, Opening)
@@ -377,8 +377,8 @@ def write_sample(
         "started_at": iso_time(opening.time), "completed_at": iso_time(end.time),
     }  # fmt: skip
     if end.answer is not None:
-        said = _choice({"role": "assistant", "content": end.answer}, "stop")
-        sample["output"] = {"model": opening.model, "choices": [said], "completion": end.answer}
+        choice = _choice({"role": "assistant", "content": end.answer}, "stop")
+        sample["output"] = {"model": opening.model, "choices": [choice], "completion": end.answer}
     if end.reason in _TO_LIMITS:
         sample["limit"] = {"type": _TO_LIMITS[end.reason], "limit": 0}
     elif end.reason in ("error", "model_error", "sandbox_lost"):
@@ -392,7 +392,7 @@ def write_sample(
 
 
 _ENDED = ("output", "limit", "error", "scores", "completed_at")
-"""Fields of a sample that say how its branch ended."""
+"""Fields of a sample that describe the end of its branch."""
 
 
 def add_branches(
@@ -401,10 +401,10 @@ def add_branches(
     branches: Sequence[Trajectory],
     folder: Path | None,
 ) -> None:
-    """Add the branches beside that of HEAD, and the order of all events."""
+    """Add all branches but HEAD's, and the order of all events."""
     own = sample["metadata"][REST]
     head = branches[0]
-    told = {event.id for event in head.path}
+    known = {event.id for event in head.path}
     own["branches"] = []
     for number_, branch in enumerate(branches[1:], 1):
         other, its = write_sample(branch, folder, with_events=False)
@@ -418,10 +418,10 @@ def add_branches(
                 "end": other["metadata"][REST].get("end"),
             }
         )
-        told |= {event.id for event in branch.path}
+        known |= {event.id for event in branch.path}
         sample["events"] += _branch_span(number_, its, other, shared)
     written = [event for event in head.events if not isinstance(event, ev.StepFacts)]
-    own["others"] = [plain_event(event) for event in written if event.id not in told]
+    own["others"] = [plain_event(event) for event in written if event.id not in known]
     own["tree"] = [
         [event.id, head.parent(event.id) if not isinstance(event, ev.Facts) else event.parent]
         for event in written
@@ -431,14 +431,14 @@ def add_branches(
 def _shared(
     entries: Sequence[RecordEntry],
     others: Sequence[RecordEntry],
-    ours: Sequence[dict[str, Any]],
-    theirs: Sequence[dict[str, Any]],
+    messages: Sequence[dict[str, Any]],
+    other_messages: Sequence[dict[str, Any]],
 ) -> int:
-    """How many entries two branches have in common, from the first: the same events and the same messages."""
+    """Return the number of entries that two branches share from the first: same events and same messages."""
     place = 1
-    while place <= min(len(ours), len(theirs)):
+    while place <= min(len(messages), len(other_messages)):
         known = [[one.id for one in of[place].events] for of in (entries, others)]
-        if known[0] != known[1] or ours[place - 1] != theirs[place - 1]:
+        if known[0] != known[1] or messages[place - 1] != other_messages[place - 1]:
             break
         place += 1
     return place
@@ -451,15 +451,15 @@ def _message(entry: RecordEntry, run_id: str, place: int) -> dict[str, Any]:
             role = entry.role if entry.role in ("system", "user") else "user"
             return {"role": role, "content": entry.content, **known}
         case ModelReply():
-            said: Any = entry.text
+            content: Any = entry.text
             if entry.reasoning:
-                said = [
+                content = [
                     {"type": "reasoning", "reasoning": entry.reasoning},
                     {"type": "text", "text": entry.text},
                 ]
             message = {
                 "role": "assistant",
-                "content": said,
+                "content": content,
                 "model": entry.model,
                 "source": "generate",
                 **known,
@@ -469,12 +469,16 @@ def _message(entry: RecordEntry, run_id: str, place: int) -> dict[str, Any]:
             )
         case CallResult():
             message = {"role": "tool", "content": entry.observation, "tool_call_id": entry.call_id, **known}
-            return {**message, "error": _failure(entry)} if entry.timed_out else message
+            return (
+                {**message, "error": {"type": "timeout", "message": entry.observation}}
+                if entry.timed_out
+                else message
+            )
     raise TypeError(type(entry))
 
 
 def _call(call: RecordedCall) -> dict[str, Any]:
-    broken = {"parse_error": "The arguments are no JSON object."} if call.arguments is None else {}
+    broken = {"parse_error": "The arguments are not a JSON object."} if call.arguments is None else {}
     return {
         "id": call.id,
         "function": call.tool,
@@ -482,10 +486,6 @@ def _call(call: RecordedCall) -> dict[str, Any]:
         "arguments": call.arguments or {},
         **broken,
     }
-
-
-def _failure(result: CallResult) -> dict[str, Any]:
-    return {"type": "timeout", "message": result.observation}
 
 
 def _choice(message: dict[str, Any], stop: str) -> dict[str, Any]:
@@ -508,7 +508,7 @@ def _score(check: ev.Checked) -> dict[str, Any]:
 def _sample_events(
     entries: Sequence[RecordEntry], messages: Sequence[dict[str, Any]], opening: Opening, first: int = 1
 ) -> list[dict[str, Any]]:
-    """What Inspect's viewer shows: requests, calls, commands, decisions and the places to rewind to."""
+    """Return events for Inspect's viewer: requests, calls, commands, decisions and the places to rewind to."""
     tools = [_tool(tool) for tool in opening.tools]
     calls: dict[str, RecordedCall] = {}
     found: list[dict[str, Any]] = []
@@ -534,14 +534,14 @@ def _base(kind: str, when: float | None) -> dict[str, Any]:
 def _model_event(
     reply: ModelReply,
     before: Sequence[dict[str, Any]],
-    said: dict[str, Any],
+    message: dict[str, Any],
     model: str,
     tools: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    stop = _STOPS.get(reply.finish_reason or "", "stop")
+    stop = _STOP_REASONS.get(reply.finish_reason or "", "stop")
     output: dict[str, Any] = {
         "model": reply.model or model,
-        "choices": [_choice(said, stop)],
+        "choices": [_choice(message, stop)],
         "completion": reply.text,
     }
     if reply.usage is not None:

@@ -1,7 +1,7 @@
-"""The `trajectory.json` of the LLM-in-Sandbox paper's own package: written beside every journal, and read.
+"""The `trajectory.json` of the LLM-in-Sandbox paper's own package: written next to every journal, and read.
 
-One record is one call, as there; a reply with several calls gives several, the later ones without thought. Its `run`
-calls the records `steps`; its `benchmark` calls them `trajectory`, and puts `agent_answer` beside them.
+One record is one call, as there; a reply with several calls gives several, the later ones without thought. The
+package's `run` calls the records `steps`; its `benchmark` calls them `trajectory`, and adds `agent_answer`.
 `save_responses` writes each request to the model and its reply as that package does, a file each.
 """
 
@@ -27,17 +27,17 @@ _EXIT = re.compile(r"\s*Exit code: *(?:Error: Exit code *)?(-?\d+)[^\n]*\n?")
 _LABEL = re.compile(r"Execution output of \\?\[[^\]\n]*\]:\n?")
 _STREAMS = re.compile(r"\\?\[STDOUT\]\n(.*?)(?:\n?\\?\[STDERR\]\n(.*))?", re.DOTALL)
 _COUNTER = re.compile(r"\s*\[?Steps remaining: -?\d+\]?[ \t]*(?:\n[^\n]*)?\s*\Z", re.IGNORECASE)
-_COUNTED = 400
-"""Characters of the end in which the steps that remain are looked for."""
+_COUNTER_CHARACTERS = 400
+"""Characters at the end in which the counter of remaining steps is searched."""
 _REFUSED = re.compile(r"\s*(?:ERROR\b|Error\b[:!]?|Unknown command:)")
 _SHELLS = ("execute_bash", "bash")
 NEW_SHELLS = {"shell": "of each call"}
-"""In the settings of a run that begins: each command gets a shell of its own, as in the paper's package."""
-_TOO_LONG = "The command took too long"
+"""Settings of a run in which each command gets a new shell, as in the paper's package."""
+_TIMEOUT_TEXT = "The command took too long"
 
 
 def to_seed(trajectory: Trajectory) -> dict[str, Any]:
-    """The trajectory as the paper's package has it."""
+    """Return the trajectory in the form of the paper's package."""
     records = [record for step in trajectory.steps if step.replied for record in _records(step)]
     for number, record in enumerate(records, 1):
         record["metadata"]["step"] = number
@@ -49,12 +49,11 @@ def to_seed(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def dump_seed(trajectory: Trajectory) -> str:
-    """The text of `trajectory.json`."""
     return json.dumps(to_seed(trajectory), indent=2, ensure_ascii=False)
 
 
 def write_seed(trajectory: Trajectory, folder: Path) -> Path:
-    """Write `trajectory.json` into `folder`; a reader never sees half of it."""
+    """Write `trajectory.json` into `folder` atomically."""
     return write_whole(folder / SEED, dump_seed(trajectory).encode())
 
 
@@ -68,36 +67,38 @@ def _records(step: Step) -> Iterator[dict[str, Any]]:
                 "function": call.tool if call else "",
                 "parameters": (call.arguments or {}) if call else {},
             },
-            "observation": _observed(call) if call else step.nudge.removesuffix(steps_remaining(step.nudge)),
+            "observation": _observation(call)
+            if call
+            else step.nudge.removesuffix(steps_remaining(step.nudge)),
             "metadata": {"step": 0, "exec_time": step.model_time if number == 0 else 0.0},
         }
 
 
-def _observed(call: Call) -> str:
-    """What the tool gave: the package counts the steps that remain in its messages, and not in its record."""
+def _observation(call: Call) -> str:
+    # The package counts the remaining steps in its messages, but not in its record.
     return call.result.body if call.result else call.live_output
 
 
 def is_seed(content: Any) -> bool:
-    """Whether what JSON gave holds the records of one run."""
+    """Return True if parsed JSON holds the records of one run."""
     return isinstance(content, dict) and any(isinstance(content.get(key), list) for key in _RECORDS)
 
 
 def from_seed(content: Any, name: str) -> Trajectory:
-    """A trajectory from what JSON gave; `name` becomes the run's id. Raises ValueError when it is none."""
+    """Return the trajectory in parsed JSON; `name` becomes the run's id. Raises ValueError for anything else."""
     try:
         return Trajectory(_events(content, name))
     except KeyError as error:
         raise ValueError(f"it has no {error.args[0]}") from error
     except (TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"its parts are of other kinds: {error}") from error
+        raise ValueError(f"its parts have wrong types: {error}") from error
 
 
 def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:
     steps = next((content[key] for key in _RECORDS if key in content), None)
     if steps is None:
         raise KeyError(_RECORDS[0])
-    settings = NEW_SHELLS if any(map(_is_of_the_package, steps)) else {}
+    settings = NEW_SHELLS if any(map(_is_by_package, steps)) else {}
     yield ev.RunStarted(run_id=name, task=content["problem_statement"], model="", settings=settings)
     yield ev.MessageAdded(message={"role": "user", "content": content["problem_statement"]})
     for number, record in enumerate(steps, 1):
@@ -108,8 +109,8 @@ def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:
         yield ev.RunFinished(stop_reason="submitted", steps=len(steps), answer=answer)
 
 
-def _is_of_the_package(record: dict[str, Any]) -> bool:
-    """Whether the paper's own package has written a record: ours has another form of results."""
+def _is_by_package(record: dict[str, Any]) -> bool:
+    """Return True if the paper's own package wrote a record: this package formats results differently."""
     return record["action"].get("function") in _SHELLS and bool(
         _LABEL.match(_EXIT.sub("", record["observation"], count=1))
     )
@@ -134,7 +135,7 @@ def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:
     yield ev.CallProposed(step=number, call_id=call_id, tool=tool, raw_arguments=raw, arguments=arguments)
     yield ev.CallStarted(step=number, call_id=call_id, tool=tool, arguments=arguments)
     facts = outcome(tool, record["observation"])
-    counter = _COUNTER.search(record["observation"][-_COUNTED:])
+    counter = _COUNTER.search(record["observation"][-_COUNTER_CHARACTERS:])
     yield ev.CallFinished(
         step=number,
         call_id=call_id,
@@ -145,9 +146,9 @@ def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:
 
 
 def outcome(tool: str, observation: str) -> dict[str, Any]:
-    """How a call ended, as far as its observation tells: `exit_code`, `timed_out`, `error`, `stdout` and `stderr`.
+    """Return how a call ended, from its observation: `exit_code`, `timed_out`, `error`, `stdout` and `stderr`.
 
-    The package has no other place for it.
+    The package's record has no other field for these values.
     """
     facts: dict[str, Any] = {}
     rest = observation
@@ -163,15 +164,15 @@ def outcome(tool: str, observation: str) -> dict[str, Any]:
     streams = _STREAMS.fullmatch(rest)
     facts["stdout"] = streams[1] if streams else rest
     facts["stderr"] = (streams[2] or "") if streams else ""
-    if "exit_code" not in facts:  # the package says -1 for a time-out and when it failed itself
-        facts |= {"timed_out": True} if _TOO_LONG in facts["stdout"][:200] else {"error": "failed"}
+    if "exit_code" not in facts:  # the package writes -1 for a time-out and for its own failures
+        facts |= {"timed_out": True} if _TIMEOUT_TEXT in facts["stdout"][:200] else {"error": "failed"}
     return facts
 
 
 def save_responses(trajectory: Trajectory, folder: Path, api_base: str | None = None) -> None:
     """Write `request_001.json`, `response_001.json`, ... into `folder`, as the package does: a pair for each reply.
 
-    `api_base` is the address of the model's server, which no record holds.
+    `api_base` is the address of the model's server, which is not recorded.
     """
     folder.mkdir(parents=True, exist_ok=True)
     messages: list[dict[str, Any]] = []
@@ -198,7 +199,7 @@ def save_responses(trajectory: Trajectory, folder: Path, api_base: str | None = 
 
 
 def _chat_completion(event: ev.ModelReplied) -> dict[str, Any]:
-    """A reply in the form of OpenAI's API, as LiteLLM gives it."""
+    """Return a reply in the form of OpenAI's API, as LiteLLM does."""
     usage = event.usage or ev.Usage()
     counts = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
     message = {"tool_calls": None, "function_call": None} | event.message

@@ -23,16 +23,8 @@ from llm_sandbox_nb.formats.entries import (
     WrittenRecord,
     first_task,
 )
-from llm_sandbox_nb.formats.received import (
-    arguments,
-    content_text,
-    count,
-    mapping,
-    number,
-    rows,
-    seconds,
-    text,
-)
+from llm_sandbox_nb.formats.openai_messages import read_calls
+from llm_sandbox_nb.formats.received import content_text, count, mapping, number, rows, seconds, text
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.version import __version__
 
@@ -41,7 +33,7 @@ _BLOCK = re.compile(r"```(?:mswea_bash_command|bash)[ \t]*\n(.*?)\n?```", re.DOT
 _OWN_BLOCK = "```mswea_bash_command"
 _CODE = re.compile(r"<returncode>(-?\d{1,9})</returncode>")
 _OUTPUT = re.compile(r"<output>\n?(.*)</output>", re.DOTALL)
-_SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+_SUBMIT_COMMAND = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 _STATUS: dict[str, ev.StopReason] = {
     "Submitted": "submitted",
     "LimitsExceeded": "steps",
@@ -49,12 +41,11 @@ _STATUS: dict[str, ev.StopReason] = {
     "UserInterruption": "interrupted",
     "ContextWindowExceededError": "tokens",
 }
-"""How its runs end; other words are names of exceptions."""
+"""Exit statuses and their stop reasons; any other status is the name of an exception."""
 _TO_STATUS = {reason: status for status, reason in _STATUS.items()}
 
 
 def fits(content: Any) -> bool:
-    """Whether JSON is a trajectory of this agent."""
     if isinstance(content, dict):
         named = str(content.get("trajectory_format")).startswith("mini-swe-agent-")
         return named or (isinstance(content.get("info"), dict) and isinstance(content.get("messages"), list))
@@ -64,7 +55,6 @@ def fits(content: Any) -> bool:
 
 
 def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
-    """The document of a branch."""
     messages: list[dict[str, Any]] = []
     places: list[Place] = []
     info: dict[str, Any] = {}
@@ -117,7 +107,7 @@ def _reply(reply: ModelReply) -> dict[str, Any]:
 
 
 def _response(reply: ModelReply) -> dict[str, Any]:
-    """The answer of the server, as far as it is known."""
+    """Return the server's answer, as far as recorded."""
     response: dict[str, Any] = {"model": reply.model, "choices": [{"finish_reason": reply.finish_reason}]}
     if reply.usage is not None:
         response["usage"] = {
@@ -143,7 +133,6 @@ def _exit(end: End) -> dict[str, Any]:
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """The entries of a document. Raises ValueError where a part is of another kind."""
     root = {"messages": content} if isinstance(content, list) else mapping(content, "the trajectory")
     info = mapping(root.get("info"), "info")
     config = mapping(info.get("config"), "config")
@@ -158,52 +147,48 @@ def read(content: Any) -> list[RecordEntry]:
     for message in rows(root, "messages"):
         extra = mapping(message.get("extra"), "extra")
         dated: dict[str, Any] = {"time": seconds(extra.get("timestamp")), "rest": extra.get(REST)}
-        said = content_text(message.get("content"))
+        body = content_text(message.get("content"))
         role = text(message, "role")
         if message.get("object") == "response":
             message, role = _response_message(message), "assistant"
-            said = message["content"]
+            body = message["content"]
         elif message.get("type") == "function_call_output":
-            role, said = "tool", content_text(message.get("output"))
+            role, body = "tool", content_text(message.get("output"))
             message = {"tool_call_id": message.get("call_id")}
         if role == "exit" or "exit_status" in extra:
             end = _read_exit(extra, dated)
         elif role == "assistant":
-            entries.append(reply := _read_reply(message, extra, said, len(entries), dated))
+            entries.append(reply := _read_reply(message, extra, body, len(entries), dated))
             waiting = list(reply.calls)
         elif role == "tool" or (role == "user" and waiting and "interrupt_type" not in extra):
-            entries += _read_result(message, extra, said, waiting, dated)
+            entries += _read_result(message, extra, body, waiting, dated)
         else:
-            entries.append(Message(role, said, **dated))
+            entries.append(Message(role, body, **dated))
     opening.task = opening.task or first_task(entries)
     return [*entries, end or _implied_exit(entries, text(info, "exit_status"), text(info, "submission"))]
 
 
 def _response_message(response: dict[str, Any]) -> dict[str, Any]:
-    """A reply of the responses API as a message of the chat completions API."""
-    said, thoughts, calls = "", "", []
+    """Convert a reply of the responses API to a message of the chat completions API."""
+    body, thoughts, calls = "", "", []
     for item in rows(response, "output"):
         match item.get("type"):
             case "message":
-                said += content_text(item.get("content"))
+                body += content_text(item.get("content"))
             case "reasoning":
                 thoughts += content_text(item.get("summary"))
             case "function_call":
                 function = {"name": item.get("name"), "arguments": item.get("arguments")}
                 calls.append({"id": item.get("call_id"), "function": function})
-    return {"content": said, "reasoning_content": thoughts, "tool_calls": calls}
+    return {"content": body, "reasoning_content": thoughts, "tool_calls": calls}
 
 
 def _read_reply(
-    message: dict[str, Any], extra: dict[str, Any], said: str, place: int, dated: dict[str, Any]
+    message: dict[str, Any], extra: dict[str, Any], body: str, place: int, dated: dict[str, Any]
 ) -> ModelReply:
-    calls = []
-    for call in rows(message, "tool_calls"):
-        function = mapping(call.get("function"), "function")
-        given, raw = arguments(function.get("arguments"))
-        calls.append(RecordedCall(text(call, "id"), text(function, "name"), given, raw))
+    calls = read_calls(message, place)
     if not calls:
-        commands = [text(action, "command") for action in rows(extra, "actions")] or _BLOCK.findall(said)
+        commands = [text(action, "command") for action in rows(extra, "actions")] or _BLOCK.findall(body)
         calls = [
             RecordedCall(f"call_{place}_{n}", "bash", {"command": one}) for n, one in enumerate(commands)
         ]
@@ -212,7 +197,7 @@ def _read_reply(
     choices = rows(response, "choices") or [{}]
     finish = choices[0].get("finish_reason")
     return ModelReply(
-        said, text(message, "reasoning_content"), calls, _usage(response, extra),
+        body, text(message, "reasoning_content"), calls, _usage(response, extra),
         text(response, "model") or None, finish if isinstance(finish, str) else None, **dated,
     )  # fmt: skip
 
@@ -234,22 +219,22 @@ def _usage(response: dict[str, Any], extra: dict[str, Any]) -> ev.Usage | None:
 def _read_result(
     message: dict[str, Any],
     extra: dict[str, Any],
-    said: str,
+    body: str,
     waiting: list[RecordedCall],
     dated: dict[str, Any],
 ) -> Iterator[RecordEntry]:
     call_id = text(message, "tool_call_id") or (waiting[0].id if waiting else "")
     call = next((one for one in waiting if one.id == call_id), None)
     if call is None:
-        yield Message("user", said, **dated)
+        yield Message("user", body, **dated)
         return
     waiting.remove(call)
-    shown, code = _CODE.search(said), number(extra, "returncode")
+    shown, code = _CODE.search(body), number(extra, "returncode")
     code = float(shown[1]) if code is None and shown else code
-    output = _OUTPUT.search(said)
+    output = _OUTPUT.search(body)
     raw = text(extra, "raw_output") or (output[1] if output else "")
     error = text(extra, "exception_info") or None
-    yield CallResult(call.id, said, None if code is None else int(code), (raw, ""), error=error, **dated)
+    yield CallResult(call.id, body, None if code is None else int(code), (raw, ""), error=error, **dated)
 
 
 def _read_exit(extra: dict[str, Any], dated: dict[str, Any]) -> End:
@@ -266,5 +251,5 @@ def _reason(status: str) -> ev.StopReason | None:
 def _implied_exit(entries: Sequence[RecordEntry], status: str, submission: str) -> End:
     if not status:
         commands = [call.raw for entry in entries if isinstance(entry, ModelReply) for call in entry.calls]
-        status = "Submitted" if commands and _SUBMIT in commands[-1] else ""
+        status = "Submitted" if commands and _SUBMIT_COMMAND in commands[-1] else ""
     return End(_reason(status), submission or None)

@@ -1,7 +1,7 @@
-"""A conversation as the messages of OpenAI's chat completions API: what a model is trained on.
+"""A conversation as the messages of OpenAI's chat completions API, the usual form of training data.
 
-It is written as an object with `messages` and `tools`; a list of messages, and such an object in a line of its own
-(JSON lines), are read too. There is no room for anything else of a run.
+Written as an object with `messages` and `tools`. A list of messages, and such objects as JSON lines, are read too. The
+format has no room for anything else of a run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def messages_of(content: Any) -> list[dict[str, Any]] | None:
-    """The messages of a list, or of an object with them; None where it holds something else."""
+    """Return the messages of a list, or of an object with `messages`; None for anything else."""
     messages = content.get("messages") if isinstance(content, dict) else content
     if not isinstance(messages, list) or not messages:
         return None
@@ -37,55 +37,57 @@ def messages_of(content: Any) -> list[dict[str, Any]] | None:
 
 
 def fits(content: Any) -> bool:
-    """Whether JSON is such a conversation. One without calls has this form and Anthropic's."""
+    """Return True if parsed JSON is such a conversation. Without calls, Anthropic's form is the same."""
     return messages_of(content) is not None
 
 
 def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
-    """The document of a branch."""
     tools = next((entry.tools for entry in entries if isinstance(entry, Opening)), [])
     document: dict[str, Any] = {"messages": conversation(entries)}
     return WrittenRecord(document | ({"tools": tools} if tools else {}))
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """The entries of a document. Raises ValueError where a part is of another kind."""
     root = {"messages": content} if isinstance(content, list) else mapping(content, "the conversation")
     opening = Opening(tools=rows(root, "tools"), model=text(root, "model"))
     entries: list[RecordEntry] = [opening]
     waiting: list[str] = []
     for message in rows(root, "messages"):
-        role, said = text(message, "role"), content_text(message.get("content"))
+        role, body = text(message, "role"), content_text(message.get("content"))
         if role == "assistant":
-            calls = _calls(message, len(entries))
+            calls = read_calls(message, len(entries)) or _function_call(message, len(entries))
             waiting = [call.id for call in calls]
             entries.append(
-                ModelReply(said, text(message, "reasoning_content") or text(message, "reasoning"), calls)
+                ModelReply(body, text(message, "reasoning_content") or text(message, "reasoning"), calls)
             )
         elif role in ("tool", "function"):
             call_id = text(message, "tool_call_id") or next(iter(waiting), "")
             if call_id in waiting:
                 waiting.remove(call_id)
-                entries.append(CallResult(call_id, said))
+                entries.append(CallResult(call_id, body))
             else:
-                entries.append(Message("user", said))
+                entries.append(Message("user", body))
         else:
-            entries.append(Message(role, said))
+            entries.append(Message(role, body))
     opening.task = first_task(entries)
     return [*entries, implied_end(entries)]
 
 
-def _calls(message: dict[str, Any], place: int) -> list[RecordedCall]:
-    found = []
+def read_calls(message: dict[str, Any], place: int) -> list[RecordedCall]:
+    """Return the `tool_calls` of a message; a call without an id gets one from `place`, the message's index."""
+    calls = []
     for number, call in enumerate(rows(message, "tool_calls")):
-        function = mapping(call.get("function"), "function")
-        given, raw = arguments(function.get("arguments"))
-        found.append(
-            RecordedCall(text(call, "id") or f"call_{place}_{number}", text(function, "name"), given, raw)
-        )
-    older = message.get("function_call")
-    if older is not None and not found:
-        function = mapping(older, "function_call")
-        given, raw = arguments(function.get("arguments"))
-        found.append(RecordedCall(f"call_{place}", text(function, "name"), given, raw))
-    return found
+        id = text(call, "id") or f"call_{place}_{number}"
+        calls.append(_call(id, mapping(call.get("function"), "function")))
+    return calls
+
+
+def _function_call(message: dict[str, Any], place: int) -> list[RecordedCall]:
+    """Return the call of a message in the older form of the API."""
+    function = message.get("function_call")
+    return [] if function is None else [_call(f"call_{place}", mapping(function, "function_call"))]
+
+
+def _call(id: str, function: dict[str, Any]) -> RecordedCall:
+    given, raw = arguments(function.get("arguments"))
+    return RecordedCall(id, text(function, "name"), given, raw)

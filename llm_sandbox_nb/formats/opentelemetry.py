@@ -1,8 +1,8 @@
 """Runs as OpenTelemetry spans with the names of the GenAI conventions: for Langfuse, Phoenix, Jaeger and others.
 
-A run is a trace: `invoke_agent` holds a `chat` for each reply and an `execute_tool` for each call. Each branch beside
-that of HEAD is a trace of its own, linked to the step where it left. Texts of prompts, replies, calls and results are
-in it only where they are asked for. The names of attributes are those of version 1.45 of the conventions.
+A run is a trace: `invoke_agent` holds a `chat` for each reply and an `execute_tool` for each call. Each branch other
+than HEAD's is a separate trace, linked to the step where it left. Texts of prompts, replies, calls and results are
+included only on request. The names of attributes are those of version 1.45 of the conventions.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
-CONTENT_MOST = 100_000
-"""Characters of the messages of one request; those before them are in the spans before."""
-_PATIENCE = 60.0
-_INTERNAL, _CLIENT = 1, 3
-_OK, _ERROR = 1, 2
-_FAILED = ("error", "model_error", "sandbox_lost", "no_answer", "refused")
-_HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
+MAX_CONTENT_CHARACTERS = 100_000
+"""Characters of the messages of one request; earlier messages are in the preceding spans."""
+_TIMEOUT_SECONDS = 60.0
+_KIND_INTERNAL, _KIND_CLIENT = 1, 3
+_STATUS_ERROR = 2
+_FAILED_REASONS = ("error", "model_error", "sandbox_lost", "no_answer", "refused")
+_HEADERS_VARIABLE = "OTEL_EXPORTER_OTLP_HEADERS"
 
 
 def write(trajectory: Trajectory, folder: Path | None = None, *, content: bool = False) -> dict[str, Any]:
-    """All branches as the OTLP/JSON of one request; `content`: with the texts of prompts, replies, calls, results."""
+    """Return all branches as the OTLP/JSON of one request; `content` adds the texts of prompts, replies and calls."""
     spans = list(_Trace(trajectory, folder, content).spans())
     for branch in trajectory.branches:
         if not branch.head:
@@ -89,7 +89,7 @@ def _nanoseconds(seconds: float) -> str:
 
 
 class _Trace:
-    """The spans of one branch. `shared` is the last step that it has in common with the run's own trace."""
+    """The spans of one branch. `shared` is the last step in common with the run's own trace."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class _Trace:
         self.provider = opening.model.partition("/")[0] if "/" in opening.model else "unknown"
 
     def spans(self) -> Iterator[dict[str, Any]]:
-        """The span of the run, and those of its steps."""
+        """Yield the span of the run, and those of its steps."""
         yield self._run_span()
         step = 0
         calls: dict[str, RecordedCall] = {}
@@ -164,8 +164,10 @@ class _Trace:
                 "gen_ai.output.messages": _dumped(answer),
                 "gen_ai.tool.definitions": json.dumps(self.opening.tools),
             }
-        bad = finish is not None and finish.stop_reason in _FAILED
-        status = {"code": _ERROR, "message": (finish.error or finish.stop_reason)} if bad and finish else {}
+        bad = finish is not None and finish.stop_reason in _FAILED_REASONS
+        status = (
+            {"code": _STATUS_ERROR, "message": (finish.error or finish.stop_reason)} if bad and finish else {}
+        )
         marks = [one for event in path if self._is_own(event) for one in _mark(event)]
         links = (
             [{"traceId": self.linked, "spanId": _id(8, _run_id(self.trajectory), "chat", self.shared)}]
@@ -173,7 +175,8 @@ class _Trace:
             else []
         )
         return self._span(
-            self.root, "invoke_agent llm-sandbox-nb", _INTERNAL, times, values, status=status, events=marks, links=links
+            self.root, "invoke_agent llm-sandbox-nb", _KIND_INTERNAL, times, values,
+            status=status, events=marks, links=links,
         )  # fmt: skip
 
     def _is_own(self, event: ev.Event) -> bool:
@@ -206,7 +209,7 @@ class _Trace:
             if not self.branch
             else _id(8, self.run_id, self.branch, "chat", step)
         )
-        return self._span(id, name, _CLIENT, (end - reply.seconds, end), values, parentSpanId=self.root)
+        return self._span(id, name, _KIND_CLIENT, (end - reply.seconds, end), values, parentSpanId=self.root)
 
     def _tool(self, step: int, result: CallResult, call: RecordedCall) -> dict[str, Any]:
         end = result.time or 0.0
@@ -235,14 +238,20 @@ class _Trace:
             values["llm_sandbox_nb.changed_paths"] = changed
         times = (begun[0] if begun else end - result.seconds, end)
         id = _id(8, self.run_id, self.branch, "tool", step, call.id)
-        status = {"code": _ERROR, "message": failed} if failed else {}
+        status = {"code": _STATUS_ERROR, "message": failed} if failed else {}
         return self._span(
-            id, f"execute_tool {call.tool}", _INTERNAL, times, values, parentSpanId=self.root, status=status
+            id,
+            f"execute_tool {call.tool}",
+            _KIND_INTERNAL,
+            times,
+            values,
+            parentSpanId=self.root,
+            status=status,
         )
 
 
 def _mark(event: ev.Event) -> Iterator[dict[str, Any]]:
-    """What happened at one time: a checkpoint, a decision of a person, the verdict of a check."""
+    """Yield the span event of a checkpoint, of a person's decision, or of a check's verdict."""
     values: dict[str, Any]
     match event:
         case ev.Checkpointed():
@@ -262,12 +271,12 @@ def _mark(event: ev.Event) -> Iterator[dict[str, Any]]:
     yield {"timeUnixNano": _nanoseconds(event.time), "name": name, "attributes": _attributes(values)}
 
 
-def _text_message(role: str, said: str) -> dict[str, Any]:
-    return {"role": role, "parts": [{"type": "text", "content": said}]}
+def _text_message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
 def _message(entry: RecordEntry) -> dict[str, Any]:
-    """An entry as a message of the conventions."""
+    """Return an entry as a message of the conventions."""
     match entry:
         case Message():
             return _text_message(entry.role, entry.content)
@@ -288,11 +297,11 @@ def _message(entry: RecordEntry) -> dict[str, Any]:
 
 
 def _newest(entries: Sequence[RecordEntry]) -> list[dict[str, Any]]:
-    """The messages of a request; of many the newest, with a word on how many there were before."""
-    said = [entry for entry in entries if isinstance(entry, Message | ModelReply | CallResult)]
-    left, kept = CONTENT_MOST, list[dict[str, Any]]()
-    for place in range(len(said) - 1, -1, -1):
-        message = _message(said[place])
+    """Return the newest messages of a request; a first message counts those that were left out."""
+    messages = [entry for entry in entries if isinstance(entry, Message | ModelReply | CallResult)]
+    left, kept = MAX_CONTENT_CHARACTERS, list[dict[str, Any]]()
+    for place in range(len(messages) - 1, -1, -1):
+        message = _message(messages[place])
         left -= len(json.dumps(message, ensure_ascii=False))
         if left < 0 and kept:
             return [_text_message("system", f"[{place + 1} earlier messages are in the spans before]"), *kept]
@@ -308,59 +317,59 @@ def _dumped(messages: list[dict[str, Any]]) -> str:
 
 
 def send(content: dict[str, Any], address: str) -> str:
-    """Send spans to a collector and return a sentence that says so.
+    """Send spans to a collector and return a sentence for the user.
 
     They go as protobuf where `opentelemetry-proto` is installed, else as JSON. Headers, such as a key, come from the
     environment variable OTEL_EXPORTER_OTLP_HEADERS.
 
     Raises:
-        ValueError: the collector is not there, or refuses. The message says which.
+        ValueError: if the collector does not answer or refuses. The message names the problem.
     """
     import urllib.error
     import urllib.request
 
     data, kind = _encoded(content)
     headers = {"Content-Type": kind, **_headers(address)}
-    request = urllib.request.Request(_plain(address), data, headers, method="POST")
+    request = urllib.request.Request(_without_password(address), data, headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
             answer.read(1024**2)
     except urllib.error.HTTPError as error:
         error.close()
         why = f"({error.code} {error.reason}).{_hint(error.code, kind)}"
-        raise ValueError(f"The collector at {_plain(address)} refused the spans {why}") from error
+        raise ValueError(f"The collector at {_without_password(address)} refused the spans {why}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise ValueError(
-            f"No collector answers at {_plain(address)} ({reason}): check the address."
+            f"No collector answers at {_without_password(address)} ({reason}): check the address."
         ) from error
     spans = sum(len(scope["spans"]) for one in content["resourceSpans"] for scope in one["scopeSpans"])
-    return f"{spans} spans sent to {_plain(address)}"
+    return f"{spans} spans sent to {_without_password(address)}"
 
 
-def _plain(address: str) -> str:
-    """The address without a name and a password."""
+def _without_password(address: str) -> str:
+    """Return the address without user name and password."""
     parts = urllib.parse.urlsplit(address)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _hint(code: int, kind: str) -> str:
     if code in (401, 403):
-        return f" Set its key in {_HEADERS}."
+        return f" Set its key in {_HEADERS_VARIABLE}."
     if code == 404:
         return " The path is /v1/traces in most collectors, /api/public/otel/v1/traces in Langfuse."
     if code == 415 and kind == "application/json":
-        return " It wants protobuf: `pip install 'llm-sandbox-nb[otlp]'`."
+        return " It accepts only protobuf: `pip install 'llm-sandbox-nb[otlp]'`."
     return ""
 
 
 def _headers(address: str) -> dict[str, str]:
-    """The headers of the environment, and the name and password of the address."""
+    """Return the headers of the environment, or the user name and password of the address."""
     parts = urllib.parse.urlsplit(address)
     if parts.username:
         known = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
         return {"Authorization": f"Basic {base64.b64encode(known.encode()).decode()}"}
-    pairs = (part.partition("=") for part in os.environ.get(_HEADERS, "").split(","))
+    pairs = (part.partition("=") for part in os.environ.get(_HEADERS_VARIABLE, "").split(","))
     return {key.strip(): urllib.parse.unquote(value.strip()) for key, _, value in pairs if key.strip()}
 
 
@@ -373,12 +382,12 @@ def _encoded(content: dict[str, Any]) -> tuple[bytes, str]:
 
 
 def to_protobuf(content: dict[str, Any]) -> Any:
-    """The spans as the message of opentelemetry-proto. Raises ImportError without that package."""
+    """Convert spans to a message of opentelemetry-proto. Raises ImportError without that package."""
     from google.protobuf.json_format import ParseDict
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     def in_base64(value: Any) -> Any:
-        """Ids are hexadecimal in OTLP/JSON, and base64 in protobuf's own JSON."""
+        """Convert ids: hexadecimal in OTLP/JSON, base64 in protobuf's own JSON."""
         if isinstance(value, list):
             return [in_base64(one) for one in value]
         if not isinstance(value, dict):

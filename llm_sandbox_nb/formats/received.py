@@ -1,4 +1,4 @@
-"""Values out of a JSON file that a stranger made: nothing of its size, depth or types is trusted.
+"""Values from a JSON file that a stranger made: no size, depth or type is trusted.
 
 content = parse_json(data)
 for message in rows(content, "messages"):
@@ -12,31 +12,31 @@ import json
 import math
 from typing import Any
 
-CONTAINERS_MOST = 4_000_000
-"""Objects and arrays of a file: each takes up to 200 bytes of memory, and two bytes in the file."""
-_COUNT_MOST = 2**53
+MAX_CONTAINERS = 4_000_000
+"""Objects and arrays of a file: each needs up to 200 bytes of memory, and two bytes in the file."""
+_MAX_COUNT = 2**53  # floats hold larger whole numbers inexactly
 
 
 def parse_json(data: bytes) -> Any:
-    """The value that JSON text gives; numbers are finite, and the number of objects is bounded.
+    """Parse JSON text; numbers have to be finite, and the number of objects is bounded.
 
     Raises:
-        ValueError: it is not JSON, or too deep, or has too many objects. The message says which.
+        ValueError: if the text is not JSON, too deep, or has too many objects. The message names the problem.
     """
-    if data.count(b"{") + data.count(b"[") > CONTAINERS_MOST:
-        raise ValueError(f"it has more than {CONTAINERS_MOST:,} objects and arrays")
+    if data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
+        raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
     try:
         return json.loads(data.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_finite)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except UnicodeDecodeError as error:
-        raise ValueError("it is no text in UTF-8") from error
+        raise ValueError("it is not UTF-8 text") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON: {error}") from error
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"it holds {name}, which is no number of JSON")
+    raise ValueError(f"it holds {name}, which is not a JSON number")
 
 
 def _finite(written: str) -> float:
@@ -47,39 +47,39 @@ def _finite(written: str) -> float:
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """`value`, which is an object; an empty one for null. Raises ValueError, naming `what` it is."""
+    """Return an object, `{}` for null. Raises ValueError, which calls the value `what`."""
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ValueError(f"{what} is no object")
+        raise ValueError(f"{what} is not an object")
     return value
 
 
 def rows(holder: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects in the array `name` of an object; none where it is missing. Raises ValueError."""
+    """Return the objects in the array `name` of an object; empty if the array is missing. Raises ValueError."""
     value = holder.get(name)
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise ValueError(f"{name} is no array of objects")
+        raise ValueError(f"{name} is not an array of objects")
     return value
 
 
 def text(holder: dict[str, Any], name: str) -> str:
-    """The text `name` of an object; empty where it is missing. Raises ValueError."""
+    """Return the text `name` of an object; empty if missing. Raises ValueError."""
     value = holder.get(name)
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise ValueError(f"{name} is no text")
+        raise ValueError(f"{name} is not a text")
     return value
 
 
 def content_text(value: Any) -> str:
-    """The text of a message's content: a text, or a list of parts, of which others than text are named.
+    """Return the text of a message's content, a text or a list of parts. Parts of other types become `[type]`.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: if the content has another type.
     """
     if value is None or isinstance(value, str):
         return value or ""
@@ -92,27 +92,27 @@ def _part_text(part: Any) -> str:
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):
-        raise ValueError("a part of a message is no object")
+        raise ValueError("a part of a message is not an object")
     if isinstance(part.get("text"), str):
         return str(part["text"])
     return f"[{str(part.get('type') or 'part')[:40]}]"
 
 
 def number(holder: dict[str, Any], name: str) -> float | None:
-    """The number `name` of an object; None where it is missing or something else."""
+    """Return the number `name` of an object; None if missing or of another type."""
     value = holder.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _COUNT_MOST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MAX_COUNT:
         return None
     return float(value)
 
 
 def count(holder: dict[str, Any], name: str) -> int:
-    """The whole number `name` of an object; 0 where it is missing, negative or something else."""
+    """Return the whole number `name` of an object; 0 if missing, negative or of another type."""
     return max(0, int(number(holder, name) or 0))
 
 
 def seconds(value: Any) -> float | None:
-    """Seconds since the epoch of a time written as ISO 8601 or as a number; None for anything else."""
+    """Return the seconds since the epoch of a time in ISO 8601 or of a number; None for anything else."""
     if isinstance(value, str):
         try:
             return datetime.datetime.fromisoformat(value).timestamp()
@@ -122,7 +122,7 @@ def seconds(value: Any) -> float | None:
 
 
 def iso_time(value: float | None) -> str | None:
-    """A time as ISO 8601 in UTC; None for one that no calendar has, and for 0, which is not known."""
+    """Return a time as ISO 8601 in UTC; None for a time outside of the calendar, and for 0, which means unknown."""
     if not value:
         return None
     try:
@@ -132,13 +132,13 @@ def iso_time(value: float | None) -> str | None:
 
 
 def arguments(value: Any) -> tuple[dict[str, Any] | None, str]:
-    """The arguments of a call, which are an object or its JSON text: the object, None without one, and the text."""
+    """Return the arguments of a call, an object or its JSON text, as object and text; the object is None if invalid."""
     if isinstance(value, dict):
         return value, ""
     if value is None or value == "":
         return {}, ""
     if not isinstance(value, str):
-        raise ValueError("the arguments of a call are no object")
+        raise ValueError("the arguments of a call are not an object")
     try:
         parsed = parse_json(value.encode("utf-8", "replace"))
     except ValueError:

@@ -1,14 +1,14 @@
-"""Records of runs in other projects' formats: which there are, how a file is recognized, read and written.
+"""Records of runs in other projects' formats: recognized, read and written.
 
     for run in read_file(Path("run.traj")):
         print(run.name, run.form, run.trajectory.stop_reason)
     documents = write_record(trajectory, "atif", folder)
 
-As a program, it prints the events of the record in standard input as JSON, for the Jupyter server:
+As a program, this module prints the events of the record in standard input as JSON, for the Jupyter server:
 
     python -m llm_sandbox_nb.formats.records < trajectory.json
 
-A process of its own reads it: a record that is damaged, or very large, costs the server nothing.
+A separate process reads the record, so a damaged or very large record cannot harm the server.
 """
 
 from __future__ import annotations
@@ -52,22 +52,21 @@ from llm_sandbox_nb.trajectory.run_folder import JOURNAL, SEED
 from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-FILE_MOST = 512 * 1024**2
-"""Bytes of a record that is read."""
-MEMORY_MOST = 4 * 1024**3
-"""Bytes of memory that the program may take."""
-_NAMES = (f"{Path(SEED).stem}*.json", "*.traj", "*.traj.json", "*.eval")
-_RUNS_MOST = 10_000
-"""Runs of one file."""
+MAX_FILE_BYTES = 512 * 1024**2
+"""Bytes of the largest record that is read."""
+MAX_MEMORY_BYTES = 4 * 1024**3
+"""Bytes of memory that the program may use."""
+_NAME_PATTERNS = (f"{Path(SEED).stem}*.json", "*.traj", "*.traj.json", "*.eval")
+_MAX_RUNS = 10_000
 
 
 class NoRecordError(LLMSandboxError, ValueError):
-    """A file holds no record of a run in a known format. The message says what it holds instead."""
+    """A file does not contain a run in a known format. The message names its actual content."""
 
 
 @dataclass(frozen=True)
 class ForeignRun:
-    """A run that another program has recorded. `form` is the name of the format."""
+    """A run recorded by another program. `form` is the name of the format."""
 
     name: str
     form: str
@@ -76,22 +75,25 @@ class ForeignRun:
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """A format: how it is called, recognized, read and written."""
+    """A format: its name, and how its files are recognized, read and written."""
 
     name: str
-    """As `convert --to` takes it."""
+    """Name for `convert --to`."""
     title: str
     endings: tuple[str, ...]
-    """Of the names of its files."""
+    """Endings of the names of its files."""
     loses: str = ""
-    """What it has no room for; empty when nothing is lost."""
+    """Sentence about content that the format cannot hold; empty when nothing is lost."""
     fits: Callable[[Any], bool] | None = None
+    """Returns True for parsed JSON of this format."""
     read: Callable[[Any], list[RecordEntry]] | None = None
+    """Returns the entries of a document. Raises ValueError if a part has a wrong type."""
     write: Callable[[Sequence[RecordEntry], str, Collection[int]], WrittenRecord] | None = None
+    """Returns the document of a branch, from its entries, its name, and the indexes of entries in another file too."""
 
 
 _MESSAGES_ONLY = (
-    "It holds the messages alone: neither outputs apart, files, checkpoints, times, tokens nor decisions."
+    "It holds only the messages: no separate outputs, files, checkpoints, times, tokens or decisions."
 )
 FORMATS: dict[str, RecordFormat] = {
     one.name: one
@@ -105,7 +107,7 @@ FORMATS: dict[str, RecordFormat] = {
         RecordFormat("inspect", "Inspect log", (".eval",)),
         RecordFormat(
             "llm-in-sandbox", "LLM-in-Sandbox", ("trajectory.json",),
-            "It holds thoughts, calls and observations alone.", llm_in_sandbox.is_seed,
+            "It holds only thoughts, calls and observations.", llm_in_sandbox.is_seed,
         ),
         RecordFormat(
             "anthropic", "Anthropic messages", (), _MESSAGES_ONLY,
@@ -123,19 +125,19 @@ FORMATS: dict[str, RecordFormat] = {
 }  # fmt: skip
 """The formats, in the order in which a file is compared with them."""
 READ = [name for name in FORMATS if name != "opentelemetry"]
-_KNOWN = "give a journal, or a file of one of " + ", ".join(FORMATS[name].title for name in READ)
+_ADVICE = "give a journal, or a file of one of " + ", ".join(FORMATS[name].title for name in READ)
 
 
 # --- reading ---
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether a path names a file that is no journal of ours."""
+    """Return True if a path names a file that is not a journal of this package."""
     return path.is_file() and not (path.suffix == ".jsonl" and _is_journal(path))
 
 
 def _is_journal(path: Path) -> bool:
-    """Whether JSON lines begin as a journal does; one that cannot be read is taken for one, and its reader says why."""
+    """Return True if JSON lines begin like a journal, or cannot be read: the journal's reader then reports why."""
     if path.name == JOURNAL:
         return True
     try:
@@ -146,12 +148,12 @@ def _is_journal(path: Path) -> bool:
 
 
 def is_record_name(name: str) -> bool:
-    """Whether a file has a name that other projects give to their records."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAMES)
+    """Return True if a file has a name that other projects give to their records."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAME_PATTERNS)
 
 
 def split_name(given: str | Path) -> tuple[Path, str]:
-    """The file and the name of one of its runs, in `FILE#NAME`; without a name, it is empty."""
+    """Split `FILE#NAME` into the file and the name of one of its runs; the name is empty if absent."""
     path = Path(given).expanduser()
     before, mark, name = str(path).rpartition("#")
     if mark and not os.path.lexists(path) and Path(before).is_file():
@@ -160,11 +162,11 @@ def split_name(given: str | Path) -> tuple[Path, str]:
 
 
 def read_run(path: Path, name: str = "") -> ForeignRun:
-    """The run of a file, or of several in it the one of this name.
+    """Read the only run of a file, or the run called `name`.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        NoRecordError: it is something else, or has several runs. The message names them.
+        FileNotFoundError: if the file does not exist.
+        NoRecordError: if the file is not a record, or has several runs. The message names them.
     """
     runs = read_file(path)
     named = [run for run in runs if run.name == name] if name else runs
@@ -173,26 +175,26 @@ def read_run(path: Path, name: str = "") -> ForeignRun:
     names = ", ".join(run.name for run in runs[:20]) + (", …" if len(runs) > 20 else "")
     example = f"{path}#{runs[0].name}"
     if name:
-        raise NoRecordError(f"{path} has no run {name}: {names}.")
+        raise NoRecordError(f"{path} has no run {name}: its runs are {names}.")
     raise NoRecordError(f"{path} holds {len(runs)} runs ({names}): name one, such as {example}.")
 
 
 def read_file(path: Path) -> list[ForeignRun]:
-    """The runs of a file; a single one has the name of the file.
+    """Read the runs of a file; a single run gets the name of the file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        NoRecordError: it is something else, too large, or damaged.
+        FileNotFoundError: if the file does not exist.
+        NoRecordError: if the file is not a record, too large, or damaged.
     """
     try:
-        data = read_own_file(path.parent, path.name, FILE_MOST)
+        data = read_own_file(path.parent, path.name, MAX_FILE_BYTES)
     except NotOwnFileError as error:
         raise NoRecordError(f"{path} cannot be read: {error}.") from error
     return read_bytes(data, path.stem.removesuffix(".traj"), str(path))
 
 
 def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[ForeignRun]:
-    """The runs in the bytes of a file; `shown` stands for the file in what is wrong with it. Raises NoRecordError."""
+    """Read the runs in the bytes of a file; `shown` stands for the file in errors. Raises NoRecordError."""
     try:
         if inspect_log.is_log(data):
             runs = inspect_log.read(data)
@@ -203,14 +205,14 @@ def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[Foreign
             ]
         return _read_json(data, name)
     except _OtherKindError as error:
-        raise NoRecordError(f"{shown} is {error}, and no trajectory: {_KNOWN}.") from error
+        raise NoRecordError(f"{shown} is {error}, not a trajectory: {_ADVICE}.") from error
     except (ValueError, JournalError, RecursionError, MemoryError) as error:
         why = str(error).rstrip(".") or "it needs too much memory"
-        raise NoRecordError(f"{shown} is no trajectory that can be read: {why[:300]}.") from error
+        raise NoRecordError(f"{shown} cannot be read as a trajectory: {why[:300]}.") from error
 
 
 class _OtherKindError(LLMSandboxError, ValueError):
-    """A file is something else than a record; the message is what it is."""
+    """A file is not a record; the message names the kind of the file."""
 
 
 def _read_json(data: bytes, name: str) -> list[ForeignRun]:
@@ -231,7 +233,7 @@ def _read_json(data: bytes, name: str) -> list[ForeignRun]:
 
 
 def _json_lines(data: bytes) -> list[Any] | None:
-    """The values of JSON lines; None where a line is something else."""
+    """Return the values of JSON lines; None if a line is not JSON."""
     lines = [line for line in data.splitlines() if line.strip()]
     if len(lines) < 2:
         return None
@@ -242,7 +244,7 @@ def _json_lines(data: bytes) -> list[Any] | None:
 
 
 def format_of(content: Any) -> RecordFormat | None:
-    """The format of what JSON gave; None where it is of no known one, or holds several runs."""
+    """Return the format of parsed JSON; None if the format is unknown or the content holds several runs."""
     return next((one for one in FORMATS.values() if one.fits is not None and one.fits(content)), None)
 
 
@@ -253,16 +255,16 @@ def _read_content(form: RecordFormat, content: Any, name: str) -> ForeignRun:
 
 
 def _many(content: Any) -> list[tuple[str, RecordFormat, Any]]:
-    """The runs of a file that holds many: an object of them by id, or a list. Empty where it holds none."""
+    """Return the runs of a file that holds many: an object of runs by id, or a list. Empty if there are none."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(content, dict):
         items = content.items()
     elif isinstance(content, list):
         items = enumerate(content)
-    found = [(str(key), form, one) for key, one in items if (form := format_of(one)) is not None]
-    if len(found) > _RUNS_MOST:
-        raise ValueError(f"it holds more than {_RUNS_MOST:,} runs")
-    return found
+    runs = [(str(key), form, run) for key, run in items if (form := format_of(run)) is not None]
+    if len(runs) > _MAX_RUNS:
+        raise ValueError(f"it holds more than {_MAX_RUNS:,} runs")
+    return runs
 
 
 # --- writing ---
@@ -271,7 +273,7 @@ def _many(content: Any) -> list[tuple[str, RecordFormat, Any]]:
 def write_record(
     trajectory: Trajectory, form: str, folder: Path | None = None, *, content: bool = False
 ) -> list[bytes]:
-    """The documents of a run, that of HEAD's branch first; Inspect and OpenTelemetry have all branches in one.
+    """Return the documents of a run, HEAD's branch first; Inspect and OpenTelemetry put all branches in one.
 
     Args:
         form: a name of `format_names.WRITTEN`.
@@ -279,7 +281,7 @@ def write_record(
         content: True: OpenTelemetry's spans hold the texts of prompts, replies, calls and results.
 
     Raises:
-        ValueError: there is nothing to write yet, or a package is missing. The message says which.
+        ValueError: if there is nothing to write yet, or a package is missing. The message names the problem.
     """
     if form == "llm-in-sandbox":
         return [llm_in_sandbox.dump_seed(one).encode() for one in branches_of(trajectory)]
@@ -300,7 +302,7 @@ def write_record(
 
 
 def branches_of(trajectory: Trajectory) -> list[Trajectory]:
-    """The trajectory of each branch, that of HEAD first."""
+    """Return the trajectory of each branch, HEAD's first."""
     others = [one.tip for one in trajectory.branches if not one.head]
     return [trajectory, *map(trajectory.at, others)]
 
@@ -308,11 +310,11 @@ def branches_of(trajectory: Trajectory) -> list[Trajectory]:
 def document(
     form: RecordFormat, entries: Sequence[RecordEntry], branch: str = "run", copied: Collection[int] = ()
 ) -> Any:
-    """The document of a branch, with all that the format has room for."""
+    """Return the document of a branch, with everything that the format can hold."""
     assert form.write is not None
     assert form.read is not None
     if not any(isinstance(entry, Message | ModelReply) for entry in entries):
-        raise ValueError("Nothing was said in this run yet, so there is nothing to write.")
+        raise ValueError("This run has no messages yet, so there is nothing to write.")
     written = form.write(entries, branch, copied)
     if written.places:
         add_rest(entries, form.read(written.content), written.places)
@@ -328,10 +330,10 @@ def _dumped(content: Any) -> bytes:
 
 
 def main() -> int:
-    """Print the events of the record in standard input; the exit code is 1 when it holds none."""
+    """Print the events of the record in standard input; the exit code is 1 if there is no record."""
     _limit_memory()
     try:
-        found = read_bytes(sys.stdin.buffer.read(FILE_MOST), "")
+        found = read_bytes(sys.stdin.buffer.read(MAX_FILE_BYTES), "")
         json.dump({"events": saved_events(found[0].trajectory.events)}, sys.stdout)
     except (ValueError, MemoryError, RecursionError) as error:
         print(error, file=sys.stderr)
@@ -345,7 +347,7 @@ def _limit_memory() -> None:
     except ImportError:  # Windows
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MOST, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, hard))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The trajectories of SWE-agent, `.traj`: read only, because mini-swe-agent has taken its place.
+"""The trajectories of SWE-agent, `.traj`: read only, because mini-swe-agent is the successor.
 
 A file has the steps (`trajectory`), the messages (`history`), or both. Demonstrations, which are shown to a model
 before its work, are left out.
@@ -20,7 +20,8 @@ from llm_sandbox_nb.formats.entries import (
     first_task,
     implied_end,
 )
-from llm_sandbox_nb.formats.received import arguments, content_text, mapping, number, rows, text
+from llm_sandbox_nb.formats.openai_messages import read_calls
+from llm_sandbox_nb.formats.received import content_text, mapping, number, rows, text
 from llm_sandbox_nb.trajectory import events as ev
 
 _LIMITS: dict[str, ev.StopReason] = {
@@ -33,7 +34,6 @@ _STEP = ("action", "observation")
 
 
 def fits(content: Any) -> bool:
-    """Whether JSON is such a file."""
     if not isinstance(content, dict):
         return False
     steps, history = content.get("trajectory"), content.get("history")
@@ -45,7 +45,6 @@ def fits(content: Any) -> bool:
 
 
 def read(content: Any) -> list[RecordEntry]:
-    """The entries of a file. Raises ValueError where a part is of another kind."""
     root = mapping(content, "the trajectory")
     history = [one for one in rows(root, "history") if one.get("is_demo") is not True]
     entries: list[RecordEntry] = [opening := Opening()]
@@ -67,9 +66,9 @@ def _first_messages(history: list[dict[str, Any]]) -> Iterator[Message]:
 
 
 def _step(place: int, step: dict[str, Any]) -> Iterator[RecordEntry]:
-    action, said = text(step, "action"), text(step, "thought") or text(step, "response")
+    action, body = text(step, "action"), text(step, "thought") or text(step, "response")
     calls = [_shell_call(f"call_{place}", action)] if action.strip() else []
-    yield ModelReply(said, calls=calls)
+    yield ModelReply(body, calls=calls)
     if calls:
         spent = number(step, "execution_time") or 0.0
         yield CallResult(calls[0].id, text(step, "observation"), seconds=spent)
@@ -78,7 +77,7 @@ def _step(place: int, step: dict[str, Any]) -> Iterator[RecordEntry]:
 
 
 def _shell_call(id: str, action: str) -> RecordedCall:
-    """A call of an action, which is a line of shell; `submit` is a command there."""
+    """Return the call of an action, a line of shell; `submit` is a command there."""
     if action.strip() == "submit":
         return RecordedCall(id, "submit", {})
     return RecordedCall(id, "bash", {"command": action.rstrip("\n")})
@@ -87,26 +86,20 @@ def _shell_call(id: str, action: str) -> RecordedCall:
 def _history(history: list[dict[str, Any]]) -> Iterator[RecordEntry]:
     waiting: list[str] = []
     for place, message in enumerate(history):
-        role, said = text(message, "role"), content_text(message.get("content"))
+        role, body = text(message, "role"), content_text(message.get("content"))
         if role == "assistant":
             calls = _calls(message, place)
             waiting = [call.id for call in calls]
-            yield ModelReply(text(message, "thought") or said, calls=calls)
+            yield ModelReply(text(message, "thought") or body, calls=calls)
         elif waiting:
-            yield CallResult(waiting.pop(0), said)
+            yield CallResult(waiting.pop(0), body)
         else:
-            yield Message("user" if role == "tool" else role, said)
+            yield Message("user" if role == "tool" else role, body)
 
 
 def _calls(message: dict[str, Any], place: int) -> list[RecordedCall]:
-    found = []
-    for number_, call in enumerate(rows(message, "tool_calls")):
-        function = mapping(call.get("function"), "function")
-        given, raw = arguments(function.get("arguments"))
-        id = text(call, "id") or f"call_{place}_{number_}"
-        found.append(RecordedCall(id, text(function, "name"), given, raw))
     action = text(message, "action")
-    return found or ([_shell_call(f"call_{place}", action)] if action.strip() else [])
+    return read_calls(message, place) or ([_shell_call(f"call_{place}", action)] if action.strip() else [])
 
 
 def _end(info: dict[str, Any], entries: list[RecordEntry]) -> End:

@@ -1,1 +1,1 @@
-"""The Model Context Protocol, as a server speaks it: messages, both eras, tools. Without sandbox or transport."""
+"""The Model Context Protocol as a server speaks both of its eras: messages and tools, without sandbox or transport."""

@@ -1,7 +1,7 @@
-"""The answers to requests of MCP clients, of both eras, whatever carries the messages.
+"""The answers to requests of MCP clients of both eras, independent of the transport.
 
-Clients up to 2025-11-25 begin with `initialize`. Since 2026-07-28 each request says its version, its client and what
-that can do in its `_meta`, and the server remembers nothing.
+Clients up to 2025-11-25 begin with `initialize`. Since 2026-07-28 each request names its version, its client and the
+client's abilities in its `_meta`, and the server remembers nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from llm_sandbox_nb.mcp_server.messages import (
     Json,
     McpError,
     RpcMessage,
+    notification,
 )
 from llm_sandbox_nb.mcp_server.request_state import RequestStateError, StateSigner
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts
@@ -38,10 +39,10 @@ from llm_sandbox_nb.version import __version__
 
 MODERN: Final = "2026-07-28"
 LEGACY: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
-PROGRESS_INTERVAL = 5.0
-_FOREVER = 3_600_000
-"""Milliseconds that a list of tools may be kept: it never changes while this version runs."""
-_QUESTION = "undo_others"
+PROGRESS_SECONDS = 5.0
+_TOOL_LIST_TTL_MS = 3_600_000
+"""Milliseconds that a client may cache the list of tools: the list never changes while this version runs."""
+_QUESTION_KEY = "undo_others"
 _SERVER: Final = {"name": "llm-sandbox-nb", "title": "Notebook sandbox", "version": __version__}
 _ANSWER_SCHEMA: Final = {
     "type": "object",
@@ -58,21 +59,20 @@ DECLINED = "The person did not agree, so nothing was changed. Work with the file
 
 
 class ToolHost(Protocol):
-    """Executes the calls of one caller."""
+    """The executor of one caller's calls."""
 
     @property
     def principal(self) -> str:
-        """Who calls: a token's name, never the token."""
+        """Name of the caller's token, never the token itself."""
         ...
 
     async def call(self, tool: str, arguments: Json, client: ClientFacts, agreed: str) -> Json:
-        """The result of a call, with checked arguments.
+        """Execute a call with checked arguments. Cancelling this coroutine ends the call.
 
-        `agreed` is the `about` of a question that a person has answered with yes. When this is cancelled, the call is
-        ended.
+        `agreed` is the `about` of a question that a person answered with yes.
 
         Returns:
-            `text`, `data` and `error`; or `ask`, a question for a person, and `about`, which is given back as `agreed`.
+            `text`, `data` and `error`; or `ask`, a question for a person, and `about`, to be passed as `agreed`.
         """
         ...
 
@@ -80,28 +80,31 @@ class ToolHost(Protocol):
 class ClientLink(Protocol):
     """The way back to the client while one of its requests is answered."""
 
-    def progress(self, token: str | int, seconds: float, message: str) -> None:
-        """Tell the client that its call continues."""
+    def notify(self, message: Json) -> None:
+        """Send a notification, if the transport can send one before the answer."""
         ...
 
     async def elicit(self, params: Json) -> Json | None:
-        """Ask the client's person; None when it cannot be asked."""
+        """Ask the client's user; return None if the client cannot ask."""
         ...
 
 
 class McpEndpoint:
-    """Answers requests. One serves all callers of a server; it keeps only the states that were used."""
+    """Answers requests of all callers of a server. Its only state is the list of used request states."""
 
-    def __init__(self, signer: StateSigner | None = None) -> None:
-        self._signer = signer or StateSigner()
+    def __init__(self) -> None:
+        self._signer = StateSigner()
 
     async def answer(
         self, message: RpcMessage, client: ClientFacts | None, host: ToolHost, link: ClientLink
     ) -> Json:
-        """The result of a request. `client` is what an earlier handshake said; a modern request says it itself.
+        """Return the result of a request. A modern request names its client itself and ignores `client`.
+
+        Args:
+            client: the client that an earlier handshake named.
 
         Raises:
-            McpError: there is no result.
+            McpError: if there is no result.
         """
         if message.modern:
             return await self._modern(message, host, link)
@@ -116,7 +119,7 @@ class McpEndpoint:
 
     async def _modern(self, message: RpcMessage, host: ToolHost, link: ClientLink) -> Json:
         client = modern_client(message)
-        kept = {"ttlMs": _FOREVER, "cacheScope": "public"}
+        kept = {"ttlMs": _TOOL_LIST_TTL_MS, "cacheScope": "public"}
         match message.method:
             case "server/discover":
                 result: Json = {
@@ -136,7 +139,9 @@ class McpEndpoint:
     async def _call(self, message: RpcMessage, client: ClientFacts, host: ToolHost, link: ClientLink) -> Json:
         name = message.params.get("name")
         if not isinstance(name, str) or name not in TOOLS:
-            raise McpError(INVALID_PARAMS, f"There is no such tool: the tools are {', '.join(TOOLS)}.")
+            raise McpError(
+                INVALID_PARAMS, f"There is no tool of this name: the tools are {', '.join(TOOLS)}."
+            )
         try:
             arguments = checked_arguments(name, message.params.get("arguments"))
         except ToolInputError as error:
@@ -149,10 +154,11 @@ class McpEndpoint:
             except RequestStateError:
                 raise McpError(
                     INVALID_PARAMS,
-                    "This requestState is not of this request, or was used, or is too old: call the tool anew.",
+                    "This requestState belongs to another request, was already used, or has expired: call the tool "
+                    "again.",
                 ) from None
             answers = message.params.get("inputResponses")
-            if not _agrees(answers.get(_QUESTION) if isinstance(answers, dict) else None):
+            if not _agrees(answers.get(_QUESTION_KEY) if isinstance(answers, dict) else None):
                 return tool_error(DECLINED)
         while True:
             reply = await self._with_progress(message, host.call(name, arguments, client, agreed), link)
@@ -167,7 +173,7 @@ class McpEndpoint:
             if message.modern:
                 return {
                     "resultType": "input_required",
-                    "inputRequests": {_QUESTION: {"method": "elicitation/create", "params": question}},
+                    "inputRequests": {_QUESTION_KEY: {"method": "elicitation/create", "params": question}},
                     "requestState": self._signer.sign(host.principal, request, reply["about"]),
                 }
             if not _agrees(await link.elicit({key: question[key] for key in ("message", "requestedSchema")})):
@@ -177,31 +183,36 @@ class McpEndpoint:
     async def _with_progress(self, message: RpcMessage, calling: Any, link: ClientLink) -> Json:
         token = message.progress_token
         if token is None:
-            found: Json = await calling
-            return found
+            answer: Json = await calling
+            return answer
         started = time.monotonic()
 
-        async def tell() -> None:
+        async def report() -> None:
             while True:
-                await asyncio.sleep(PROGRESS_INTERVAL)
+                await asyncio.sleep(PROGRESS_SECONDS)
                 seconds = round(time.monotonic() - started, 1)
-                link.progress(token, seconds, f"Running for {seconds:.0f} s")
+                params = {
+                    "progressToken": token,
+                    "progress": seconds,
+                    "message": f"Running for {seconds:.0f} s",
+                }
+                link.notify(notification("notifications/progress", params))
 
-        telling = asyncio.ensure_future(tell())
+        reporting = asyncio.ensure_future(report())
         try:
             reply: Json = await calling
             return reply
         finally:
-            telling.cancel()
+            reporting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await telling
+                await reporting
 
 
 def initialized(message: RpcMessage) -> tuple[ClientFacts, str, Json]:
-    """What a client says in its handshake, the version that is spoken with it, and the result.
+    """Return the client that a handshake names, the protocol version to use, and the result.
 
     Raises:
-        McpError: it is no handshake.
+        McpError: if the message has no protocol version.
     """
     asked = message.params.get("protocolVersion")
     if not isinstance(asked, str):
@@ -218,7 +229,11 @@ def initialized(message: RpcMessage) -> tuple[ClientFacts, str, Json]:
 
 
 def modern_client(message: RpcMessage) -> ClientFacts:
-    """What a modern request says of its client. Raises McpError when it says too little, or another version."""
+    """Return the client that a modern request names.
+
+    Raises:
+        McpError: if the request names another version or no capabilities.
+    """
     version, capabilities = message.meta.get(META_VERSION), message.meta.get(META_CAPABILITIES)
     if version != MODERN:
         asked = version if isinstance(version, str) and len(version) < 40 else ""
@@ -233,7 +248,7 @@ def modern_client(message: RpcMessage) -> ClientFacts:
 
 
 def tool_error(text: str) -> Json:
-    """The result of a call for which nothing was executed."""
+    """Return the result of a call for which nothing was executed."""
     return _tool_result({"text": text, "data": {"error": text}, "error": True})
 
 
@@ -255,6 +270,6 @@ def _agrees(answer: object) -> bool:
 def _no_method(method: str) -> McpError:
     if method == "initialize":
         return McpError(
-            INVALID_REQUEST, "initialize has no place here: this client has its handshake already."
+            INVALID_REQUEST, "initialize cannot be sent again: this client has already done its handshake."
         )
-    return McpError(METHOD_NOT_FOUND, "This server has no such method.", status=404)
+    return McpError(METHOD_NOT_FOUND, "This server does not have this method.", status=404)

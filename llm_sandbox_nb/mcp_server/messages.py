@@ -1,4 +1,4 @@
-"""JSON-RPC messages as MCP has them: read from bytes, and told apart."""
+"""The JSON-RPC messages of MCP: read from bytes, and sorted into requests, notifications and responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ META_VERSION = "io.modelcontextprotocol/protocolVersion"
 META_CLIENT = "io.modelcontextprotocol/clientInfo"
 META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 META_SERVER = "io.modelcontextprotocol/serverInfo"
-MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Bytes of the largest message that is read."""
 
 
@@ -35,11 +35,10 @@ class McpError(LLMSandboxError):
         super().__init__(message)
         self.code = code
         self.status = status
-        """The HTTP status that goes with it."""
+        """HTTP status of the response."""
         self.data = data
 
     def to_json(self, id: Id | None = None) -> Json:
-        """The error as a message."""
         error: Json = {"code": self.code, "message": str(self)}
         if self.data is not None:
             error["data"] = self.data
@@ -54,60 +53,58 @@ class RpcMessage:
     id: Id | None = None
     params: Json = field(default_factory=dict)
     result: Json | None = None
-    """Of a response; None for an error."""
+    """Result of a response; None for an error."""
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The `_meta` of its parameters."""
+        """The `_meta` of the message's parameters."""
         meta = self.params.get("_meta")
         return meta if isinstance(meta, dict) else {}
 
     @property
     def modern(self) -> bool:
-        """Whether it says its protocol version itself, as messages do since 2026-07-28."""
+        """True if the message names its protocol version in `_meta`, as messages do since 2026-07-28."""
         return META_VERSION in self.meta
 
     @property
     def progress_token(self) -> Id | None:
-        """What progress notifications have to name; None when the client wants none."""
+        """The token that progress notifications have to name; None when the client wants no notifications."""
         token = self.meta.get("progressToken")
         return token if isinstance(token, str | int) and not isinstance(token, bool) else None
 
 
 def read_message(data: bytes | str) -> RpcMessage:
-    """The message in `data`.
+    """Read one message.
 
     Raises:
-        McpError: it is no message of JSON-RPC 2.0.
+        McpError: if `data` is not a message of JSON-RPC 2.0.
     """
-    if len(data) > MESSAGE_BYTES:
+    if len(data) > MAX_MESSAGE_BYTES:
         raise McpError(INVALID_REQUEST, "The message is too large.", status=413)
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        raise McpError(PARSE_ERROR, "The message is no JSON.") from None
+        raise McpError(PARSE_ERROR, "The message is not JSON.") from None
     if isinstance(value, list):
-        raise McpError(INVALID_REQUEST, "Send each message in a request of its own, not in a list.")
+        raise McpError(INVALID_REQUEST, "Send each message in a separate request, not in a list.")
     if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
-        raise McpError(INVALID_REQUEST, 'A message is an object with "jsonrpc": "2.0".')
+        raise McpError(INVALID_REQUEST, 'A message has to be an object with "jsonrpc": "2.0".')
     id, method, params = value.get("id"), value.get("method"), value.get("params", {})
     if "id" in value and (not isinstance(id, str | int) or isinstance(id, bool)):
-        raise McpError(INVALID_REQUEST, "The id of a message is a text or a whole number.")
+        raise McpError(INVALID_REQUEST, "The id of a message has to be a text or a whole number.")
     if method is None and "id" in value and ("result" in value or "error" in value):
         result = value.get("result")
         return RpcMessage(id=id, result=result if isinstance(result, dict) else None)
     if not isinstance(method, str):
-        raise McpError(INVALID_REQUEST, "The method of a message is a text.")
+        raise McpError(INVALID_REQUEST, "The method of a message has to be a text.")
     if not isinstance(params, dict):
-        raise McpError(INVALID_PARAMS, "The parameters of a message are an object.")
+        raise McpError(INVALID_PARAMS, "The parameters of a message have to be an object.")
     return RpcMessage(method=method, id=id, params=params)
 
 
 def response(id: Id, result: Mapping[str, Any]) -> Json:
-    """A result as a message."""
     return {"jsonrpc": "2.0", "id": id, "result": dict(result)}
 
 
 def notification(method: str, params: Mapping[str, Any]) -> Json:
-    """A notification as a message."""
     return {"jsonrpc": "2.0", "method": method, "params": dict(params)}

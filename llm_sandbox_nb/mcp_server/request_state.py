@@ -1,4 +1,4 @@
-"""What a client carries from a question to its answer: signed, for one caller and request, used once."""
+"""Signed state that a client carries from a question to its answer, for one caller and request, valid once."""
 
 from __future__ import annotations
 
@@ -12,40 +12,43 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
-
-LIFETIME = 600.0
-"""Seconds that a person has for an answer."""
-_LONGEST = 2000
+LIFETIME_SECONDS = 600.0
+"""Seconds in which a person may answer."""
+_MAX_STATE_CHARACTERS = 2000
 
 
 class RequestStateError(LLMSandboxError, ValueError):
-    """The state was made up or changed, is of another request or caller, is too old, or was used before."""
+    """The state is forged, expired or already used, or was made for another request or caller."""
 
 
 class StateSigner:
-    """Makes and checks states. Its key is this process's, so a restart makes all states invalid."""
+    """Makes and checks states. The key lives in this process, so a restart invalidates all states."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._key = secrets.token_bytes(32)
         self._clock = clock
         self._used: dict[str, float] = {}
-        """Each state that was used, with the time from which it is too old anyway."""
+        """Ids of used states, with the time at which each expires."""
 
     def sign(self, principal: str, request: Mapping[str, Any], about: str) -> str:
-        """A state for `request` of `principal`; `about` is what the question was about."""
+        """Return a state for `request` of `principal`; `about` names the subject of the question."""
         payload = {
             "who": principal,
             "what": _digest(request),
             "about": about,
-            "until": self._clock() + LIFETIME,
+            "until": self._clock() + LIFETIME_SECONDS,
             "once": secrets.token_hex(8),
         }
         data = json.dumps(payload).encode()
         return base64.urlsafe_b64encode(self._mac(data) + data).decode("ascii")
 
     def check(self, state: object, principal: str, request: Mapping[str, Any]) -> str:
-        """What the question was about. Raises RequestStateError."""
-        if not isinstance(state, str) or len(state) > _LONGEST:
+        """Return the subject of the question, and mark the state as used.
+
+        Raises:
+            RequestStateError: if the state does not prove a question about this request.
+        """
+        if not isinstance(state, str) or len(state) > _MAX_STATE_CHARACTERS:
             raise RequestStateError
         try:
             raw = base64.b64decode(state.encode("ascii"), altchars=b"-_", validate=True)
@@ -56,7 +59,7 @@ class StateSigner:
             raise RequestStateError
         payload = json.loads(data)
         now = self._clock()
-        self._used = {one: until for one, until in self._used.items() if until > now}
+        self._used = {nonce: until for nonce, until in self._used.items() if until > now}
         same = payload["who"] == principal and payload["what"] == _digest(request)
         if not same or payload["until"] <= now or payload["once"] in self._used:
             raise RequestStateError

@@ -1,4 +1,4 @@
-"""The sessions of clients that begin with a handshake, as all did before 2026-07-28."""
+"""Sessions of clients that begin with a handshake, as all clients did before 2026-07-28."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from dataclasses import dataclass, field
 
 from llm_sandbox_nb.mcp_server.messages import Id, Json, RpcMessage
 
-MOST_SESSIONS = 200
-"""Of one server; the one that is unused longest makes room."""
-IDLE = 24 * 3600.0
+MAX_SESSIONS = 200
+"""Sessions of one server; beyond that number the least recently used session ends."""
+IDLE_SECONDS = 24 * 3600.0
 """Seconds after which an unused session ends."""
+ANSWER_SECONDS = 300.0
+"""Seconds in which the client's user may answer a question."""
 
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """What a client says of itself. Nothing is allowed because of it."""
+    """Name and abilities that a client claims. No permission depends on them."""
 
     name: str = "an MCP client"
     version: str = ""
     elicits: bool = False
-    """Whether it can ask its person a question."""
+    """True if the client can ask its user a question."""
 
     @classmethod
     def read(cls, info: object, capabilities: object) -> ClientFacts:
-        """From its `clientInfo` and its capabilities."""
+        """Return the facts in a client's `clientInfo` and capabilities; values of wrong types are ignored."""
         info = info if isinstance(info, dict) else {}
         names = [str(info.get(key) or "") for key in ("name", "version")]
-        name, version = ("".join(one for one in text if one.isprintable())[:60] for text in names)
-        can = capabilities.get("elicitation") if isinstance(capabilities, dict) else None
+        name, version = ("".join(filter(str.isprintable, text))[:60] for text in names)
+        modes = capabilities.get("elicitation") if isinstance(capabilities, dict) else None
         # An empty object means forms, as it did before there were other modes.
-        elicits = isinstance(can, dict) and (not can or "form" in can)
+        elicits = isinstance(modes, dict) and (not modes or "form" in modes)
         return cls(name or cls.name, version, elicits)
 
 
 @dataclass
 class McpSession:
-    """One client between its handshake and its end."""
+    """A client's session, from its handshake to its end."""
 
     id: str
     principal: str
@@ -50,18 +52,20 @@ class McpSession:
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _asked: dict[Id, asyncio.Future[Json | None]] = field(default_factory=dict)
 
-    def ask(self) -> tuple[str, asyncio.Future[Json | None]]:
-        """The id of a new question to the client, and its answer to come; None for a refusal."""
+    async def elicit(self, params: Json, send: Callable[[Json], None]) -> Json | None:
+        """Send a question to the client's user and return the answer; None if refused or late."""
         id = f"ask-{next(self._numbers)}"
-        self._asked[id] = asyncio.get_running_loop().create_future()
-        return id, self._asked[id]
+        answer = self._asked[id] = asyncio.get_running_loop().create_future()
+        send({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": params})
+        try:
+            return await asyncio.wait_for(answer, ANSWER_SECONDS)
+        except TimeoutError:
+            return None
+        finally:
+            self._asked.pop(id, None)
 
-    def forget(self, id: str) -> None:
-        """Nobody waits for this answer any more."""
-        self._asked.pop(id, None)
-
-    def take(self, message: RpcMessage) -> bool:
-        """Take an answer; says whether it was asked for."""
+    def take_answer(self, message: RpcMessage) -> bool:
+        """Deliver the client's answer to a waiting question. Return False if no question has the id of the answer."""
         asked = self._asked.pop(message.id, None) if message.id is not None else None
         if asked is None or asked.done():
             return False
@@ -69,14 +73,14 @@ class McpSession:
         return True
 
     def close(self) -> None:
-        """The session ends, and with it all that waits for its client."""
+        """End the session and cancel all questions that wait for its client."""
         for asked in self._asked.values():
             asked.cancel()
         self._asked.clear()
 
 
 class Sessions:
-    """The sessions of one server. A session is of the caller who began it, and of no other."""
+    """The sessions of one server. Callers can find only their own sessions."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -86,30 +90,28 @@ class Sessions:
         return len(self._sessions)
 
     def begin(self, principal: str, client: ClientFacts, version: str) -> McpSession:
-        """A new session."""
         now = self._clock()
-        for one in [one for one in self._sessions.values() if now - one.used > IDLE]:
-            self.end(one)
-        while len(self._sessions) >= MOST_SESSIONS:
-            self.end(min(self._sessions.values(), key=lambda one: one.used))
+        for idle in [one for one in self._sessions.values() if now - one.used > IDLE_SECONDS]:
+            self.end(idle)
+        while len(self._sessions) >= MAX_SESSIONS:
+            self.end(min(self._sessions.values(), key=lambda session: session.used))
         session = McpSession(secrets.token_hex(24), principal, client, version, now)
         self._sessions[session.id] = session
         return session
 
     def find(self, id: str, principal: str) -> McpSession | None:
-        """The session with this id, if it is this caller's."""
+        """Return the caller's session with this id; None for an ended session, or that of another caller."""
         session = self._sessions.get(id)
-        if session is None or session.principal != principal or self._clock() - session.used > IDLE:
+        if session is None or session.principal != principal or self._clock() - session.used > IDLE_SECONDS:
             return None
         session.used = self._clock()
         return session
 
     def end(self, session: McpSession) -> None:
-        """End a session."""
         self._sessions.pop(session.id, None)
         session.close()
 
     def end_all_of(self, principal: str) -> None:
-        """End all sessions of a caller, whose token was revoked."""
-        for one in [one for one in self._sessions.values() if one.principal == principal]:
-            self.end(one)
+        """End all sessions of a caller whose token was revoked."""
+        for session in [one for one in self._sessions.values() if one.principal == principal]:
+            self.end(session)

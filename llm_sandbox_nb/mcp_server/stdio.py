@@ -13,29 +13,24 @@ from llm_sandbox_nb.mcp_server.endpoint import LEGACY, McpEndpoint, ToolHost, in
 from llm_sandbox_nb.mcp_server.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
-    MESSAGE_BYTES,
+    MAX_MESSAGE_BYTES,
     Id,
     Json,
     McpError,
     RpcMessage,
-    notification,
     read_message,
     response,
 )
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts, McpSession
 
-_LONGEST_LINE = MESSAGE_BYTES + 1
-_ANSWER = 300.0
-"""Seconds that a client's person has for an answer."""
-
 
 async def read_lines(stream: BinaryIO) -> AsyncIterator[bytes]:
-    """The lines of a pipe, a file or a terminal, until its end."""
+    """Yield the lines of a pipe, a file or a terminal until its end. Blank lines are skipped."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes]()
 
     def read() -> None:
         while True:
-            line = stream.readline(_LONGEST_LINE)
+            line = stream.readline(MAX_MESSAGE_BYTES + 1)
             try:
                 loop.call_soon_threadsafe(lines.put_nowait, line)
             except RuntimeError:  # the loop has ended
@@ -50,7 +45,7 @@ async def read_lines(stream: BinaryIO) -> AsyncIterator[bytes]:
 
 
 class StdioServer:
-    """Serves one client. `write` gets each message of the server."""
+    """The server of one client. `write` gets each message for the client."""
 
     def __init__(self, host: ToolHost, write: Callable[[Json], None]) -> None:
         self._host = host
@@ -60,7 +55,7 @@ class StdioServer:
         self._running: dict[Id, asyncio.Task[None]] = {}
 
     async def serve(self, lines: AsyncIterator[bytes]) -> None:
-        """Answer every line; what is unanswered when they end is given up."""
+        """Answer every line. Requests that are unanswered at the end of `lines` are cancelled."""
         try:
             async for line in lines:
                 self._take(line)
@@ -75,9 +70,11 @@ class StdioServer:
             message = read_message(line)
             if not message.method:
                 if self._session is not None:
-                    self._session.take(message)
+                    self._session.take_answer(message)
             elif message.id is None:
-                self._note(message)
+                running = self._running.get(message.params.get("requestId", ""))
+                if message.method == "notifications/cancelled" and running is not None:
+                    running.cancel()
             elif message.method == "initialize" and not message.modern:
                 client, version, result = initialized(message)
                 self._session = McpSession("stdio", self._host.principal, client, version, 0.0)
@@ -90,13 +87,6 @@ class StdioServer:
         except McpError as error:
             self._write(error.to_json())
 
-    def _note(self, message: RpcMessage) -> None:
-        """Take a notification: the only one that matters is that nobody waits any more."""
-        if message.method == "notifications/cancelled":
-            task = self._running.get(message.params.get("requestId", ""))
-            if task is not None:
-                task.cancel()
-
     async def _answer(self, message: RpcMessage, id: Id) -> None:
         try:
             client = self._session.client if self._session else None
@@ -105,7 +95,7 @@ class StdioServer:
             result = await self._endpoint.answer(message, client or ClientFacts(), self._host, self)
         except McpError as error:
             self._write(error.to_json(id))
-        except Exception as error:  # noqa: BLE001 - a client must hear of it
+        except Exception as error:  # noqa: BLE001 - the client waits for an answer
             text = f"The call failed: {type(error).__name__}."
             self._write(McpError(INTERNAL_ERROR, text).to_json(id))
         else:
@@ -113,27 +103,17 @@ class StdioServer:
 
     # --- see `ClientLink` ---
 
-    def progress(self, token: str | int, seconds: float, message: str) -> None:
-        """See `ClientLink.progress`."""
-        params = {"progressToken": token, "progress": seconds, "message": message}
-        self._write(notification("notifications/progress", params))
+    def notify(self, message: Json) -> None:
+        self._write(message)
 
     async def elicit(self, params: Json) -> Json | None:
-        """See `ClientLink.elicit`."""
         if self._session is None or self._session.version not in LEGACY:
             return None
-        id, answer = self._session.ask()
-        self._write({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": params})
-        try:
-            return await asyncio.wait_for(answer, _ANSWER)
-        except TimeoutError:
-            return None
-        finally:
-            self._session.forget(id)
+        return await self._session.elicit(params, self._write)
 
 
 def line_writer(stream: BinaryIO) -> Callable[[Any], None]:
-    """Writes each message as one line; nobody hears it when the client has gone."""
+    """Return a function that writes each message as one line; messages to a client that has gone are dropped."""
 
     def write(message: Any) -> None:
         with contextlib.suppress(BrokenPipeError, ValueError):

@@ -1,26 +1,23 @@
-"""The tools that an outside agent has, and the check of their arguments.
+"""The tools of an outside agent, and the check of their arguments.
 
-Their definitions are constant, sorted, and hold no text of a file or a run: clients pin them by their hash.
+The definitions are constant, sorted, and contain no text of a file or a run: clients pin them by their hash.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from llm_sandbox_nb.errors import LLMSandboxError
-
-OUTPUT_CHARACTERS = 20_000
-"""Characters of a result; what is longer is in a file that the result names."""
-LONGEST_WAIT = 240.0
+MAX_WAIT_SECONDS = 240.0
 """Seconds that one call may wait: many clients give up after 300."""
-LONGEST_TIMEOUT = 3600.0
-_SHOWN = 80
-_LARGEST = 2**53
-_MOST = {"max_entries": 2000, "limit": 100_000, "depth": 10}
+MAX_TIMEOUT_SECONDS = 3600.0
+_QUOTED_CHARACTERS = 80
+_NUMBER_CEILING = 2**53  # JavaScript clients have no larger exact integers
+_MAXIMA = {"max_entries": 2000, "limit": 100_000, "depth": 10}
 
 
 class ToolInputError(LLMSandboxError, ValueError):
@@ -29,7 +26,7 @@ class ToolInputError(LLMSandboxError, ValueError):
 
 @dataclass(frozen=True)
 class ToolDefinition:
-    """A tool as clients are shown it."""
+    """A tool as clients see it."""
 
     name: str
     title: str
@@ -39,11 +36,9 @@ class ToolDefinition:
     read_only: bool = False
     destructive: bool = False
     idempotent: bool = False
-    runs: bool = False
-    """Whether it needs a model that a person has named, because it costs."""
 
     def to_json(self) -> dict[str, Any]:
-        """As `tools/list` has it."""
+        """Return the tool as an entry of `tools/list`."""
         return {
             "name": self.name,
             "title": self.title,
@@ -75,7 +70,7 @@ def _number(description: str, usual: float, *, whole: bool = False) -> dict[str,
 _SANDBOX = _text("The sandbox, as list_sandboxes names it. Leave it out for the one that you were given.")
 _COMMAND_ID = _text("The command_id of a call that has not ended.")
 _WAIT = _number(
-    f"Seconds to wait for the end, at most {LONGEST_WAIT:g}. After that the result has a command_id.", 45
+    f"Seconds to wait for the end, at most {MAX_WAIT_SECONDS:g}. After that the result has a command_id.", 45
 )
 _POINT = "a step's number, the label of a checkpoint, or `0` for the beginning"
 
@@ -141,11 +136,7 @@ _DEFINITIONS = (
             "path": _text("The file."),
             "old_string": _text("The text to replace, exact to the blank."),
             "new_string": _text("What replaces it; empty removes it."),
-            "replace_all": {
-                "type": "boolean",
-                "description": "Replace every occurrence.",
-                "default": False,
-            },
+            "replace_all": {"type": "boolean", "description": "Replace every occurrence.", "default": False},
         },
         ("path", "old_string", "new_string"),
         destructive=True,
@@ -229,11 +220,11 @@ _DEFINITIONS = (
         read_only=True,
     ),
 )
-TOOLS: Final = {tool.name: tool for tool in sorted(_DEFINITIONS, key=lambda one: one.name)}
+TOOLS: Final = {tool.name: tool for tool in sorted(_DEFINITIONS, key=lambda tool: tool.name)}
 STEPS: Final = frozenset(
     ("run_command", "read_file", "write_file", "edit_file", "list_files", "create_checkpoint")
 )
-"""The tools whose calls are steps of a run."""
+"""Tools whose calls are steps of a run."""
 _OTHER_NAMES = {
     "cmd": "command",
     "file_path": "path",
@@ -244,7 +235,7 @@ _OTHER_NAMES = {
     "new_str": "new_string",
     "timeout_seconds": "timeout",
 }
-"""Names that agents use for arguments; accepted, not shown."""
+"""Other names that agents use for arguments: accepted, but not listed."""
 INSTRUCTIONS = (
     "A Linux sandbox of a Jupyter notebook. Each call is a step that a person watches in the notebook, and can pause, "
     "refuse or rewind; the files are kept after each step. To go back, call rewind with the number of a step; to undo "
@@ -254,15 +245,15 @@ INSTRUCTIONS = (
 
 
 def listed_tools() -> list[dict[str, Any]]:
-    """The result of `tools/list`; the same for every client."""
+    """Return the tools of `tools/list`, the same for every client."""
     return [tool.to_json() for tool in TOOLS.values()]
 
 
 def checked_arguments(name: str, given: object) -> dict[str, Any]:
-    """The arguments of a call, with their usual values, of the right types and within their bounds.
+    """Return the arguments of a call with defaults filled in, types checked, and numbers limited to their maximum.
 
     Raises:
-        ToolInputError: they cannot be used.
+        ToolInputError: if an argument is unknown, missing or of a wrong type.
     """
     tool = TOOLS[name]
     if given is None:
@@ -273,11 +264,11 @@ def checked_arguments(name: str, given: object) -> dict[str, Any]:
     named = _renamed(given, properties)
     if unknown := sorted(str(key) for key in named if key not in properties):
         raise ToolInputError(
-            f"{name} has no argument {_quoted(unknown[0])}: it takes {_listed(properties)}. Nothing was done."
+            f"{name} has no argument {_quoted(unknown[0])}: use {', '.join(properties)}. Nothing was done."
         )
     if missing := [key for key in tool.required if named.get(key) is None]:
         raise ToolInputError(f"{name} needs `{'` and `'.join(missing)}`. Nothing was done.")
-    values = {key: one["default"] for key, one in properties.items() if "default" in one}
+    values = {key: schema["default"] for key, schema in properties.items() if "default" in schema}
     for key, value in named.items():
         if value is not None:
             values[key] = _checked(key, value, properties[key])
@@ -285,11 +276,11 @@ def checked_arguments(name: str, given: object) -> dict[str, Any]:
 
 
 def _renamed(given: Mapping[Any, Any], properties: Mapping[str, Any]) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+    renamed: dict[Any, Any] = {}
     for key, value in given.items():
         usual = _OTHER_NAMES.get(key, key) if isinstance(key, str) and key not in properties else key
-        found[usual if usual in properties else key] = value
-    return found
+        renamed[usual if usual in properties else key] = value
+    return renamed
 
 
 def _checked(key: str, value: Any, schema: Mapping[str, Any]) -> Any:
@@ -298,15 +289,17 @@ def _checked(key: str, value: Any, schema: Mapping[str, Any]) -> Any:
         if isinstance(value, int) and not isinstance(value, bool) and key in ("to", "from"):
             value = str(value)
         if not isinstance(value, str):
-            raise ToolInputError(f"`{key}` has to be text, not {_named(value)}. Nothing was done.")
+            raise ToolInputError(f"`{key}` has to be text, not {_described(value)}. Nothing was done.")
         if "\x00" in value:
-            raise ToolInputError(f"`{key}` has a NUL character, which no path and no command can have.")
+            raise ToolInputError(f"`{key}` has a NUL character, which neither a path nor a command can have.")
         return value.encode("utf-8", "replace").decode("utf-8")
     if kind == "boolean":
         if isinstance(value, str) and value.casefold() in ("true", "false"):
             return value.casefold() == "true"
         if not isinstance(value, bool):
-            raise ToolInputError(f"`{key}` has to be true or false, not {_named(value)}. Nothing was done.")
+            raise ToolInputError(
+                f"`{key}` has to be true or false, not {_described(value)}. Nothing was done."
+            )
         return value
     return _checked_number(key, value, whole=kind == "integer")
 
@@ -316,19 +309,17 @@ def _checked_number(key: str, value: Any, *, whole: bool) -> float:
         with contextlib.suppress(ValueError):
             value = float(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value < _LARGEST or (whole and value != int(value)):
+    if not number or not 0 <= value < _NUMBER_CEILING or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number of seconds"
-        raise ToolInputError(f"`{key}` has to be {kind}, 0 or more, not {_named(value)}. Nothing was done.")
+        raise ToolInputError(
+            f"`{key}` has to be {kind}, 0 or more, not {_described(value)}. Nothing was done."
+        )
     if whole:
-        return min(int(value), _MOST.get(key, 1_000_000_000))
-    return min(float(value), LONGEST_WAIT if key == "wait" else LONGEST_TIMEOUT)
+        return min(int(value), _MAXIMA.get(key, 1_000_000_000))
+    return min(float(value), MAX_WAIT_SECONDS if key == "wait" else MAX_TIMEOUT_SECONDS)
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
-
-
-def _named(value: Any) -> str:
+def _described(value: Any) -> str:
     try:
         return _quoted(value if isinstance(value, str) else json.dumps(value))
     except (TypeError, ValueError, RecursionError):
@@ -336,4 +327,4 @@ def _named(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+    return json.dumps(text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}...")

@@ -31,7 +31,6 @@ from llm_sandbox_nb.mcp_server.messages import (
     Json,
     McpError,
     RpcMessage,
-    notification,
     read_message,
     response,
 )
@@ -46,8 +45,6 @@ _AT_ONCE = 0.5
 """Seconds after which an answer that is not there yet is streamed."""
 _KEEP_ALIVE = 15.0
 """Seconds between two signs of life on a stream."""
-_ANSWER = 300.0
-"""Seconds that a client's person has for an answer."""
 NOT_OPEN = (
     "The notebook does not offer its sandbox now: ask the person to execute %sandbox mcp in the notebook, then call "
     "again."
@@ -236,7 +233,7 @@ class McpHandler(JupyterHandler):
         if message.method and message.id is not None:
             await self._answer(message, caller)
             return
-        if not message.method and (self._session is None or not self._session.take(message)):
+        if not message.method and (self._session is None or not self._session.take_answer(message)):
             raise McpError(INVALID_REQUEST, "Nothing was asked that this could answer.")
         self.set_status(202)
         self.finish()
@@ -297,24 +294,16 @@ class McpHandler(JupyterHandler):
 
     # --- the way back: see `ClientLink` ---
 
-    def progress(self, token: str | int, seconds: float, message: str) -> None:
-        """See `ClientLink.progress`."""
-        params = {"progressToken": token, "progress": seconds, "message": message}
+    def notify(self, message: Json) -> None:
+        """See `ClientLink.notify`."""
         if self._streaming:
-            self._write_event(notification("notifications/progress", params))
+            self._write_event(message)
 
     async def elicit(self, params: Json) -> Json | None:
         """See `ClientLink.elicit`."""
         if self._session is None or "text/event-stream" not in self.request.headers.get("Accept", ""):
             return None
-        id, answer = self._session.ask()
-        self._write_event({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": params})
-        try:
-            return await asyncio.wait_for(answer, _ANSWER)
-        except TimeoutError:
-            return None
-        finally:
-            self._session.forget(id)
+        return await self._session.elicit(params, self._write_event)
 
     def _write_event(self, message: Json | None) -> None:
         """Write a message to the stream, which begins with the first; None is a sign of life."""

@@ -1,8 +1,8 @@
-"""Conversations as token ids: the first prompt, what stands between two replies, and what a reply says.
+"""Conversations as token ids: the first prompt, the text between two replies, and the parsed replies.
 
-A reply's ids are used as they were sampled. Only what the environment adds is turned into ids, each piece once, so
-that the ids that are trained are those that were sampled. A template is tried before it is used: what it writes after a
-reply must be the results of the tools and nothing else, and what it writes as a reply must be read back.
+A reply's ids are used as they were sampled. Only texts of the environment are encoded, each once, so that the trained
+ids are the sampled ids. A template is tested before use: after a reply it has to write the results of the tools and
+nothing else, and the replies that it writes have to be readable.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_end
 
 _MARK = "\u2402mark\u2403"
-"""A text that no template changes: what follows it is what a template writes after a reply."""
+"""Mark that no template changes: the template's text after a reply begins after the mark."""
 _CUT = "\u2402cut\u2403"
-"""Stands inside a text that looks like a control token, until the text is turned into ids piece by piece."""
+"""Marks a split in a text that looks like a control token, until the pieces are encoded separately."""
 _QUESTION, _RESULT = "probe question", "probe result"
 _PROBE = [{"role": "user", "content": _QUESTION}]
 _PROBE_TOOL = {
@@ -34,34 +34,28 @@ _PROBE_ARGUMENTS = '{"text": "two\\nlines and \\"quotes\\""}'
 
 
 class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is used."""
+    """The used part of a Hugging Face tokenizer."""
 
     eos_token: str | None
     eos_token_id: int | None
     chat_template: Any
 
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        """Text or ids of a conversation."""
-        ...
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
 
-    def encode(self, text: str, **options: Any) -> list[int]:
-        """The ids of a text."""
-        ...
+    def encode(self, text: str, **options: Any) -> list[int]: ...
 
-    def decode(self, token_ids: Any, **options: Any) -> str:
-        """The text of ids."""
-        ...
+    def decode(self, token_ids: Any, **options: Any) -> str: ...
 
 
 class TemplateError(LLMSandboxError, ValueError):
-    """A tokenizer's chat template cannot be used. The message is one sentence that says what to do."""
+    """A tokenizer's chat template cannot be used. The message is one sentence that names the remedy."""
 
 
 class ChatTokens:
-    """Renders with one tokenizer and its chat template.
+    """Renders conversations with one tokenizer and its chat template.
 
     Raises:
-        TemplateError: there is no template, or it shows no tools, no calls, no results of tools, or no end of a reply.
+        TemplateError: if there is no template, or it shows no tools, calls, results of tools, or end of a reply.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -69,57 +63,57 @@ class ChatTokens:
         self.end = int(tokenizer.eos_token_id or 0)
         """The id that ends a reply."""
         self._as_text = False
-        """Whether the template takes arguments as JSON texts; most take objects."""
+        """True if the template expects arguments as JSON texts; most expect objects."""
         self._most_calls: int | None = None
-        """The most calls that it writes in one reply; None: any number."""
+        """Maximum calls that the template writes in one reply; None: any number."""
         self._special, self._control = _control_tokens(tokenizer)
         self._check()
 
     @property
     def family(self) -> str:
-        """What the template is called in errors: its family, and the tokenizer's name where it has one."""
+        """Name of the template for errors: its family, and the tokenizer's name if known."""
         template = str(self.tokenizer.chat_template)
         family = next((name for mark, name in FAMILIES if mark in template), "an unknown family")
         name = str(getattr(self.tokenizer, "name_or_path", "") or "")
         return f"{family}, {name}" if name else family
 
     def first(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[int]:
-        """The ids of a conversation that begins, up to where the reply begins."""
+        """Return the ids of a conversation up to the beginning of the first reply."""
         return self._ids(messages, lambda guarded: self._text(guarded, tools, reply=True))
 
     def between(self, messages: Sequence[dict[str, Any]], *, calls: Sequence[ToolCall] = ()) -> list[int]:
-        """The ids of messages that follow a reply with these calls, up to where the next reply begins.
+        """Return the ids of messages after a reply with these calls, up to the beginning of the next reply.
 
-        The id that ends the reply is not among them.
+        The id that ends the reply is not included.
         """
         return self._ids(messages, lambda guarded: self._after_reply(guarded, calls))
 
     def reply(self, message: dict[str, Any], after: Sequence[dict[str, Any]] = ()) -> list[int]:
-        """The ids of a reply as the template writes it, with its end: for replies that were not sampled as ids.
+        """Return the ids of a reply that was not sampled as ids, as the template writes replies, with the end.
 
-        `after`: the messages that follow it; some templates write the last reply otherwise than those before.
+        `after`: the messages that follow; some templates write the last reply differently.
 
         Raises:
-            TemplateError: the template cannot write it.
+            TemplateError: if the template cannot write the reply.
         """
 
-        def said(guarded: list[dict[str, Any]]) -> str:
+        def rendered(guarded: list[dict[str, Any]]) -> str:
             begun = self._text(_PROBE, (), reply=True)
             following = [{**one, "content": _RESULT} for one in after]
             whole = self._written([*_PROBE, self._with_arguments(guarded[0]), *following], reply=False)
             if not whole.startswith(begun):
                 raise TemplateError(
-                    f"The chat template ({self.family}) writes a reply otherwise than it begins one: use the model's "
+                    f"The chat template ({self.family}) does not begin a reply as it writes one: use the model's "
                     "training template."
                 )
             return whole[len(begun) :].partition(str(self.tokenizer.eos_token))[0]
 
-        return [*self._ids([message], said, self._special), self.end]
+        return [*self._ids([message], rendered, self._special), self.end]
 
     def read(
         self, ids: Sequence[int], tools: Sequence[dict[str, Any]], number: int
     ) -> tuple[str, str, tuple[ToolCall, ...]]:
-        """Text, reasoning and calls of reply `number`."""
+        """Parse text, reasoning and calls of reply `number`."""
         ids = ids[:-1] if ids and ids[-1] == self.end else ids
         written = self.tokenizer.decode(list(ids), skip_special_tokens=False)
         splitter = ThinkingSplitter()
@@ -148,13 +142,13 @@ class ChatTokens:
             )
 
     def harmless(self, text: str) -> str:
-        """A text that holds no control token, for those who turn it into ids themselves."""
+        """Break the control tokens in a text, for callers who encode the text themselves."""
         return self._control.sub(lambda found: found[0] + "\u200b", text)
 
     # --- texts ---
 
     def _after_reply(self, messages: Sequence[dict[str, Any]], calls: Sequence[ToolCall]) -> str:
-        """What the template writes after a reply with these calls, whose end is left out."""
+        """Return the template's text after a reply with these calls, without the end of the reply."""
         mark = _unused(_MARK, messages)
         text = self._written([*_PROBE, self._asked(mark, calls), *messages], reply=True)
         if text.count(mark) != 1:
@@ -171,7 +165,7 @@ class ChatTokens:
         return rest.partition(end)[2]
 
     def _asked(self, mark: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        """A reply whose last part holds the mark: the arguments of its last call, else its text."""
+        """Return a reply whose last part contains the mark: the arguments of its last call, else its text."""
         if not calls:
             return {"role": "assistant", "content": mark}
         written = [
@@ -182,7 +176,7 @@ class ChatTokens:
         return self._with_arguments({"role": "assistant", "content": "", "tool_calls": written})
 
     def _with_arguments(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message with arguments as this template takes them."""
+        """Return the message with arguments in the form that this template expects."""
         calls = []
         for call in message.get("tool_calls") or ():
             arguments = _parsed(call["function"]["arguments"])
@@ -191,10 +185,12 @@ class ChatTokens:
             calls.append({**call, "function": {**call["function"], "arguments": arguments}})
         return {**message, **({"tool_calls": calls} if calls else {})}
 
-    def _written(self, messages: Sequence[dict[str, Any]], *, reply: bool) -> str:
-        """The text of a conversation with calls. Raises TemplateError when the template refuses it."""
+    def _written(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = (), *, reply: bool
+    ) -> str:
+        """Render a conversation with calls. Raises TemplateError if the template refuses."""
         try:
-            return self._text(messages, (), reply=reply)
+            return self._text(messages, tools, reply=reply)
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
             raise TemplateError(
@@ -219,7 +215,7 @@ class ChatTokens:
         rendered: Callable[[list[dict[str, Any]]], str],
         control: re.Pattern[str] | None = None,
     ) -> list[int]:
-        """The ids of what is rendered of messages. What stands in these becomes ids of text, never a control token."""
+        """Encode rendered messages. Text in messages becomes ids of text, never a control token."""
         cut, control = _unused(_CUT, messages), control or self._control
 
         def guard(value: Any) -> Any:
@@ -244,15 +240,7 @@ class ChatTokens:
             raise TemplateError(
                 "The tokenizer has no chat template: use an instruction-tuned model, or give it a template."
             )
-        try:
-            shown = self._text(_PROBE, [_PROBE_TOOL], reply=True)
-        except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-            raise TemplateError(
-                f"The chat template ({self.family}) cannot write calls of tools ({reason.rstrip('.')}): use a model "
-                "that was trained with tools."
-            ) from error
-        if "probe_tool" not in shown:
+        if "probe_tool" not in self._written(_PROBE, [_PROBE_TOOL], reply=True):
             raise TemplateError(
                 f"The chat template ({self.family}) shows no tools: use a model that was trained with tools, "
                 "such as Qwen3."
@@ -269,7 +257,7 @@ class ChatTokens:
         self.check_reply({"role": "assistant", "content": "", "tool_calls": calls}, [_PROBE_TOOL])
 
     def _check_after(self, count: int) -> None:
-        """Raise TemplateError unless after a reply with `count` calls their results follow, once, and nothing else."""
+        """Raise TemplateError unless the results of `count` calls follow their reply, once, and nothing else."""
         calls = [ToolCall(f"call_0_{place}", "probe_tool", "{}") for place in range(count)]
         results = [
             {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": f"{_RESULT} {place}"}
@@ -280,7 +268,7 @@ class ChatTokens:
         except TemplateError:
             if self._as_text:
                 raise
-            self._as_text = True  # DeepSeek joins arguments as texts
+            self._as_text = True  # DeepSeek's template joins arguments as texts
             try:
                 after = self._after_reply(results, calls)
             except TemplateError:
@@ -314,13 +302,13 @@ FAMILIES = (
     ("<tool_call>", "Qwen"),
     ("<|im_start|>", "ChatML"),
 )
-"""Texts that only the templates of a family hold, and what it is called. The first that fits counts."""
+"""Texts that only the templates of a family contain, and the family's name. The first match counts."""
 _MARKUP = re.compile(r"<[^\s<>]{1,60}>|\[[A-Z_/ ]{1,60}\]")
-"""Added tokens that are not special and still control: `<tool_call>`, `</think>`, `[TOOL_RESULTS]`."""
+"""Added tokens that are not special but still control: `<tool_call>`, `</think>`, `[TOOL_RESULTS]`."""
 
 
 def _control_tokens(tokenizer: Tokenizer) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Patterns of the first character of each special token, and of each token that controls anything."""
+    """Return patterns of the first character of each special token, and of each token that controls anything."""
     special = {str(tokenizer.eos_token), *map(str, getattr(tokenizer, "all_special_tokens", ()))} - {
         "None",
         "",
@@ -339,12 +327,12 @@ def _control_tokens(tokenizer: Tokenizer) -> tuple[re.Pattern[str], re.Pattern[s
 
 
 def _name(call: ToolCall) -> str:
-    """The name of a call, which templates may write beside its result; a word for what is no name."""
+    """Return the name of a call, which templates may write next to its result; `unknown` for an invalid name."""
     return call.name if re.fullmatch(r"[\w.-]{1,100}", call.name) else "unknown"
 
 
 def _unused(text: str, messages: Sequence[dict[str, Any]]) -> str:
-    """The text, or a longer one, that stands in none of these messages."""
+    """Return the text, made longer until it is unique among these messages."""
     whole = json.dumps(messages, ensure_ascii=False, default=str)
     while text in whole:
         text = f"\u2402{text}"

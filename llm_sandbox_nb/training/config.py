@@ -1,4 +1,4 @@
-"""The configuration of a training: a YAML file, checked, with every key documented where it is defined."""
+"""The configuration of a training: a YAML file, checked, with every key documented at its definition."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.isolations import NETWORKS
 
 CONFIGS = Path(__file__).with_name("configs")
-"""The configurations that come with the package."""
+"""Folder of the packaged configurations."""
 MODES = ("sandbox", "sandbox-prompt", "llm")
 ENGINES = ("transformers", "vllm", "vllm-server")
 
 
 class ConfigError(LLMSandboxError, ValueError):
-    """A configuration cannot be used. The message is one sentence that says what to do."""
+    """A configuration cannot be used. The message is one sentence that names the remedy."""
 
 
 def key(default: Any, text: str) -> Any:
-    """A key of the configuration, with the text that documents it."""
+    """Define a key of the configuration, with its documentation."""
     return field(default=default, metadata={"text": text})
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Train small matrices beside the weights, with PEFT."""
+    """Train small matrices in addition to the weights, with PEFT."""
 
     rank: int = key(0, "rank of the matrices; 0 trains all weights")
     alpha: float = key(32.0, "scale of the matrices")
-    targets: str = key("all-linear", "which layers get matrices: as `target_modules` of PEFT")
+    targets: str = key("all-linear", "layers that get matrices, as `target_modules` of PEFT")
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class ModelConfig:
         "", "name on the Hugging Face hub, or folder; empty makes a tiny model with random weights"
     )
     dtype: str = key("float32", "type of the weights: `float32`, `bfloat16`, `float16` or `auto`")
-    layers: int = key(2, "of a tiny model: layers")
-    width: int = key(96, "of a tiny model: width")
-    heads: int = key(4, "of a tiny model: heads of attention")
+    layers: int = key(2, "layers of a tiny model")
+    width: int = key(96, "width of a tiny model")
+    heads: int = key(4, "heads of attention of a tiny model")
     vocabulary: int = key(
-        640, "of a tiny model: tokens that are learned, beside one for each fixed line of a prompt"
+        640, "learned tokens of a tiny model, in addition to a token for each fixed line of a prompt"
     )
     lora: LoraConfig = field(default_factory=LoraConfig, metadata={"text": "LoRA"})
 
@@ -69,7 +69,7 @@ class DataConfig:
         "a file of rows (.jsonl, .json, .parquet) or `hf:OWNER/NAME/CONFIG`; empty: the task's own; `notes`: the tiny "
         "task",
     )
-    count: int = key(0, "the most rows to use; of the tiny task how many are made. 0: all")
+    count: int = key(0, "maximum rows to use; for the tiny task, the rows to make. 0: all")
     scorer: str = key(
         "", "a scorer by name, or a Python file with `score(answer, gold, **row)`; empty: the task's"
     )
@@ -81,49 +81,48 @@ class WarmUpConfig:
 
     steps: int = key(0, "steps; 0 leaves it out")
     runs: str = key("", "a folder of recorded runs to learn from; empty makes scripted ones of the tiny task")
-    count: int = key(192, "the most runs to learn from")
+    count: int = key(192, "maximum runs to learn from")
     batch: int = key(16, "runs in a step")
     learning_rate: float = key(2e-3, "learning rate")
-    least_reward: float = key(0.0, "runs that were rewarded with less are left out")
+    least_reward: float = key(0.0, "runs with a smaller reward are left out")
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """How the policy works on rows."""
+    """Settings of the policy's work on rows."""
 
     mode: str = key(
-        "sandbox",
-        "`sandbox`; `sandbox-prompt`: with documents in the prompt; `llm`: without a sandbox",
+        "sandbox", "`sandbox`; `sandbox-prompt`: with documents in the prompt; `llm`: without a sandbox"
     )
     rows_per_step: int = key(8, "rows of a step")
     per_row: int = key(8, "rollouts of each row: the group whose mean is the baseline")
-    turns: int = key(100, "the most turns of a rollout")
-    prompt_tokens: int = key(16_384, "the most tokens of the first prompt")
-    completion_tokens: int = key(65_536, "the most tokens after it, observations included")
-    reply_tokens: int = key(0, "the most tokens of one reply; 0: as many as are left")
+    turns: int = key(100, "maximum turns of a rollout")
+    prompt_tokens: int = key(16_384, "maximum tokens of the first prompt")
+    completion_tokens: int = key(65_536, "maximum tokens after the prompt, observations included")
+    reply_tokens: int = key(0, "maximum tokens of one reply; 0: as many as are left")
     time: float = key(5400.0, "deadline of a rollout, in seconds")
     command_timeout: float = key(120.0, "seconds for a command that names no time-out")
     temperature: float = key(1.0, "temperature of sampling")
     top_p: float = key(1.0, "top-p of sampling")
     top_k: int = key(0, "top-k of sampling; 0: all")
-    nudges: int = key(1_000_000, "replies in a row without a call that are answered with a request for one")
+    nudges: int = key(
+        1_000_000, "replies in a row without a call that are answered with a request for a call"
+    )
     zero_reward_for: tuple[str, ...] = key(
         ("steps", "tokens"), "stop reasons that make the reward 0: too long"
     )
-    attempts: int = key(
-        3, "how often a rollout that was lost (its sandbox died) is tried before it is masked"
-    )
-    at_once: int = key(0, "the most rollouts at once; 0: all of a step")
+    attempts: int = key(3, "attempts at a rollout whose sandbox dies, before the rollout is masked")
+    at_once: int = key(0, "maximum rollouts at once; 0: all of a step")
     isolation: str = key("auto", "`docker`, `bubblewrap`, `process`, or `auto`")
     profile: str = key("standard", "protection profile of the sandbox")
-    image: str = key("", "image of the sandbox; empty: ours")
+    image: str = key("", "image of the sandbox; empty: the package's")
     network: str = key("none", "`none`, `allow`, `public`, `open` (not safe), or empty for the profile's own")
     allow: tuple[str, ...] = key((), "hosts that `allow` lets through, such as `pypi` and `*.example.org`")
     secrets: tuple[str, ...] = key(
         (), "`NAME=host[,host]`: environment variables whose values these hosts get"
     )
     fresh_sandboxes: bool = key(
-        False, "open a new sandbox for each rollout; else one that is as new again serves the next"
+        False, "open a new sandbox for each rollout; else a reset sandbox serves the next rollout"
     )
     ray: str = key(
         "", "`auto` or HOST:PORT of a Ray cluster whose machines own the sandboxes; empty: this machine"
@@ -132,7 +131,7 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """Scores of the policy while it trains, on rows that it does not learn from."""
+    """Scores of the policy during the training, on other rows than those of the training."""
 
     every: int = key(0, "steps between two validations, of which the first is before step 1; 0: none")
     tasks: tuple[str, ...] = key(
@@ -143,8 +142,8 @@ class ValidationConfig:
         "as `data.rows`, with `{task}` for the task's name, or a folder with TASK.jsonl; empty: the tasks' own, of the "
         "tiny task others",
     )
-    count: int = key(0, "the most rows of a task; 0: all")
-    repeats: int = key(1, "how often each row")
+    count: int = key(0, "maximum rows of a task; 0: all")
+    repeats: int = key(1, "rollouts of each row")
     temperature: float = key(1.0, "temperature of sampling")
     top_p: float = key(1.0, "top-p of sampling")
     top_k: int = key(0, "top-k of sampling; 0: all")
@@ -162,12 +161,12 @@ class ObjectiveConfig:
     max_grad_norm: float = key(1.0, "gradients with a larger norm are scaled down to it")
     micro_batch: int = key(0, "rollouts whose gradient is computed at once; 0: all of a process's share")
     weight_decay: float = key(0.0, "weight decay of AdamW")
-    activation_checkpointing: bool = key(False, "compute activations twice in place of keeping them")
+    activation_checkpointing: bool = key(False, "compute activations twice instead of keeping them")
 
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """Where replies are sampled."""
+    """The engine that samples replies."""
 
     engine: str = key(
         "transformers", "`transformers` (CPU or GPU), `vllm` (in the trainer's process), `vllm-server`"
@@ -181,7 +180,7 @@ class GenerationConfig:
 
 @dataclass(frozen=True)
 class RecordConfig:
-    """What stays on disk."""
+    """The files that stay on disk."""
 
     keep: int = key(20, "the newest steps whose rollouts are kept; 0: all. The figures of every step stay")
     checkpoint_every: int = key(10, "steps between two checkpoints")
@@ -192,7 +191,7 @@ class RecordConfig:
 class TrainingConfig:
     """A training."""
 
-    name: str = key("training", "how the policy is called in records")
+    name: str = key("training", "name of the policy in records")
     seed: int = key(42, "seed of weights, order of rows and sampling")
     steps: int = key(100, "steps of the policy gradient")
     device: str = key("auto", "`cpu`, or `auto` for a GPU where there is one")
@@ -205,11 +204,9 @@ class TrainingConfig:
     validation: ValidationConfig = field(
         default_factory=ValidationConfig, metadata={"text": "scores while it trains"}
     )
-    objective: ObjectiveConfig = field(
-        default_factory=ObjectiveConfig, metadata={"text": "what is optimised"}
-    )
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig, metadata={"text": "the objective"})
     generation: GenerationConfig = field(default_factory=GenerationConfig, metadata={"text": "sampling"})
-    record: RecordConfig = field(default_factory=RecordConfig, metadata={"text": "what stays on disk"})
+    record: RecordConfig = field(default_factory=RecordConfig, metadata={"text": "files that stay on disk"})
 
     @property
     def batch(self) -> int:
@@ -217,22 +214,20 @@ class TrainingConfig:
         return self.rollouts.rows_per_step * self.rollouts.per_row
 
     def as_yaml(self) -> str:
-        """All keys with their values."""
         return yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False)
 
 
 def config_names() -> list[str]:
-    """The configurations that come with the package."""
     return sorted(path.name for path in CONFIGS.glob("*.yaml"))
 
 
 def load_config(name: str | Path, changes: Mapping[str, Any] | None = None) -> TrainingConfig:
-    """A configuration from a YAML file, or one of the package by its name.
+    """Load a configuration from a YAML file, or a packaged configuration by its name.
 
-    `changes` replace keys, as in `{"rollouts.per_row": 4}`; texts are read as YAML.
+    `changes` replace keys, as in `{"rollouts.per_row": 4}`; texts are parsed as YAML.
 
     Raises:
-        ConfigError: there is no such file, or it holds a key or value that does not fit.
+        ConfigError: if the file does not exist, or a key or value is wrong.
     """
     path = Path(name).expanduser()
     if not path.is_file() and (CONFIGS / str(name)).is_file():
@@ -257,7 +252,7 @@ def load_config(name: str | Path, changes: Mapping[str, Any] | None = None) -> T
 
 
 def changed_config(config: TrainingConfig, changes: Mapping[str, Any]) -> TrainingConfig:
-    """The configuration with other values for these keys, as `load_config` takes them. Raises ConfigError."""
+    """Return the configuration with other values for these keys; see `load_config`. Raises ConfigError."""
     content = yaml.safe_load(config.as_yaml())
     for dotted, value in changes.items():
         _change(content, dotted, value)
@@ -265,14 +260,14 @@ def changed_config(config: TrainingConfig, changes: Mapping[str, Any]) -> Traini
 
 
 def make_config(content: Mapping[str, Any]) -> TrainingConfig:
-    """A configuration from what YAML gives. Raises ConfigError."""
+    """Make a configuration from the content of a YAML file. Raises ConfigError."""
     config: TrainingConfig = _made(TrainingConfig, content, "")
     _check(config)
     return config
 
 
 def documented_keys() -> list[tuple[str, str, str]]:
-    """Every key with its default and its text, for the documentation."""
+    """Return every key with its default and its text, for the documentation."""
     return list(_documented(TrainingConfig, ""))
 
 
@@ -296,7 +291,7 @@ def _change(content: dict[str, Any], dotted: str, value: Any) -> None:
     for name in folders:
         inner = content.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"{dotted} is no key of a training: {name} holds no keys.")
+            raise ConfigError(f"{dotted} is not a key of a training: {name} does not hold keys.")
         content = inner
     content[last] = (
         yaml.safe_load(value) if isinstance(value, str) and value else value

@@ -1,10 +1,10 @@
 """Sandboxes for TRL's own loop: a class for `GRPOTrainer(environment_factory=...)`, the stock path of TRL.
 
 TRL asks the model and calls our tools; the calls go through the loop of every other run, so observations, limits and
-records are the same. What this path cannot do: `submit` does not end a rollout (TRL asks for one more reply, and what
-that calls is refused), commands of different rollouts execute one after another, and a reply without a call is not
-answered. `rollout_func`, which `train run` uses, has none of these limits. TRL turns observations into ids itself, so a
-space of no width is put into texts that look like a control token.
+records are the same. This path has limits: `submit` does not end a rollout (TRL requests one more reply, and its calls
+are refused), commands of different rollouts execute one after another, and a reply without a call is not answered.
+`rollout_func`, which `train run` uses, has none of these limits. TRL encodes observations itself, so a zero-width space
+is put into texts that look like a control token.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from llm_sandbox_nb.training.token_model import TokenConversation
 
 OVER = "The run is over: this call was not executed."
 LEFT_OUT: Any = None
-"""The default of an argument that a call may leave out."""
+"""Default of an argument that a call may leave out."""
 _T = TypeVar("_T")
 _Method = TypeVar("_Method", bound=Callable[..., str])
 
 
 def _as_declared(method: _Method) -> _Method:
-    """Give a method the description of the tool of its name, from which TRL makes the schema that the model reads."""
+    """Copy the description of the tool to its method, from which TRL makes the schema for the model."""
     tool = TOOLS[method.__name__]
     lines = [tool.description, ""]
-    properties = tool.properties(_TIMEOUT)
+    properties = tool.properties(_TIMEOUT_SECONDS)
     lines += ["Args:"] if properties else []
     for name, schema in properties.items():
         choices = f" (choices: {json.dumps(schema['enum'])})" if "enum" in schema else ""
@@ -48,11 +48,11 @@ def _as_declared(method: _Method) -> _Method:
     return method
 
 
-_TIMEOUT = 120.0
+_TIMEOUT_SECONDS = 120.0
 
 
 class _AskedModel:
-    """A model whose replies are what TRL calls: `asked` gets the messages of each request, `answers` its replies."""
+    """A model whose replies are TRL's calls: `asked` gets the messages of each request, `answers` its replies."""
 
     scripted = False
     cut = False
@@ -70,7 +70,7 @@ class _AskedModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """See `Model.reply`."""
+        """Publish the request, and wait for TRL's calls."""
         self.asked.put_nowait(list(messages))
         calls = await self.answers.get()
         self.conversation.replies.append(())  # the ids are TRL's
@@ -82,7 +82,7 @@ class _AskedModel:
 
 
 class SandboxEnvironment:
-    """One environment of TRL: its public methods are the model's tools, `reset` begins a rollout."""
+    """An environment of TRL: its public methods are the model's tools, `reset` begins a rollout."""
 
     def __init__(self, environments: SandboxEnvironments) -> None:
         self._environments = environments
@@ -91,16 +91,15 @@ class SandboxEnvironment:
         self._numbers = itertools.count(1)
 
     def reset(self, row: str, **_: Any) -> str:
-        """Begin a rollout on a row; returns the task, which TRL appends to the user's message.
+        """Begin a rollout on a row; return the task, which TRL appends to the user's message.
 
         Raises:
-            RolloutError: no sandbox can be opened.
+            RolloutError: if no sandbox can be opened.
         """
         return self._environments.in_loop(self._reset(row))
 
     @_as_declared
     def execute_bash(self, command: str, timeout: float = LEFT_OUT) -> str:
-        """See the tool, whose description replaces this text."""
         return self._call("execute_bash", command=command, timeout=timeout)
 
     @_as_declared
@@ -114,7 +113,6 @@ class SandboxEnvironment:
         insert_line: int = LEFT_OUT,
         view_range: list[int] = LEFT_OUT,
     ) -> str:
-        """See the tool, whose description replaces this text."""
         return self._call(
             "str_replace_editor",
             command=command,
@@ -128,7 +126,6 @@ class SandboxEnvironment:
 
     @_as_declared
     def submit(self) -> str:
-        """See the tool, whose description replaces this text."""
         return self._call("submit")
 
     async def _reset(self, row: str) -> str:
@@ -166,7 +163,7 @@ class SandboxEnvironment:
         return self._environments.setting.chat.harmless(str(last.get("content") or OVER))
 
     async def _next_request(self) -> list[dict[str, Any]] | None:
-        """The messages of the loop's next request; None when the run is over."""
+        """Return the messages of the loop's next request; None if the run is over."""
         assert self._model is not None
         assert self._work is not None
         asked = asyncio.create_task(self._model.asked.get())
@@ -177,7 +174,7 @@ class SandboxEnvironment:
         return None
 
     async def _end(self) -> Rollout | None:
-        """The rollout, ended as one that only talks when it is not over."""
+        """Return the rollout, after ending an unfinished one with a reply without calls."""
         if self._work is None or self._model is None:
             return None
         if not self._work.done():
@@ -186,7 +183,7 @@ class SandboxEnvironment:
 
 
 class SandboxEnvironments:
-    """What TRL's stock path needs: environments, rows, reward. `with` closes the sandboxes.
+    """The parts for TRL's stock path: environments, rows, reward. `with` closes the sandboxes.
 
     Use it as `GRPOTrainer(environment_factory=made.environment, reward_funcs=[made.reward], train_dataset=
     Dataset.from_list(made.dataset()), args=grpo_config(config, out))`.
@@ -218,20 +215,19 @@ class SandboxEnvironments:
             await self.workers.__aexit__(None, None, None)
 
     def environment(self) -> SandboxEnvironment:
-        """Another environment: what `environment_factory` takes."""
         made = SandboxEnvironment(self)
         self.environments.append(made)
         return made
 
     def dataset(self) -> list[dict[str, Any]]:
-        """A row for each of ours: the system message, an empty user message that `reset` fills, and the id."""
+        """Return the rows for TRL: the system message, an empty user message that `reset` fills, and the id."""
         system, _ = self.setting.task.prompts.messages("")
         return [
             {"prompt": [system, {"role": "user", "content": ""}], "row": identity} for identity in self.rows
         ]
 
     def reward(self, environments: Sequence[SandboxEnvironment], **_: Any) -> list[float | None]:
-        """TRL's reward function: ends the rollouts and scores their answers. None where one was lost."""
+        """End the rollouts and score their answers, as TRL's reward function. None for a lost rollout."""
         return self.in_loop(self._rewards(environments))
 
     async def _rewards(self, environments: Sequence[SandboxEnvironment]) -> list[float | None]:
@@ -240,5 +236,5 @@ class SandboxEnvironments:
         return [one.reward for one in scored]
 
     def in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of a coroutine in the event loop of the sandboxes."""
+        """Run a coroutine in the event loop of the sandboxes."""
         return asyncio.run_coroutine_threadsafe(work, EventLoops.own()).result()

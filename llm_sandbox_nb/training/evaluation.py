@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.attempt import HowToAsk
 from llm_sandbox_nb.benchmark.data import load_rows
@@ -43,6 +41,7 @@ from llm_sandbox_nb.training.policy import (
     weights_digest,
 )
 from llm_sandbox_nb.training.record import START, TrainingRecord
+from llm_sandbox_nb.training.rollouts import run_limits, sandbox_options
 from llm_sandbox_nb.training.training_run import task_and_rows
 
 EVALUATION = "evaluation"
@@ -51,10 +50,10 @@ BEFORE, AFTER = "before", "after"
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """What is evaluated, and how."""
+    """The policies, rows and settings of an evaluation."""
 
     policies: Mapping[str, str]
-    """`before` and `after`, and where each is."""
+    """Paths of the policies, by `before` and `after`."""
     task: Task
     rows: Sequence[Row]
     modes: Sequence[str]
@@ -63,15 +62,15 @@ class EvaluationPlan:
     out: Path
     sampling: Sampling
     judge: JudgeAccess | None = None
-    """Who judges; None for tasks that no judge scores."""
+    """The judge; None for tasks that no judge scores."""
     learned_from: bool = False
-    """Whether the rows are those of the training."""
+    """True if the training used the same rows."""
     workers: int = 8
 
 
 @dataclass(frozen=True)
 class JudgeAccess:
-    """The model that judges answers, and where it is."""
+    """The model that judges answers, and its address."""
 
     model: str
     api_base: str | None = None
@@ -79,17 +78,16 @@ class JudgeAccess:
     repeats: int = JudgeOptions().repeats
 
     def make_model(self) -> Model:
-        """The model. Raises ModelError when there is no such script, or the address is invalid."""
+        """Return the judge's model. Raises ModelError if the script does not exist, or the address is invalid."""
         return make_model(self.model, api_base=self.api_base, api_key=self.api_key)
 
     def make_judge(self, folder: Path) -> Judge:
-        """The judge, which keeps its judgements in `folder`."""
         return Judge(self.make_model(), folder, JudgeOptions(repeats=self.repeats))
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One policy in one mode. Figures of behaviour are means over its runs, or shares of their turns."""
+    """A policy in a mode. Figures of behaviour are means over its runs, or shares of their turns."""
 
     policy: str
     mode: str
@@ -123,22 +121,22 @@ def plan_evaluation(
     judge: JudgeAccess | None = None,
     out: str | Path | None = None,
 ) -> EvaluationPlan:
-    """What `train evaluate` does for a training, or for one of its checkpoints.
+    """Plan `train evaluate` for a training, or for one of its checkpoints.
 
     Args:
         checkpoint: the folder of a training (its newest policy), or a checkpoint in it.
         modes: `sandbox`, `sandbox-prompt`, `llm`.
-        task, data: a benchmark task and its rows; without them rows of the training's task. Of the tiny task these are
-            others than those that it learned from.
-        rows: the most rows.
-        before: the policy to compare with, in place of the one that the training began with.
-        temperature, top_p, top_k, repetition_penalty: how replies are sampled, in place of the training's.
-        network: that of the sandboxes, in place of the training's.
-        judge: who judges; needed for tasks that a judge scores.
-        out: where the results go. What has a result there is not run again.
+        task, data: a benchmark task and its rows; without them, rows of the training's task. For the tiny task these
+            differ from the rows of the training.
+        rows: the maximum number of rows.
+        before: the policy to compare with, instead of the training's first policy.
+        temperature, top_p, top_k, repetition_penalty: sampling of replies, instead of the training's.
+        network: network of the sandboxes, instead of the training's.
+        judge: the judge; needed for tasks that a judge scores.
+        out: the folder of the results. Existing results there are not repeated.
 
     Raises:
-        ConfigError, ModelError, RecordError: one of these is not there or cannot be used.
+        ConfigError, ModelError, RecordError: if one of these does not exist or cannot be used.
     """
     folder = Path(checkpoint).expanduser().absolute()
     record = TrainingRecord.around(folder)
@@ -157,11 +155,11 @@ def plan_evaluation(
         judge.make_model()
     if network is not None:
         config = changed_config(config, {"rollouts.network": network})
-    chance = config.rollouts
+    rollouts = config.rollouts
     sampling = Sampling(
-        chance.temperature if temperature is None else temperature,
-        chance.top_p if top_p is None else top_p,
-        chance.top_k if top_k is None else top_k,
+        rollouts.temperature if temperature is None else temperature,
+        rollouts.top_p if top_p is None else top_p,
+        rollouts.top_k if top_k is None else top_k,
         1.0 if repetition_penalty is None else repetition_penalty,
     )
     if problem := sampling_problem(sampling):
@@ -194,18 +192,17 @@ def _task_and_rows(
 
 
 def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: None) -> list[Cell]:
-    """Run what has no result yet, and return all cells.
+    """Run the items without a result, and return all cells.
 
     Raises:
-        ConfigError, TemplateError: a policy cannot be loaded.
-        FatalError: no sandbox can be opened, or a scorer does not load.
-
-    Results of another policy, sampling or data are refused with a ConfigError too.
+        ConfigError: if a policy cannot be loaded, or `out` has results of another policy, sampling or data.
+        TemplateError: if a policy's chat template cannot be used.
+        FatalError: if no sandbox can be opened, or a scorer does not load.
     """
     grpo.require_packages(TrainingConfig())
     if plan.learned_from:
         say(
-            "The policy has learned from these rows: name a task that it does not know with --task to see what carries "
+            "The policy has learned from these rows: name another task with --task to see how far the learning carries "
             "over."
         )
     for name, path in plan.policies.items():
@@ -222,10 +219,10 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
 
 
 def check_evaluation(plan: EvaluationPlan, path: str, out: Path) -> None:
-    """Compare policy, sampling, rows and prompts with those that the results in `out` were made with, and plan them.
+    """Compare policy, sampling, rows and prompts with those of the results in `out`, and plan the results.
 
     Raises:
-        ResultsError: one has changed since.
+        ResultsError: if one of them has changed.
     """
     rollouts = plan.config.rollouts
     config = {
@@ -247,10 +244,8 @@ def check_evaluation(plan: EvaluationPlan, path: str, out: Path) -> None:
 
 
 def _limited(plan: EvaluationPlan) -> Task:
-    """The task with the limits of the training's rollouts."""
-    rollouts = plan.config.rollouts
-    tokens = rollouts.prompt_tokens + rollouts.completion_tokens
-    return replace(plan.task, limits=RunLimits(rollouts.turns, tokens, None, rollouts.time))
+    """Return the task with the limits of the training's rollouts."""
+    return replace(plan.task, limits=run_limits(plan.config.rollouts))
 
 
 def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
@@ -275,19 +270,12 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
             same_failures=0,
             remind=False,
         )
-        named: dict[str, Any] = {
-            "profile": rollouts.profile,
-            "image": rollouts.image,
-            "network": rollouts.network,
-        }
-        named |= {"allow": rollouts.allow, "secrets": rollouts.secrets}
-        opener = make_opener(rollouts.isolation, **{key: value for key, value in named.items() if value})
+        opener = make_opener(rollouts.isolation, **sandbox_options(rollouts))
         judge = plan.judge.make_judge(plan.out / name / "judge") if plan.judge else None
         asyncio.run(Runner(how, opener, options, judge).run(items))
 
 
 def cells(plan: EvaluationPlan) -> Iterator[Cell]:
-    """The cells that have results."""
     for policy in plan.policies:
         results = counted_results(plan.out / policy)
         for mode in plan.modes:
@@ -322,7 +310,7 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
 
 
 def differences(plan: EvaluationPlan) -> Iterator[tuple[str, Interval]]:
-    """After less before in each mode, over the rows that both have scores for."""
+    """Yield the change of the score in each mode, over the rows that both policies have scores for."""
     scores = {
         (policy, mode): item_scores(one for one in counted_results(plan.out / policy) if one.mode == mode)
         for policy in plan.policies
@@ -336,10 +324,9 @@ def differences(plan: EvaluationPlan) -> Iterator[tuple[str, Interval]]:
 
 
 def evaluation_text(plan: EvaluationPlan) -> Iterator[str]:
-    """The table of cells, and what the training changed."""
     heads = ("policy", "mode", "score (95 %)", "turns", "calls", "tokens", "external", "files", "computation",
              "verification", "structure", "errors", "scored")  # fmt: skip
-    yield "  ".join(head.ljust(width) for head, width in zip(heads, _WIDTHS, strict=True)).rstrip()
+    yield "  ".join(head.ljust(width) for head, width in zip(heads, _COLUMN_WIDTHS, strict=True)).rstrip()
     for cell in cells(plan):
         shown = (
             cell.policy,
@@ -351,12 +338,12 @@ def evaluation_text(plan: EvaluationPlan) -> Iterator[str]:
             str(cell.errors),
             f"{cell.scored} of {cell.planned}",
         )
-        yield "  ".join(text.ljust(width) for text, width in zip(shown, _WIDTHS, strict=True)).rstrip()
+        yield "  ".join(text.ljust(width) for text, width in zip(shown, _COLUMN_WIDTHS, strict=True)).rstrip()
     for mode, change in differences(plan):
         yield f"after - before, {mode}: {_interval(change)} over {len(plan.rows)} rows"
 
 
-_WIDTHS = (6, 14, 22, 5, 5, 6, 8, 6, 11, 12, 9, 6, 0)
+_COLUMN_WIDTHS = (6, 14, 22, 5, 5, 6, 8, 6, 11, 12, 9, 6, 0)
 
 
 def _interval(found: Interval | None) -> str:

@@ -1,4 +1,4 @@
-"""Where the tokens of replies come from: one call for many rollouts at once, or a server that is asked by each."""
+"""Sources of replies: a batch that samples for many rollouts at once, or a server that each rollout asks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Generated:
-    """The ids of one reply, with the one that ends it when it came to its end. `logprobs` are those of sampling."""
+    """The ids of one reply, with the end id if complete. `logprobs` are the log-probabilities of sampling."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None = None
 
 
 class Generator(Protocol):
-    """Writes replies."""
+    """Source of replies."""
 
     async def generate(self, prompt: Sequence[int], limit: int, order: int = 0) -> Generated:
-        """The reply to `prompt`, of at most `limit` ids.
+        """Return the reply to `prompt`, of at most `limit` ids.
 
-        `order` is the place of this request among those that are answered together.
+        `order` is the place of this request in its batch.
         """
         ...
 
 
 BatchFunction = Callable[[list[list[int]], list[int]], list[Generated]]
-"""Takes prompts and the most ids of each reply; one `Generated` for each prompt."""
+"""Function of prompts and the maximum ids of each reply; returns one `Generated` for each prompt."""
 
 
 @dataclass
@@ -47,14 +47,14 @@ class _Request:
 class BatchGenerator:
     """Collects the requests of rollouts in an event loop and answers them together in another thread.
 
-    A batch is complete when every rollout that is `active` waits for a reply, or when the oldest request has waited
-    for `patience` seconds. So one slow command does not stop all others, and a batch has the same rows in the same
-    order whenever commands answer in time: sampling can be repeated from a seed.
+    A batch is complete when every `active` rollout waits for a reply, or when the oldest request has waited for
+    `patience` seconds. So one slow command does not stop all others, and a batch has the same rows in the same order
+    whenever commands answer in time: sampling can be repeated from a seed.
     """
 
     patience: float = 30.0
     seconds: float = 0.0
-    """Time that was spent in generation."""
+    """Seconds spent in generation."""
     batches: int = 0
     _waiting: list[_Request] = field(default_factory=list)
     _active: int = 0
@@ -64,7 +64,7 @@ class BatchGenerator:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """A rollout that batches wait for."""
+        """Count a rollout that batches wait for."""
         with self._changed:
             self._active += 1
         try:
@@ -75,7 +75,6 @@ class BatchGenerator:
                 self._changed.notify_all()
 
     async def generate(self, prompt: Sequence[int], limit: int, order: int = 0) -> Generated:
-        """See `Generator`."""
         loop = asyncio.get_running_loop()
         request = _Request(order, list(prompt), limit, loop.create_future(), loop)
         with self._changed:
@@ -92,13 +91,13 @@ class BatchGenerator:
                     self._changed.notify_all()
 
     def close(self) -> None:
-        """Let `serve` return."""
+        """End `serve`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def serve(self, answer: BatchFunction) -> None:
-        """Answer requests in this thread until `close`. What `answer` raises is raised here and in every request."""
+        """Answer requests in this thread until `close`. Exceptions of `answer` are raised here and in requests."""
         while batch := self._next_batch():
             started = time.monotonic()
             try:

@@ -1,7 +1,7 @@
-"""The policy gradient, by TRL's GRPOTrainer in its own configuration; nothing here computes a loss.
+"""The policy gradient, by TRL's GRPOTrainer in its own configuration; this module computes no loss.
 
-This is the only file that knows TRL's trainer. `generate_together` uses a method of it that is not public, and is
-tested against the versions that the extra `[rl]` allows.
+This is the only file that knows TRL's trainer. `generate_together` uses a private method of it, tested with the
+versions that the extra `[rl]` allows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trl import GRPOTrainer
 
 RunRollouts = Callable[[list[str], Any], list[Rollout]]
-"""Takes the ids of rows, each as often as it has rollouts, and the trainer."""
+"""Function of row ids, each repeated for each of its rollouts, and the trainer."""
 OnAdvantages = Callable[[list[float]], None]
 
 
@@ -32,7 +32,7 @@ class MissingPackageError(LLMSandboxError, ImportError):
 
 
 def require_packages(config: TrainingConfig) -> None:
-    """Raise MissingPackageError unless everything is there that this configuration needs."""
+    """Raise MissingPackageError unless all packages for this configuration are installed."""
     needed = ["torch", "trl", *(["peft"] if config.model.lora.rank else [])]
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise MissingPackageError(
@@ -46,7 +46,7 @@ def require_packages(config: TrainingConfig) -> None:
 
 
 def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any:
-    """TRL's configuration of the paper's objective.
+    """Return TRL's configuration of the paper's objective.
 
     - Leave-one-out baseline: a reward less the mean of its group is (G - 1)/G times a reward less the mean of the
       others, so the weight G/(G - 1) makes one the other. Nothing is divided by the standard deviation.
@@ -122,7 +122,7 @@ def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any
 
 
 def reward(rewards: Sequence[float | None], **_: Any) -> list[float | None]:
-    """The rewards that the rollouts came with, as TRL's reward function. None leaves a rollout out."""
+    """Return the rewards of the rollouts, as TRL's reward function. None leaves a rollout out."""
     return list(rewards)
 
 
@@ -137,14 +137,14 @@ def make_trainer(
     callbacks: Sequence[Any] = (),
     processes: int = 1,
 ) -> GRPOTrainer:
-    """The trainer of `model` on the rows with these ids."""
+    """Return the trainer of `model` on the rows with these ids."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from datasets import Dataset
     from transformers import PrinterCallback
     from trl import GRPOTrainer
 
     class Trainer(GRPOTrainer):  # type: ignore[misc]
-        """Tells the advantages as it has computed them."""
+        """Reports advantages after their computation."""
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             made = super()._generate_and_score_completions(inputs)
@@ -177,12 +177,12 @@ def make_trainer(
         callbacks=list(callbacks),
         peft_config=peft_config,
     )
-    made.remove_callback(PrinterCallback)  # the figures of a step are told by who asked for the training
+    made.remove_callback(PrinterCallback)  # the caller of the training prints the figures of a step
     return made
 
 
 def as_training_data(rollouts: Sequence[Rollout], end: int, with_logprobs: bool) -> dict[str, Any]:
-    """The rollouts as TRL takes them. One without a reward, or without a reply, gets no gradient on any token."""
+    """Convert rollouts to TRL's form. A rollout without a reward, or without a reply, gets no gradient on any token."""
     prompts, completions, masks, logprobs = [], [], [], []
     for rollout in rollouts:
         conversation = rollout.conversation
@@ -202,14 +202,14 @@ def as_training_data(rollouts: Sequence[Rollout], end: int, with_logprobs: bool)
 
 
 def sync_weights(trainer: Any) -> None:
-    """Give vLLM the newest weights, which TRL does only when a step begins."""
+    """Send the newest weights to vLLM, which TRL does only at the beginning of a step."""
     if trainer.use_vllm:
         trainer.vllm_generation.sync_weights()
 
 
 @contextlib.contextmanager
 def sampling_as(trainer: Any, sampling: Sampling) -> Iterator[None]:
-    """Sample otherwise than in the training meanwhile. The training's random numbers stay as they are."""
+    """Change the sampling temporarily. The training's random numbers stay as they are."""
     import torch
 
     engine = trainer.vllm_generation if trainer.use_vllm else trainer.generation_config
@@ -225,7 +225,7 @@ def sampling_as(trainer: Any, sampling: Sampling) -> Iterator[None]:
 
 
 def generate_together(trainer: Any, prompts: list[list[int]], limits: list[int]) -> list[Generated]:
-    """One reply for each prompt, sampled together by the trainer's engine: Transformers, or vLLM in this process."""
+    """Sample one reply for each prompt together, by the trainer's engine: Transformers, or vLLM in this process."""
     if trainer.use_vllm:
         trainer.vllm_generation.max_completion_length = max(limits)
     else:
@@ -233,6 +233,6 @@ def generate_together(trainer: Any, prompts: list[list[int]], limits: list[int])
     ids, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
     made = []
     for place, (reply, limit) in enumerate(zip(ids, limits, strict=True)):
-        told = None if logprobs is None else tuple(float(one or 0.0) for one in logprobs[place][:limit])
-        made.append(Generated(tuple(int(one) for one in reply[:limit]), told))
+        sampled = None if logprobs is None else tuple(float(one or 0.0) for one in logprobs[place][:limit])
+        made.append(Generated(tuple(map(int, reply[:limit])), sampled))
     return made

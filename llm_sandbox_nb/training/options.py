@@ -13,13 +13,13 @@ from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig, config_names, load_config
 
 RUNS = "training-runs"
-"""Where trainings go that are given no folder."""
+"""Folder of trainings without `--out`."""
 _JUDGE = tuple(one for one in BENCHMARK_OPTIONS if one.name.startswith("judge_"))
 JUDGE_REPEATS = _JUDGE[-1]
 
 
 def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
-    """Add the actions to the parser of `train`."""
+    """Add the actions to the parser of `train`; return their parsers by name."""
     run = actions.add_parser("run", help="train a policy, or resume a training that was stopped")
     run.add_argument(
         "--config", metavar="FILE", required=True, help=f"a YAML file, or one of {', '.join(config_names())}"
@@ -27,10 +27,10 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
     run.add_argument(
         "--out",
         metavar="FOLDER",
-        help=f"where it goes (default: {RUNS}/NAME); resumes an earlier training",
+        help=f"folder of the training (default: {RUNS}/NAME); resumes an earlier training",
     )
-    run.add_argument("--seed", metavar="N", type=int, help="seed, in place of the file's")
-    run.add_argument("--steps", metavar="N", type=int, help="steps, in place of the file's")
+    run.add_argument("--seed", metavar="N", type=int, help="seed, instead of the file's")
+    run.add_argument("--steps", metavar="N", type=int, help="steps, instead of the file's")
     run.add_argument(
         "--keep",
         metavar="N",
@@ -42,7 +42,7 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="any key of the file, as rollouts.turns=20",
+        help="any key of the file, such as rollouts.turns=20",
     )
     watch = actions.add_parser(
         "watch", help="show a training: reward, turns, tokens, capability use, stop reasons"
@@ -59,12 +59,12 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
     evaluate.add_argument("--mode", metavar="MODES", default="sandbox,llm", help="default: sandbox,llm")
     evaluate.add_argument("--task", metavar="TASK", help="a benchmark task (default: that of the training)")
     evaluate.add_argument("--data", metavar="FILE", help="the rows (default: those of the task)")
-    evaluate.add_argument("--rows", metavar="N", type=int, help="the most rows")
+    evaluate.add_argument("--rows", metavar="N", type=int, help="maximum number of rows")
     evaluate.add_argument(
-        "--repeats", metavar="N", type=int, default=1, help="how often each row (default: 1)"
+        "--repeats", metavar="N", type=int, default=1, help="repeats of each row (default: 1)"
     )
     evaluate.add_argument(
-        "--before", metavar="MODEL", help="compare with this policy, not the one it began with"
+        "--before", metavar="MODEL", help="compare with this policy, instead of the training's first"
     )
     evaluate.add_argument("--temperature", metavar="T", type=float, help="default: that of the training")
     evaluate.add_argument(
@@ -74,27 +74,25 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
         "--top_k", "--top-k", metavar="N", type=int, help="0: all tokens (default: that of the training)"
     )
     evaluate.add_argument(
-        "--repetition_penalty",
-        "--repetition-penalty",
-        metavar="X",
-        type=float,
-        help="default: 1, no penalty",
+        "--repetition_penalty", "--repetition-penalty", metavar="X", type=float, help="default: 1, no penalty"
     )
     evaluate.add_argument(
         "--network",
         metavar="NETWORK",
-        help="none, allow, public or open (not safe), in place of the training's; not in mode llm",
+        help="none, allow, public or open (not safe), instead of the training's; not in mode llm",
     )
     for one in _JUDGE:
         evaluate.add_option(evaluate, one)
-    evaluate.add_argument("--out", metavar="FOLDER", help="where results go (default: below the training)")
+    evaluate.add_argument(
+        "--out", metavar="FOLDER", help="folder of the results (default: below the training)"
+    )
     data = actions.add_parser(
         "data", help="build rows to train on from documents and questions, or show them"
     )
     parts = data.add_subparsers(dest="data_action", metavar="ACTION", parser_class=Parser, required=True)
     build = _add_build(parts)
-    show = parts.add_parser("show", help="show what was built, and a row as the policy gets it")
-    show.add_argument("folder", metavar="FOLDER", help="the folder that `train data build` was told as --out")
+    show = parts.add_parser("show", help="show statistics of the rows, and a row as the policy gets it")
+    show.add_argument("folder", metavar="FOLDER", help="the --out folder of `train data build`")
     show.add_argument("--row", metavar="ID", help="the row to show (default: the first)")
     return {
         "run": run,
@@ -114,19 +112,19 @@ def _add_build(parts: argparse._SubParsersAction[Parser]) -> Parser:
     build.add_argument(
         "--questions", metavar="FILE", help="questions and answers (default: questions.jsonl in the folder)"
     )
-    build.add_argument("--out", metavar="FOLDER", required=True, help="where rows and statistics go")
+    build.add_argument("--out", metavar="FOLDER", required=True, help="folder of rows and statistics")
     build.add_argument(
         "--seed", metavar="N", type=int, default=42, help="the same seed gives the same rows (default: 42)"
     )
     build.add_argument(
-        "--part", metavar="N", type=int, default=20_000, help="the most characters of a file (default: 20000)"
+        "--part", metavar="N", type=int, default=20_000, help="maximum characters of a file (default: 20000)"
     )
     build.add_argument(
         "--distractors",
         metavar="N",
         type=int,
         default=3,
-        help="files from other documents, beside a context of one file (default: 3)",
+        help="files from other documents, in addition to a context of one file (default: 3)",
     )
     build.add_argument(
         "--examples",
@@ -139,7 +137,7 @@ def _add_build(parts: argparse._SubParsersAction[Parser]) -> Parser:
 
 
 def config_of(arguments: Mapping[str, Any]) -> tuple[TrainingConfig, Path]:
-    """The configuration that the flags of `run` name, and its folder. Raises UsageError."""
+    """Return the configuration that the flags of `run` name, and its folder. Raises UsageError."""
     changes: dict[str, Any] = dict(_assignment(text) for text in arguments.get("set") or ())
     flags = {"seed": "seed", "steps": "steps", "keep": "record.keep"}
     changes |= {key: arguments[flag] for flag, key in flags.items() if arguments.get(flag) is not None}
@@ -153,12 +151,12 @@ def config_of(arguments: Mapping[str, Any]) -> tuple[TrainingConfig, Path]:
 def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"--set takes KEY=VALUE, as rollouts.turns=20, not {text!r}.")
+        raise UsageError(f"--set needs KEY=VALUE, such as rollouts.turns=20, not {text!r}.")
     return name.strip(), value
 
 
 def watch_lines(arguments: Mapping[str, Any]) -> Sequence[str]:
-    """What `watch` shows at once. Raises UsageError."""
+    """Return the first lines of `watch`. Raises UsageError."""
     from llm_sandbox_nb.training.record import RecordError, TrainingRecord
     from llm_sandbox_nb.training.watch import overview, step_text
 

@@ -19,10 +19,10 @@ from llm_sandbox_nb.training.token_model import TokenModel
 
 
 def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
-    """Model and tokenizer from a folder, or from the hub.
+    """Load model and tokenizer from a folder, or from the hub.
 
     Raises:
-        ConfigError: they cannot be loaded.
+        ConfigError: if they cannot be loaded.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -47,10 +47,10 @@ def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
 
 
 def _adapted_model(path: Path, dtype: str) -> Any:
-    """The model of a folder that holds LoRA matrices, on the model that they are for; None of any other folder.
+    """Load the model of a folder of LoRA matrices, merged into their base model; None for any other folder.
 
     Raises:
-        ConfigError: the matrices are for other layers, so that the model without them would be loaded.
+        ConfigError: if the matrices are for other layers, so that only the base model would be loaded.
     """
     if not (path / "adapter_config.json").is_file():
         return None
@@ -68,26 +68,28 @@ def _lora_names(weights: Iterable[str]) -> set[str]:
 
 
 def check_adapter(path: Path, saved: set[str], wanted: set[str]) -> None:
-    """Compare the names of the saved LoRA matrices with those that the model takes.
+    """Compare the names of the saved LoRA matrices with those in the model.
 
     Raises:
-        ConfigError: they differ: PEFT would pass over the saved ones and leave the base model as it is.
+        ConfigError: if they differ: PEFT would ignore the saved matrices and leave the base model as it is.
     """
     if others := sorted(saved ^ wanted):
-        what = "names that the model does not have" if others[0] in saved else "not all that the model needs"
+        problem = (
+            "names that the model does not have" if others[0] in saved else "not all that the model needs"
+        )
         raise ConfigError(
-            f"The adapter in {path} has {what}, such as {others[0]}: save it with PEFT's save_pretrained from the "
+            f"The adapter in {path} has {problem}, such as {others[0]}: save it with PEFT's save_pretrained from the "
             "model that it belongs to."
         )
 
 
-_EDGE = 1024**2
+_EDGE_BYTES = 1024**2
 
 
 def weights_digest(path: str) -> str:
-    """What tells the policy of a folder from another: names, sizes, beginnings and ends of its files.
+    """Return a digest of the policy in a folder: names, sizes, beginnings and ends of its files.
 
-    A model on the hub is told by its name.
+    A model on the hub counts by its name.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -99,14 +101,14 @@ def weights_digest(path: str) -> str:
         size = file.stat().st_size
         found.update(f"{file.name} {size}\n".encode())
         with file.open("rb") as data:
-            found.update(data.read(_EDGE))
-            data.seek(max(0, size - _EDGE))
-            found.update(data.read(_EDGE))
+            found.update(data.read(_EDGE_BYTES))
+            data.seek(max(0, size - _EDGE_BYTES))
+            found.update(data.read(_EDGE_BYTES))
     return found.hexdigest()[:16]
 
 
 def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write model and tokenizer; the folder counts when it is complete."""
+    """Write model and tokenizer, and mark the folder as complete."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / COMPLETE).touch()
@@ -114,7 +116,7 @@ def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How replies are sampled. A temperature of 0 takes the likeliest token."""
+    """Sampling of replies. A temperature of 0 selects the likeliest token."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -123,20 +125,20 @@ class Sampling:
 
 
 def sampling_problem(sampling: Sampling) -> str:
-    """Why replies cannot be sampled like this; empty when they can."""
+    """Return the problem of a sampling; empty if valid."""
     if sampling.temperature < 0:
         return f"The temperature has to be at least 0, not {sampling.temperature:g}"
     if not 0 < sampling.top_p <= 1:
         return f"Top-p has to be above 0 and at most 1, not {sampling.top_p:g}"
     if sampling.top_k < 0:
-        return f"Top-k has to be at least 0, which takes all tokens, not {sampling.top_k}"
+        return f"Top-k has to be at least 0 (all tokens), not {sampling.top_k}"
     if sampling.repetition_penalty <= 0:
         return f"The repetition penalty has to be above 0, not {sampling.repetition_penalty:g}"
     return ""
 
 
 class LocalGenerator(BatchGenerator):
-    """Samples with a model of this process, in a thread of its own; requests that wait are answered together.
+    """Samples with a model of this process, in a separate thread; waiting requests are answered together.
 
     `with` ends the thread.
     """
@@ -147,7 +149,7 @@ class LocalGenerator(BatchGenerator):
         self._thread = threading.Thread(target=self._serve, name="llm-sandbox-policy", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; it ends with `close`, or with this process."""
+        """Start the thread, which ends with `close` or with this process."""
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -167,7 +169,7 @@ class LocalGenerator(BatchGenerator):
             try:
                 self.serve(self._sample)
             except (RuntimeError, ValueError):
-                continue  # who asked was told
+                continue  # each request has the error already
 
     def _sample(self, prompts: list[list[int]], limits: list[int]) -> list[Generated]:
         import torch
@@ -176,16 +178,16 @@ class LocalGenerator(BatchGenerator):
         padding = self._tokenizer.pad_token_id
         ids = torch.tensor([[padding] * (width - len(one)) + one for one in prompts]).to(self._model.device)
         mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in prompts]).to(ids.device)
-        chance = self._sampling
-        how = {"temperature": chance.temperature, "top_p": chance.top_p, "top_k": chance.top_k}
+        sampling = self._sampling
+        how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         with torch.no_grad():
             made = self._model.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 max_new_tokens=max(limits),
-                do_sample=chance.temperature > 0,
-                **(how if chance.temperature > 0 else {}),
-                repetition_penalty=chance.repetition_penalty,
+                do_sample=sampling.temperature > 0,
+                **(how if sampling.temperature > 0 else {}),
+                repetition_penalty=sampling.repetition_penalty,
                 pad_token_id=padding,
                 eos_token_id=end,
             )[:, width:].tolist()
@@ -198,8 +200,8 @@ class LocalGenerator(BatchGenerator):
 class PolicyModel:
     """A policy as a model for `solve`, for benchmarks, and to resume a rollout with; for any number of conversations.
 
-    The ids of a conversation are kept between its requests, so that nothing is turned into ids twice. Those of a
-    conversation that another model began are made from its messages.
+    The ids of a conversation are kept between its requests, so that nothing is encoded twice. The ids of a conversation
+    that another model began are made from its messages.
     """
 
     scripted = False
@@ -216,10 +218,10 @@ class PolicyModel:
 
     @classmethod
     def load(cls, folder: str | Path, *, temperature: float = 1.0) -> PolicyModel:
-        """The newest policy of a training, or that of a checkpoint. It samples in this process, until `close`.
+        """Load the newest policy of a training, or that of a checkpoint. It samples in this process, until `close`.
 
         Raises:
-            RecordError, ConfigError: there is no such policy.
+            RecordError, ConfigError: if the policy does not exist.
         """
         record = TrainingRecord.around(folder)
         given = Path(folder).expanduser().absolute()
@@ -244,7 +246,7 @@ class PolicyModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """See `Model.reply`. The generator samples as it was set up: of the settings only `max_tokens` counts."""
+        """Return the next reply; see `Model.reply`. Of the settings, only `max_tokens` counts."""
         conversation = self._conversation(messages, tools)
         reply = await conversation.reply(messages, tools, settings)
         self._open[_fingerprint([*messages, reply.message])] = conversation

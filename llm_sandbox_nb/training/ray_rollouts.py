@@ -17,15 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from llm_sandbox_nb.benchmark.item_pipeline import FatalError
-from llm_sandbox_nb.benchmark.ray_hosts import (
-    CallLostError,
-    RayHosts,
-    make_actor,
-    own_folder,
-    packed,
-    remove_leftovers,
-    unpack,
-)
+from llm_sandbox_nb.benchmark.ray_hosts import CallLostError, NodeActor, RayHosts, make_actor, packed, unpack
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.runs.run import Run
@@ -38,14 +30,13 @@ from llm_sandbox_nb.training.rollouts import (
     check_ended,
 )
 from llm_sandbox_nb.training.token_model import TokenConversation
-from llm_sandbox_nb.version import __version__
 
 _Request = tuple[int, list[int], int, int]
 """Number, prompt, limit and order of a request for a reply."""
 
 
 class Relay:
-    """The actor between loops on nodes and the trainer: keeps requests until they are taken, and their answers."""
+    """The actor between loops on nodes and the trainer: stores requests until they are taken, and their answers."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -54,7 +45,7 @@ class Relay:
         self._arrived = asyncio.Event()
 
     async def ask(self, prompt: list[int], limit: int, order: int) -> Generated | str:
-        """The reply to a prompt, once the trainer has answered; a text says why there is none."""
+        """Wait for the trainer's reply to a prompt; a text is the reason of a failure."""
         number = next(self._numbers)
         answer: asyncio.Future[Generated | str] = asyncio.get_running_loop().create_future()
         self._open[number] = answer
@@ -66,14 +57,14 @@ class Relay:
             del self._open[number]
 
     async def take(self) -> list[_Request]:
-        """All requests that were not taken yet, as soon as there is one."""
+        """Return all new requests, as soon as there is one."""
         await self._arrived.wait()
         self._arrived.clear()
         taken, self._new = self._new, []
         return taken
 
     async def answer(self, number: int, reply: Generated | str) -> None:
-        """Answer a request; nobody may wait for it any more."""
+        """Answer a request, if its rollout still waits."""
         answer = self._open.get(number)
         if answer is not None and not answer.done():
             answer.set_result(reply)
@@ -86,7 +77,7 @@ class _ThroughRelay:
     relay: Any
 
     async def generate(self, prompt: Sequence[int], limit: int, order: int = 0) -> Generated:
-        """See `Generator`."""
+        """Request a reply through the relay; see `Generator`."""
         made: Generated | str = await self.relay.ask.remote(list(prompt), limit, order)
         if isinstance(made, str):
             raise ModelError(made, kind="server")
@@ -95,43 +86,37 @@ class _ThroughRelay:
 
 @dataclass(frozen=True)
 class RolloutReply:
-    """What comes back from a node. `record` is a tar file whose names are seen from the rollout's own folder."""
+    """The reply of a node. `record` is a tar file whose names are relative to the rollout's own folder."""
 
     rollout: Rollout | None = None
     record: bytes = b""
     folder: str = ""
     """The run's folder in the record."""
     fatal: str = ""
-    """Why no rollout can work."""
+    """Reason why no rollout can work."""
 
 
-class RolloutHost:
-    """The actor of one node. It lasts as long as the training; its sandboxes end with it, however it ends."""
+class RolloutHost(NodeActor):
+    """The actor of one node. The sandboxes end with the actor, however that ends."""
 
     def __init__(self, setting: RolloutSetting, at_once: int, relay: Any) -> None:
-        remove_leftovers()
-        self._folder, self._lock = own_folder()
+        super().__init__()
         self._workers = RolloutWorkers(setting, at_once, self._folder / "pool")
         self._generator = _ThroughRelay(relay)
         self._begun = False
-        self._work: set[asyncio.Task[RolloutReply]] = set()
-        self._closing = False
 
     async def ready(self) -> str:
-        """The version of this package on the node, once the node is ready."""
+        """Return the version of this package on the node, once the sandbox pool is ready."""
         if not self._begun:
             self._begun = True
             await self._workers.__aenter__()
-        return __version__
+        return await super().ready()
 
     async def rollout(self, row: Row, order: int, name: str) -> RolloutReply:
-        """Run a rollout and score it. One that comes after the order to close is not run."""
+        """Run and score a rollout. Rollouts that arrive after `close` are refused."""
         if self._closing:
             return RolloutReply(fatal="the node is closing")
-        work = asyncio.create_task(self._rollout(row, order, name))
-        self._work.add(work)
-        work.add_done_callback(self._work.discard)
-        return await work
+        return await self._run(self._rollout(row, order, name))
 
     async def _rollout(self, row: Row, order: int, name: str) -> RolloutReply:
         folder = self._folder / name
@@ -146,21 +131,15 @@ class RolloutHost:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def check(self) -> str:
-        """Why no reward can be computed; empty when all is well."""
+        """Return the reason why no reward can be computed; empty if rewards work."""
         try:
             await self._workers.check()
         except RolloutError as error:
             return str(error)
         return ""
 
-    async def close(self) -> None:
-        """Cancel the rollouts that run; return when all sandboxes are closed and nothing is left."""
-        self._closing = True
-        for work in self._work:
-            work.cancel()
-        await asyncio.gather(*self._work, return_exceptions=True)
+    async def _close_sandboxes(self) -> None:
         await self._workers.__aexit__(None, None, None)
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
 
 class RayRollouts:
@@ -168,11 +147,11 @@ class RayRollouts:
 
     Args:
         address: of the cluster, see `RayHosts`.
-        setting: what all rollouts have in common; it goes to the nodes, without `open`.
-        at_once: the most rollouts on one node.
+        setting: the common settings of all rollouts, sent to the nodes without `open`.
+        at_once: the maximum number of rollouts on one node.
 
     Raises:
-        UsageError: Ray is not installed, or the address is of a kind that does not work.
+        UsageError: if Ray is not installed, or the address has an unsupported form.
     """
 
     def __init__(self, address: str, setting: RolloutSetting, at_once: int) -> None:
@@ -203,13 +182,13 @@ class RayRollouts:
         self._relay = None  # its actor ends with the last handle
 
     async def check(self) -> None:
-        """Raise RolloutError when a scorer from a file cannot be loaded on a node."""
+        """Raise RolloutError if a scorer from a file cannot be loaded on a node."""
         problem, address = await self._call("check")
         if problem:
             raise RolloutError(f"Node {address}: {problem}")
 
     async def run(self, rows: Sequence[Row], generator: Generator, folder: Path) -> list[Rollout]:
-        """See `RolloutWorkers.run`."""
+        """Run one rollout for each row; see `RolloutWorkers.run`."""
         folder.mkdir(parents=True, exist_ok=True)
         self._generator = generator
         if self._answering is None:
@@ -236,7 +215,7 @@ class RayRollouts:
             raise RolloutError(f"Node {address}: {reply.fatal}")
         rollout = reply.rollout
         if reply.folder:
-            # The name on the node says nothing here; the folder of a rollout is named by its order.
+            # The folder's name on the node has no meaning here: a rollout's folder is named by its order.
             target = folder / f"{order:04d}"
             await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
             await asyncio.to_thread(unpack, reply.record, folder)
@@ -251,9 +230,9 @@ class RayRollouts:
             raise RolloutError(str(error)) from error
 
     async def _answer(self) -> None:
-        """Give the requests of all nodes to the generator, and its replies back.
+        """Pass the requests of all nodes to the generator, and its replies back.
 
-        One task does this for all steps: a request for requests that is cancelled would still take some.
+        One task does this for all steps: a cancelled call of `take` would still remove requests.
         """
         async with asyncio.TaskGroup() as group:
             while True:

@@ -1,4 +1,4 @@
-"""What a training leaves on disk: its configuration, a line for each step, and the rollouts as runs like any other.
+"""The folder of a training: its configuration, a line for each step, and the rollouts as runs like any other.
 
 RUN/
   config.yaml         every key with its value
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import shutil
 import statistics
@@ -46,17 +45,17 @@ TABLE = "rollouts.jsonl"
 CHECKPOINTS = "checkpoints"
 START, END = "start", "end"
 COMPLETE = "complete"
-"""A file in a checkpoint that was written whole."""
-_STEP = re.compile(r"step-(\d+)$")
+"""A file in a complete checkpoint, written last."""
+_STEP_FOLDER = re.compile(r"step-(\d+)$")
 
 
 class RecordError(LLMSandboxError, ValueError):
-    """The folder of a training cannot be used. The message is one sentence that says what to do."""
+    """The folder of a training cannot be used. The message is one sentence that names the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RolloutRow:
-    """One rollout in the table of its step."""
+    """A rollout in the table of its step."""
 
     step: int
     place: int
@@ -73,7 +72,7 @@ class RolloutRow:
     answer: str
     detail: str
     run: str
-    """The run's folder, seen from that of the training; empty when it was lost."""
+    """The run's folder, relative to that of the training; empty if the rollout was lost."""
 
 
 class TrainingRecord:
@@ -85,27 +84,28 @@ class TrainingRecord:
 
     @classmethod
     def begin(cls, folder: Path, config: TrainingConfig, *, alone: bool = False) -> TrainingRecord:
-        """The folder of a training that begins, or that resumes with the same configuration.
+        """Begin a training in a folder, or resume one with the same configuration.
 
-        The number of steps may differ, how often it is validated, and what stays on disk.
+        The number of steps, the validations and the files kept on disk may differ.
 
         Args:
-            folder: where it is, or is to be.
+            folder: the folder, which may be new.
             config: the configuration.
-            alone: no other start may work in the folder until `release` or the end of this process.
+            alone: lock the folder against other starts until `release` or the end of this process.
 
         Raises:
-            RecordError: it holds another training or something else, or another start works in it.
+            RecordError: if the folder holds another training or other files, or another start works in it.
         """
         record = cls(folder)
         file = folder / CONFIG
-        own = (CONFIG, INPUTS, LOCK)
+        # Another process of the same training may be writing these files now.
+        allowed = (CONFIG, INPUTS, LOCK, f".{CONFIG}", f".{INPUTS}")
         if (
             not file.is_file()
             and folder.is_dir()
-            and any(not one.name.startswith(own) for one in folder.iterdir())
+            and any(not one.name.startswith(allowed) for one in folder.iterdir())
         ):
-            raise RecordError(f"{folder} is not empty and holds no training: give another --out.")
+            raise RecordError(f"{folder} is not empty and does not hold a training: give another --out.")
         folder.mkdir(parents=True, exist_ok=True)
         if alone:
             try:
@@ -132,20 +132,17 @@ class TrainingRecord:
                     f"{folder} holds a training with another configuration: give another --out, or that one's "
                     f"{CONFIG} to resume it."
                 )
-        partial = folder / f"{CONFIG}.{os.getpid()}"  # several processes may begin one training
-        partial.write_text(config.as_yaml(), "utf-8")
-        partial.replace(file)
+        write_whole(file, config.as_yaml().encode())
 
     def release(self) -> None:
-        """Let other starts into the folder."""
         if self._lock is not None:
             self._lock.release()
 
     def check_inputs(self, inputs: Mapping[str, str]) -> None:
-        """Remember digests of what a training learns from, or compare them with those that it began with.
+        """Store digests of a training's inputs, or compare them with those of its beginning.
 
         Raises:
-            RecordError: one has changed since, and there are steps that learned from it.
+            RecordError: if one has changed, and steps have already used the inputs.
         """
         path = self.folder / INPUTS
         if path.is_file() and (self.steps() or self.newest_checkpoint()):
@@ -155,13 +152,11 @@ class TrainingRecord:
                     f"The {changed[0]} of the training in {self.folder} have changed since it began: give another "
                     f"--out, or restore the {changed[0]} to resume it."
                 )
-        partial = self.folder / f"{INPUTS}.{os.getpid()}"
-        partial.write_text(json.dumps(dict(inputs), indent=2), "utf-8")
-        partial.replace(path)
+        write_whole(path, json.dumps(dict(inputs), indent=2).encode())
 
     @classmethod
     def load(cls, folder: str | Path) -> TrainingRecord:
-        """The folder of a training that exists. Raises RecordError."""
+        """Load the folder of an existing training. Raises RecordError."""
         path = Path(folder).expanduser()
         if not (path / CONFIG).is_file():
             raise RecordError(f"There is no training in {path}: give the folder that `train run` printed.")
@@ -169,27 +164,25 @@ class TrainingRecord:
 
     @classmethod
     def around(cls, path: str | Path) -> TrainingRecord:
-        """The training that a folder is, or lies in: a checkpoint, a rollout, a fork of one. Raises RecordError."""
+        """Find the training around a folder, such as a checkpoint, a rollout or its fork. Raises RecordError."""
         folder = Path(path).expanduser().absolute()
         for one in (folder, *folder.parents[:5]):
             if (one / CONFIG).is_file():
                 return cls(one)
         raise RecordError(
-            f"{path} is no training and lies in none: give the folder that `train run` printed."
+            f"{path} is not a training and not in the folder of one: give the folder that `train run` printed."
         )
 
     @property
     def config(self) -> TrainingConfig:
-        """Its configuration."""
         return load_config(self.folder / CONFIG)
 
     @property
     def checkpoints(self) -> Path:
-        """Where the checkpoints are."""
         return self.folder / CHECKPOINTS
 
     def newest_checkpoint(self) -> tuple[int, Path] | None:
-        """The newest checkpoint that was written whole, and its step."""
+        """Return the step and the folder of the newest complete checkpoint."""
         found = [
             (int(path.name.rpartition("-")[2]), path)
             for path in self.checkpoints.glob("checkpoint-*")
@@ -198,7 +191,7 @@ class TrainingRecord:
         return max(found, default=None)
 
     def newest_policy(self) -> Path:
-        """The trained policy, else that of the newest checkpoint. Raises RecordError."""
+        """Return the folder of the trained policy, else of the newest checkpoint. Raises RecordError."""
         if (self.folder / END / COMPLETE).is_file():
             return self.folder / END
         newest = self.newest_checkpoint()
@@ -209,23 +202,17 @@ class TrainingRecord:
     # --- steps ---
 
     def steps(self) -> list[dict[str, Any]]:
-        """The figures of all steps."""
         return [dict(one) for one in read_lines(self.folder / STEPS)]
 
     def add_step(self, figures: Mapping[str, Any]) -> None:
-        """Write the figures of a step; they have reached the system when this returns."""
+        """Append the figures of a step; the operating system has them when this returns."""
         append_line(self.folder / STEPS, dict(figures))
 
     def forget_after(self, step: int) -> None:
-        """Remove what was recorded of later steps: they are repeated from a checkpoint."""
-        kept = [figures for figures in self.steps() if figures["step"] <= step]
-        partial = self.folder / f"{STEPS}.partial"
-        partial.write_text("".join(json.dumps(one) + "\n" for one in kept), "utf-8")
-        partial.replace(self.folder / STEPS)
-        validations = [one for one in self.validations() if one["step"] <= step]
-        write_whole(
-            self.folder / VALIDATIONS, "".join(json.dumps(one) + "\n" for one in validations).encode()
-        )
+        """Remove the records of later steps, which are repeated from a checkpoint."""
+        for file, figures in ((STEPS, self.steps()), (VALIDATIONS, self.validations())):
+            lines = (json.dumps(one) + "\n" for one in figures if one["step"] <= step)
+            write_whole(self.folder / file, "".join(lines).encode())
         for name in (ROLLOUTS, VALIDATION):
             for number, folder in self._step_folders(name):
                 if number > step:
@@ -234,22 +221,17 @@ class TrainingRecord:
     # --- validations ---
 
     def validations(self) -> list[dict[str, Any]]:
-        """The figures of all validations, a task at a time."""
-        path = self.folder / VALIDATIONS
-        return [dict(one) for one in read_lines(path)] if path.is_file() else []
+        return [dict(one) for one in read_lines(self.folder / VALIDATIONS)]
 
     def add_validation(self, figures: Mapping[str, Any]) -> None:
-        """Write the figures of a task in a validation."""
         append_line(self.folder / VALIDATIONS, dict(figures))
 
     def validation_folder(self, step: int, task: str) -> Path:
-        """Where the runs of a task in the validation after `step` are."""
         return self.folder / VALIDATION / f"step-{step:04d}" / task
 
     # --- rollouts ---
 
     def step_folder(self, step: int) -> Path:
-        """Where the rollouts of a step are."""
         return self.folder / ROLLOUTS / f"step-{step:04d}"
 
     def add_rollouts(
@@ -257,25 +239,23 @@ class TrainingRecord:
     ) -> list[RolloutRow]:
         """Write reward and advantage of each rollout into its own journal, and all into the table of the step.
 
-        `first` is the place of the first of them in the table: several processes write one.
+        `first` is the index of the first rollout in the table, which several processes write.
         """
         rows = []
         for place, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True), first):
-            told = None if rollout.reward is None else advantage
+            used = None if rollout.reward is None else advantage
             if rollout.folder is not None:
-                _reward_run(rollout, step, told)
-            row = self._row(step, place, rollout, told)
+                _reward_run(rollout, step, used)
+            row = self._row(step, place, rollout, used)
             append_line(self.step_folder(step) / TABLE, dataclasses.asdict(row))
             rows.append(row)
         return rows
 
     def rollouts(self, step: int) -> list[RolloutRow]:
-        """The table of a step; empty when it is not kept."""
+        """Return the table of a step; empty if no longer kept."""
         names = {one.name for one in dataclasses.fields(RolloutRow)}
-        path = self.step_folder(step) / TABLE
-        if not path.is_file():
-            return []
-        return [RolloutRow(**{key: one[key] for key in names}) for one in read_lines(path)]
+        rows = read_lines(self.step_folder(step) / TABLE)
+        return [RolloutRow(**{key: one[key] for key in names}) for one in rows]
 
     def prune(self, keep: int) -> None:
         """Remove the rollouts of all but the newest `keep` steps, and of validations; 0 keeps all."""
@@ -286,7 +266,7 @@ class TrainingRecord:
 
     def _step_folders(self, name: str) -> Iterator[tuple[int, Path]]:
         for path in (self.folder / name).glob("step-*"):
-            if match := _STEP.search(path.name):
+            if match := _STEP_FOLDER.search(path.name):
                 yield int(match[1]), path
 
     def _row(self, step: int, place: int, rollout: Rollout, advantage: float | None) -> RolloutRow:
@@ -313,7 +293,6 @@ class TrainingRecord:
 
 
 def _reward_run(rollout: Rollout, step: int, advantage: float | None) -> None:
-    """Add the reward to the run's own journal."""
     assert rollout.folder is not None
     event = ev.Rewarded(
         parent=rollout.trajectory.head if rollout.trajectory else None,
@@ -331,7 +310,7 @@ def _reward_run(rollout: Rollout, step: int, advantage: float | None) -> None:
 
 
 def step_figures(step: int, rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """What the rollouts of a step say together: reward, turns, tokens, capability use, stop reasons."""
+    """Summarize the rollouts of a step: reward, turns, tokens, capability use, stop reasons."""
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     ended = [rollout for rollout in rollouts if rollout.stop_reason != LOST]
     groups: dict[str, list[float]] = {}

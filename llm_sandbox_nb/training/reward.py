@@ -1,4 +1,4 @@
-"""The reward of a run that a person made of a rollout: a fork, or the rollout itself with an edited call."""
+"""The reward of a run that a person made from a rollout: a fork, or the rollout itself with an edited call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from llm_sandbox_nb.training.training_run import task_and_rows
 
 
 def reward_of(run: Run) -> Score:
-    """Score a run that lies beside a rollout of a training, as the training scores its rollouts.
+    """Score a run next to a rollout of a training, as the training scores its rollouts.
 
     Raises:
-        RecordError: the run is no part of a training, or the table of its step is not kept.
-        ConfigError: the rows of the training are no longer there.
+        RecordError: if the run does not belong to a training, or the table of its step is no longer kept.
+        ConfigError: if the rows of the training no longer exist.
     """
     record, group = _group_of(run.folder.absolute())
     config = record.config
@@ -37,14 +37,14 @@ def reward_of(run: Run) -> Score:
 
 
 def _group_of(folder: Path) -> tuple[TrainingRecord, str]:
-    """The training that a run belongs to, and the id of its row."""
+    """Return the training that a run belongs to, and the id of its row."""
     record = TrainingRecord.around(folder)
-    beside = folder.parent.relative_to(record.folder)
+    siblings = folder.parent.relative_to(record.folder)
     step = next(
-        (int(part[5:]) for part in beside.parts if part.startswith("step-") and part[5:].isdigit()), 0
+        (int(part[5:]) for part in siblings.parts if part.startswith("step-") and part[5:].isdigit()), 0
     )
     for row in record.rollouts(step):
-        if Path(row.run).parent == beside:
+        if Path(row.run).parent == siblings:
             return record, row.group
     raise RecordError(
         f"The rollouts of step {step} are not kept in {record.folder}, so the row of {folder} is not known."

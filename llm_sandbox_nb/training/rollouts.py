@@ -38,18 +38,18 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 logger = logging.getLogger(__name__)
 LOST = "lost"
-"""The stop reason of a rollout that came to no end of its own in any attempt: it is masked, and never scored 0."""
+"""Stop reason of a rollout that did not end in any attempt: masked, and never scored 0."""
 GRACE = 120.0
-"""Seconds beyond its deadline after which a rollout is lost, whatever it waits for."""
+"""Seconds from the deadline of a rollout until the rollout is lost, whatever the reason."""
 
 
 class RolloutError(LLMSandboxError):
-    """No rollout can work: no engine, no image, no scorer. The message is one sentence that says what to do."""
+    """No rollout can work: no engine, no image, no scorer. The message is one sentence that names the remedy."""
 
 
 @dataclass
 class Rollout:
-    """One rollout. Times are seconds."""
+    """A rollout. Times are seconds."""
 
     row: Row
     conversation: TokenConversation
@@ -58,9 +58,9 @@ class Rollout:
     stop_reason: str = LOST
     answer: str | None = None
     reward: float | None = None
-    """None: it was lost or could not be scored, and is no part of the training."""
+    """None: lost or unscored, and not part of the training."""
     detail: str = ""
-    """What the scorer says, or why it was lost."""
+    """Detail of the score, or the reason of the loss."""
     turns: int = 0
     tool_time: float = 0.0
     seconds: float = 0.0
@@ -70,36 +70,42 @@ class Rollout:
 
 @dataclass
 class RolloutSetting:
-    """What all rollouts of a training have in common."""
+    """The common settings of all rollouts of a training."""
 
     name: str
     task: Task
     chat: ChatTokens
     config: RolloutConfig
     scorer: str = ""
-    """Empty: the task's."""
+    """Scorer that replaces the task's, if not empty."""
     open: OpenSandbox | None = None
-    """Opens the sandboxes, in place of the options in `config`."""
+    """Opener of sandboxes that replaces the options in `config`."""
     limits: RunLimits = field(init=False)
 
     def __post_init__(self) -> None:
-        config = self.config
-        tokens = config.prompt_tokens + config.completion_tokens
-        self.limits = RunLimits(steps=config.turns, tokens=tokens, time=config.time)
-        if config.network == "none":
+        self.limits = run_limits(self.config)
+        if self.config.network == "none":
             self.task = replace(self.task, prompts=without_network(self.task.prompts))
 
 
+def sandbox_options(config: RolloutConfig) -> dict[str, Any]:
+    """Return the options of `open_sandbox` that a configuration sets, without the isolation."""
+    names = ("profile", "image", "network", "allow", "secrets")
+    return {name: value for name in names if (value := getattr(config, name))}
+
+
 def open_sandboxes(config: RolloutConfig) -> OpenSandbox:
-    """Opens a sandbox with the options of the configuration."""
-    named: dict[str, Any] = {"profile": config.profile, "image": config.image, "network": config.network}
-    named |= {"allow": config.allow, "secrets": config.secrets}
-    options = {name: value for name, value in named.items() if value}
+    """Return an opener of sandboxes with the options of the configuration."""
 
     async def opened() -> Sandbox:
-        return await open_sandbox(config.isolation, **options)
+        return await open_sandbox(config.isolation, **sandbox_options(config))
 
     return opened
+
+
+def run_limits(config: RolloutConfig) -> RunLimits:
+    tokens = config.prompt_tokens + config.completion_tokens
+    return RunLimits(steps=config.turns, tokens=tokens, time=config.time)
 
 
 class RolloutModel(Model, Protocol):
@@ -107,14 +113,14 @@ class RolloutModel(Model, Protocol):
 
     conversation: TokenConversation
     cut: bool
-    """Whether the newest reply reached a limit before its end."""
+    """True if the newest reply reached a limit before its end."""
 
 
 class RolloutWorkers:
     """Runs rollouts in an event loop; `async with` closes their sandboxes and the processes of scorers."""
 
     def __init__(self, setting: RolloutSetting, at_once: int, folder: Path | None = None) -> None:
-        """`folder` is for what sandboxes need meanwhile; without one, a temporary folder."""
+        """Prepare the pool. `folder` is for temporary files of sandboxes; without a folder, a temporary one."""
         self.setting = setting
         self.pool = SandboxPool(at_once, folder, reuse=not setting.config.fresh_sandboxes)
         self._at_once = asyncio.Semaphore(at_once)
@@ -131,20 +137,20 @@ class RolloutWorkers:
         await self.pool.__aexit__(kind, error, trace)
 
     async def check(self) -> None:
-        """Raise RolloutError when a scorer from a file cannot be loaded."""
+        """Raise RolloutError if a scorer from a file cannot be loaded."""
         scorer = self._scorer
         if scorer.endswith(".py") and (problem := await self._scoring.check(scorer)):
             raise RolloutError(f"The reward cannot be computed: {problem}; correct {scorer}.")
         if scorer in ("judge", "swe"):
             raise RolloutError(
-                f"The scorer {scorer} is no reward: name another in data.scorer, or a Python file of your own."
+                f"The scorer {scorer} cannot be a reward: name another in data.scorer, or a Python file of your own."
             )
 
     async def run(self, rows: Sequence[Row], generator: Generator, folder: Path) -> list[Rollout]:
-        """One rollout for each row, all at once, in the order of the rows; their records are below `folder`.
+        """Run one rollout for each row, all at once; return them in the order of the rows. Records are below `folder`.
 
         Raises:
-            RolloutError: no sandbox can be opened at all.
+            RolloutError: if no sandbox can be opened at all.
         """
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -158,10 +164,10 @@ class RolloutWorkers:
         return check_ended([task.result() for task in tasks], self.setting)
 
     async def one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
-        """One rollout with its reward, tried again while it is lost. Its record is in `folder`, below its order.
+        """Run one rollout with its reward, again while lost. The record is in `folder`, below `order`.
 
         Raises:
-            RolloutError: no sandbox can be opened at all.
+            RolloutError: if no sandbox can be opened at all.
         """
         async with self._at_once:
             for number in range(1, self.setting.config.attempts + 1):
@@ -190,10 +196,10 @@ class RolloutWorkers:
     async def attempt(
         self, row: Row, model: RolloutModel, folder: Path, waited_for: contextlib.ExitStack | None = None
     ) -> Rollout:
-        """One rollout without its reward; its record is below `folder`. `waited_for` is closed when it is over.
+        """Run one rollout without its reward; its record is below `folder`. `waited_for` is closed at the end.
 
         Raises:
-            RolloutError: no sandbox can be opened at all.
+            RolloutError: if no sandbox can be opened at all.
         """
         setting = self.setting
         waited_for = waited_for or contextlib.ExitStack()
@@ -248,7 +254,7 @@ class RolloutWorkers:
         async def lease(task: Task, row: Row) -> AsyncIterator[Sandbox]:
             async with self.pool.lease(setting.open or open_sandboxes(config)) as box:
                 yield box
-                waited_for.close()  # the reset of the sandbox keeps no other rollout waiting
+                waited_for.close()  # no other rollout has to wait for the reset of this sandbox
 
         documents = "prompt" if config.mode == "sandbox-prompt" else "files"
         return await in_sandbox(setting.task, row, how, lease, folder, documents=documents)
@@ -258,7 +264,7 @@ class RolloutWorkers:
         return self.setting.scorer or self.setting.task.scorer
 
     async def rewarded(self, rollout: Rollout) -> Rollout:
-        """The same rollout with its reward, None when it was lost or has no score."""
+        """Set the reward of a rollout, None if lost or unscored, and return the rollout."""
         if rollout.stop_reason != LOST:
             scored = await reward(
                 self._scoring,
@@ -282,17 +288,17 @@ async def reward(
     answer: str | None,
     run: Path | None,
 ) -> Score:
-    """The reward of a run by its answer and its files: 0 when it was too long, else what the scorer says."""
+    """Return the reward of a run by its answer and its files: 0 at a limit, else the score."""
     if stop_reason in config.zero_reward_for:
         return Score(0.0, f"the limit of {stop_reason} was reached")
     return await scoring.score(scorer, answer, row, run)
 
 
 def check_ended(rollouts: list[Rollout], setting: RolloutSetting) -> list[Rollout]:
-    """These rollouts of a step, of which at least one came to an end, and one was rewarded if the scorer was asked.
+    """Return the rollouts of a step if at least one ended, and one was rewarded if the scorer was asked.
 
     Raises:
-        RolloutError: none was.
+        RolloutError: if no rollout ended or was rewarded.
     """
     if rollouts and all(rollout.stop_reason == LOST for rollout in rollouts):
         raise RolloutError(f"No rollout came to an end: {rollouts[0].detail.rstrip('.')}.")
@@ -302,9 +308,9 @@ def check_ended(rollouts: list[Rollout], setting: RolloutSetting) -> list[Rollou
     ended = [one for one in rollouts if one.stop_reason not in (LOST, *setting.config.zero_reward_for)]
     asked = [one for one in ended if one.detail != NO_ANSWER.detail]
     if asked and all(rollout.reward is None for rollout in asked):
-        said = asked[0].detail.rstrip(".")
+        reason = asked[0].detail.rstrip(".")
         raise RolloutError(
-            f"No rollout of this step could be rewarded: {said}; correct {setting.scorer or setting.task.scorer} and "
+            f"No rollout of this step could be rewarded: {reason}; correct {setting.scorer or setting.task.scorer} and "
             "run the same command again."
         )
     return rollouts

@@ -1,8 +1,8 @@
-"""A training that fits a laptop: a task that only reading solves, scripted runs to imitate, a very small model.
+"""A training that fits a laptop: a task that needs reading, scripted runs to imitate, a very small model.
 
-The task: four notes, of which one is in force, each with a code of four digits. The prompt says neither code nor
-name. The scripted runs look for one of four words, chosen at random, so that a quarter of them is right: what is
-left to learn is which word.
+The task: four notes, of which one is in force, each with a code of four digits. The prompt names neither code nor
+note. The scripted runs search for one of four words, chosen at random, so that a quarter of them is right: the policy
+has to learn the right word.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from llm_sandbox_nb.training.rollouts import RolloutError, open_sandboxes
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 WORDS = ("valid", "draft", "expired", "sample")
-"""What a note can be. The first is in force."""
+"""States of a note. The first is in force."""
 _RUNS_AT_ONCE = 16
 NOTES = "notes"
-"""As `data.rows`: the tiny task."""
+"""Value of `data.rows` for the tiny task."""
 PROBLEM = "Which code is in force today? The documents tell it. Answer with its four digits."
 
 
 def notes_rows(count: int, seed: int) -> list[Row]:
-    """Rows of the tiny task: the same for the same seed."""
+    """Make rows of the tiny task: the same for the same seed."""
     chance = random.Random(f"notes-{seed}")
     rows = []
     for number in range(count):
@@ -63,12 +63,12 @@ def notes_rows(count: int, seed: int) -> list[Row]:
 
 
 def notes_task(task: Task) -> Task:
-    """The task with the scorer of the tiny rows."""
+    """Return the task with the scorer of the tiny rows."""
     return replace(task, name="notes", scorer="exact")
 
 
 class NotesDemonstrator:
-    """Plays the tiny task by a script with choices by chance: what a tiny model imitates before it learns."""
+    """Plays the tiny task by a script with random choices, for a tiny model to imitate."""
 
     name = "scripted/notes"
     scripted = True
@@ -89,7 +89,6 @@ class NotesDemonstrator:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """The next call of the script."""
         number = next(self._replies)
         name, arguments = self._calls[number - 1]
         calls = (ToolCall(f"call_{number}_0", name, json.dumps(arguments)),)
@@ -97,7 +96,7 @@ class NotesDemonstrator:
 
 
 async def scripted_runs(task: Task, config: TrainingConfig, folder: Path, count: int) -> list[Trajectory]:
-    """`count` runs of the script, recorded below `folder`. Their rows are others than those of the training."""
+    """Run the script `count` times, recorded below `folder`, on other rows than those of the training."""
     limits = RunLimits(steps=config.rollouts.turns, tokens=None)
     rollouts = config.rollouts
     rows = notes_rows(count, config.seed + 1)
@@ -122,7 +121,7 @@ async def scripted_runs(task: Task, config: TrainingConfig, folder: Path, count:
 
 
 def rendered(template: str, run: Trajectory) -> str:
-    """A whole run as text, as the template writes it."""
+    """Return a whole run as text, rendered by the template."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     tools = run.start.tools if run.start else []
@@ -131,16 +130,16 @@ def rendered(template: str, run: Trajectory) -> str:
 
 
 def fixed_lines(texts: Sequence[str]) -> list[str]:
-    """The long lines that all these texts have in common, the longest first."""
+    """Return the long lines that all these texts share, the longest first."""
     counted = Counter(line for text in texts for line in set(text.split("\n")))
     common = (line for line, count in counted.items() if count == len(texts) and len(line) > 20)
     return sorted(common, key=lambda line: (len(line), line), reverse=True)  # the same order in every process
 
 
 def make_tokenizer(texts: Sequence[str], lines: Iterable[str], size: int, template: str) -> Any:
-    """A byte-level BPE tokenizer that learns from `texts`; each of `lines` becomes one token of its own.
+    """Train a byte-level BPE tokenizer on `texts`; each of `lines` becomes one token.
 
-    Without the one token a line, most of what a tiny model reads would be the same prompt again and again.
+    Otherwise, most of a tiny model's input would be the tokens of the same prompt again and again.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -168,7 +167,7 @@ def make_tokenizer(texts: Sequence[str], lines: Iterable[str], size: int, templa
 
 
 def _without(texts: Iterable[str], pieces: Sequence[str]) -> list[str]:
-    """The texts, split where a piece stands that has a token of its own."""
+    """Split the texts at pieces that have their own token."""
     parts = list(texts)
     for piece in pieces:
         parts = [part for text in parts for part in text.split(piece) if part]
@@ -176,14 +175,14 @@ def _without(texts: Iterable[str], pieces: Sequence[str]) -> list[str]:
 
 
 def chat_template() -> str:
-    """The template of Qwen3 instruct models, as TRL ships it."""
+    """Return the template of Qwen3 instruct models, as shipped with TRL."""
     from importlib import resources
 
     return resources.files("trl").joinpath("chat_templates/qwen3_instruct_2507.jinja").read_text("utf-8")
 
 
 def make_model(config: ModelConfig, tokenizer: Any, tokens: int) -> Any:
-    """A Qwen3 model of the given size with random weights, for at most `tokens` tokens."""
+    """Make a Qwen3 model of the given size with random weights, for at most `tokens` tokens."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     return Qwen3ForCausalLM(

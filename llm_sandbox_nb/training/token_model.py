@@ -1,4 +1,4 @@
-"""A model that the loop asks like any other, and that keeps the ids of its conversation: what training needs."""
+"""A model for the agent loop that keeps the ids of its conversation for the training."""
 
 from __future__ import annotations
 
@@ -24,25 +24,23 @@ from llm_sandbox_nb.trajectory.events import Usage
 
 @dataclass
 class TokenConversation:
-    """The ids of one conversation: the first prompt, then replies and what stands between them."""
+    """The ids of one conversation: the first prompt, then replies and the texts between them."""
 
     prompt: list[int] = field(default_factory=list)
     completion: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
-    """1 for each id of the completion that the model sampled, 0 for one that the environment added."""
+    """1 for each sampled id of the completion, 0 for an id of the environment."""
     logprobs: list[float] = field(default_factory=list)
-    """Those of sampling, 0.0 where the environment added an id; empty when the generator tells none."""
+    """Log-probabilities of sampling, 0.0 for ids of the environment, or if the generator reports none."""
     replies: list[tuple[int, ...]] = field(default_factory=list)
-    """The ids of each reply as they came."""
+    """The ids of each reply as sampled."""
 
     def add_environment(self, ids: Sequence[int]) -> None:
-        """Add what stands between two replies."""
         self.completion += ids
         self.mask += [0] * len(ids)
         self.logprobs += [0.0] * len(ids)
 
     def add_reply(self, ids: tuple[int, ...], logprobs: tuple[float, ...] | None) -> None:
-        """Add what the model sampled."""
         self.completion += ids
         self.mask += [1] * len(ids)
         self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
@@ -50,20 +48,19 @@ class TokenConversation:
 
     @property
     def ids(self) -> list[int]:
-        """All ids so far."""
         return [*self.prompt, *self.completion]
 
 
 class TokenModel:
-    """One conversation with a policy. Begin another conversation with another object.
+    """A conversation with a policy. Each conversation needs a new object.
 
     Args:
-        name: how the record calls the policy.
+        name: the policy's name in records.
         chat: renders the messages.
         generator: writes the replies.
-        prompt_limit: most ids of the first prompt.
-        completion_limit: most ids after it, those of the environment included.
-        order: the place of its requests among those that are answered together.
+        prompt_limit: maximum ids of the first prompt.
+        completion_limit: maximum ids after the prompt, those of the environment included.
+        order: the place of its requests in a batch.
     """
 
     scripted = False
@@ -84,9 +81,9 @@ class TokenModel:
         self.prompt_limit, self.completion_limit, self.order = prompt_limit, completion_limit, order
         self.conversation = TokenConversation()
         self.cut = False
-        """Whether the newest reply reached a limit before its end."""
+        """True if the newest reply reached a limit before its end."""
         self._seen: list[dict[str, Any]] = []
-        """The messages that the ids stand for, the newest reply included."""
+        """The messages that the ids represent, the newest reply included."""
         self._calls: tuple[ToolCall, ...] = ()
 
     async def reply(
@@ -96,11 +93,11 @@ class TokenModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """See `Model.reply`; of the settings only `max_tokens` counts, the generator samples as it is set up.
+        """Return the next reply; see `Model.reply`. Of the settings, only `max_tokens` counts.
 
         Raises:
-            ContextOverflowError: the conversation has reached its limit of ids.
-            ModelError: earlier messages have changed, so that the ids would be those of another conversation.
+            ContextOverflowError: if the conversation has reached its limit of ids.
+            ModelError: if earlier messages have changed, which would need other ids.
         """
         new = self._new_ids(messages, tools)
         conversation = self.conversation
@@ -127,7 +124,7 @@ class TokenModel:
         self._seen, self._calls = list(messages[:-1]), _calls_of(messages[-1])
 
     def _new_ids(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[int]:
-        """The ids that stand for messages which are new since the newest reply."""
+        """Return the ids of the messages after the newest reply."""
         if not self._seen:
             ids = self.chat.first(messages, tools)
             if len(ids) > self.prompt_limit:
@@ -164,7 +161,7 @@ class TokenModel:
 
 
 def _named(messages: Sequence[dict[str, Any]], calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
-    """The messages; results have the names of their tools, which some templates write."""
+    """Return the messages with the names of the tools in results, which some templates write."""
     names = {call.id: call.name for call in calls}
     return [
         {**message, "name": names.get(message["tool_call_id"], "")} if message["role"] == "tool" else message
@@ -175,9 +172,9 @@ def _named(messages: Sequence[dict[str, Any]], calls: Sequence[ToolCall]) -> lis
 def conversation_ids(
     chat: ChatTokens, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
 ) -> TokenConversation:
-    """The ids of a recorded conversation, of any model, as if this policy had written its replies.
+    """Return the ids of a recorded conversation of any model, as if this policy had written the replies.
 
-    What follows the last reply is left out.
+    Messages after the last reply are left out.
     """
     found = TokenConversation()
     first = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
@@ -198,7 +195,6 @@ def conversation_ids(
 
 
 def _calls_of(message: dict[str, Any]) -> tuple[ToolCall, ...]:
-    """The calls of a recorded reply."""
     return tuple(
         ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
         for call in message.get("tool_calls") or ()

@@ -1,4 +1,4 @@
-"""`train run`: from a configuration to a trained policy, resumed where a killed training left off."""
+"""`train run`: from a configuration to a trained policy, resumed after the last checkpoint of a killed training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llm_sandbox_nb.runs.event_loops import EventLoops
 from llm_sandbox_nb.training import grpo, tiny, warm_up
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, RolloutConfig, TrainingConfig
-from llm_sandbox_nb.training.data.questions import tells
+from llm_sandbox_nb.training.data.questions import contains_words
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated
 from llm_sandbox_nb.training.policy import Sampling, load_policy, save_policy
 from llm_sandbox_nb.training.ray_rollouts import RayRollouts
@@ -37,17 +37,17 @@ from llm_sandbox_nb.training.vllm_server import ServerGenerator
 _T = TypeVar("_T")
 OnFigures = Callable[[Mapping[str, Any]], None]
 logger = logging.getLogger(__name__)
-_SHORT = 4
-"""Letters and digits: an answer with fewer may stand in a prompt by chance."""
+_MIN_ANSWER_CHARACTERS = 4
+"""Letters and digits: a shorter answer may stand in a prompt by chance."""
 STEPS_WITHOUT_GRADIENT = 3
-"""So many in a row, and each multiple, are worth a warning."""
+"""Number of steps in a row, and multiples of the number, that cause a warning."""
 
 
 def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
-    """The task of a training and its rows.
+    """Load the task of a training and its rows.
 
     Raises:
-        ConfigError: there are no rows, one has no answer or an empty document, or all tell the answer in the prompt.
+        ConfigError: if there are no rows, a row has no answer or an empty document, or all prompts contain the answer.
     """
     data = config.data
     try:
@@ -63,33 +63,35 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
             raise ConfigError(f"Row {row.id} has no answer, so nothing can be learned from it: leave it out.")
         if any(not text.strip() for text in row.input_files.values()):
             raise ConfigError(f"Row {row.id} has an empty document: leave it out or fill it in.")
-    telling = [row.id for row in rows if _tells_answer(row)]
-    if telling and len(telling) == len(rows):
-        raise ConfigError(f"The answer of row {telling[0]} stands in its prompt: take it out there.")
-    if telling:
-        rows = [row for row in rows if row.id not in set(telling)]
-        counted = plural(len(telling), "row is", "rows are")
+    solved = [row.id for row in rows if _has_answer_in_prompt(row)]
+    if solved and len(solved) == len(rows):
+        raise ConfigError(f"The answer of row {solved[0]} stands in its prompt: remove it there.")
+    if solved:
+        rows = [row for row in rows if row.id not in set(solved)]
+        counted = plural(len(solved), "row is", "rows are")
         logger.warning(
-            "%s left out, because the prompt tells the answer: %s", counted, ", ".join(telling[:5])
+            "%s left out, because the prompt contains the answer: %s", counted, ", ".join(solved[:5])
         )
     if len(rows) < config.rollouts.rows_per_step:
         raise ConfigError(
-            f"There are {len(rows)} rows and a step takes {config.rollouts.rows_per_step}: give more, or lower "
+            f"There are {len(rows)} rows and a step needs {config.rollouts.rows_per_step}: give more, or lower "
             "rollouts.rows_per_step."
         )
     return task, rows
 
 
-def _tells_answer(row: Row) -> bool:
-    """Whether the prompt holds the answer. Options of a choice, and words such as yes, may stand there."""
-    short = len("".join(filter(str.isalnum, row.ground_truth))) < _SHORT
+def _has_answer_in_prompt(row: Row) -> bool:
+    """Return True if the prompt contains the answer. Options of a choice, and words such as yes, may stand there."""
+    short = len("".join(filter(str.isalnum, row.ground_truth))) < _MIN_ANSWER_CHARACTERS
     return (
-        not short and "choice" not in row.qa_type.lower() and tells(row.problem_statement, row.ground_truth)
+        not short
+        and "choice" not in row.qa_type.lower()
+        and contains_words(row.problem_statement, row.ground_truth)
     )
 
 
 def no_gradient(steps: Sequence[Mapping[str, Any]]) -> str | None:
-    """What to say when the newest steps had no gradient: all rollouts of each row had the same reward."""
+    """Return a warning if the newest steps had no gradient: all rollouts of each row had the same reward."""
     count = 0
     for figures in reversed(steps):
         if figures.get("grad_norm") != 0.0:
@@ -99,12 +101,12 @@ def no_gradient(steps: Sequence[Mapping[str, Any]]) -> str | None:
         return None
     return (
         f"The last {count} steps had no gradient: the rollouts of each row had equal rewards, so nothing was learned. "
-        "Take rows that are neither too easy nor too hard, or raise rollouts.per_row."
+        "Use rows that are neither too easy nor too hard, or raise rollouts.per_row."
     )
 
 
 def input_digests(config: TrainingConfig, task: Task, rows: Sequence[Row]) -> dict[str, str]:
-    """Digests of what a training learns from: a change between two starts would mix two trainings."""
+    """Return digests of a training's inputs: a change between two starts would mix two trainings."""
     scorer = config.data.scorer or task.scorer
     code = code_of(scorer, task.folder) if scorer.endswith(".py") else ""
     return {
@@ -115,13 +117,13 @@ def input_digests(config: TrainingConfig, task: Task, rows: Sequence[Row]) -> di
 
 
 class TrainingRun:
-    """One training, from its configuration to the end.
+    """A training, from its configuration to the end.
 
     Args:
-        config: what to train.
-        folder: where everything goes; one that holds a training with this configuration is resumed.
-        on_figures: called with the figures of each step when it is done.
-        say: called with a sentence when a part begins.
+        config: the configuration.
+        folder: the folder of the training; an existing training with this configuration is resumed.
+        on_figures: called with the figures of each completed step.
+        say: called with a sentence at the beginning of each part.
     """
 
     def __init__(
@@ -151,10 +153,10 @@ class TrainingRun:
             raise
 
     def run(self) -> Path:
-        """Train. Returns the folder of the trained policy, and lets other starts into the folder of the training.
+        """Train. Return the folder of the trained policy, and unlock the folder of the training.
 
         Raises:
-            ConfigError, RolloutError, TemplateError: it cannot begin; one sentence says why.
+            ConfigError, RolloutError, TemplateError: if the training cannot begin. The message is one sentence.
         """
         try:
             return self._run()
@@ -190,7 +192,7 @@ class TrainingRun:
     # --- the policy before the first step ---
 
     def _start_policy(self) -> tuple[Any, Any]:
-        """Model and tokenizer to begin with: what an earlier start of this training made, else a new one."""
+        """Return model and tokenizer to begin with: those of an earlier start of this training, else new ones."""
         config, folder = self.config, self.record.folder / START
         if config.model.path and not config.warm_up.steps:
             return load_policy(config.model.path, config.model.dtype)
@@ -207,7 +209,7 @@ class TrainingRun:
             else:
                 model, tokenizer = self._tiny_policy()
             save_policy(model, tokenizer, folder)
-        return load_policy(str(folder), config.model.dtype)  # LoRA and vLLM need a model that has a path
+        return load_policy(str(folder), config.model.dtype)  # LoRA and vLLM need a model with a path
 
     def _tiny_policy(self) -> tuple[Any, Any]:
         config = self.config
@@ -273,14 +275,14 @@ class TrainingRun:
         run = self
 
         class Callback(TrainerCallback):  # type: ignore[misc]
-            """Completes the figures of a step, and marks checkpoints that are whole."""
+            """Completes the figures of a step, and marks complete checkpoints."""
 
             def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
                 if logs and "loss" in logs:
                     run._end_step(state.global_step, logs)
 
             def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                PartialState().wait_for_everyone()  # each process may write a part of it
+                PartialState().wait_for_everyone()  # each process may write a part of the checkpoint
                 (Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE).touch()
 
         return Callback()
@@ -301,7 +303,7 @@ class TrainingRun:
         return self._rollouts
 
     def _validate(self, step: int, trainer: Any) -> None:
-        """Score the policy after `step` on rows that it does not learn from, where that is due and not done."""
+        """Score the policy after `step` on the validation rows, if a validation is due and not done."""
         from accelerate.utils import gather_object
 
         how = self.config.validation
@@ -338,7 +340,7 @@ class TrainingRun:
         trainer: Any,
         sampling: RolloutConfig | Sampling,
     ) -> tuple[list[Rollout], dict[str, Any]]:
-        """A rollout for each row, and how long its replies took to sample."""
+        """Run a rollout for each row; return the rollouts and the time of sampling."""
         if self.config.generation.engine == "vllm-server":
             return self._through_server(workers, rows, folder, sampling)
         return self._together(workers, rows, folder, trainer)
@@ -346,7 +348,7 @@ class TrainingRun:
     def _together(
         self, workers: RolloutWorkers | RayRollouts, rows: list[Row], folder: Path, trainer: Any
     ) -> tuple[list[Rollout], dict[str, Any]]:
-        """The rollouts run in the event loop; this thread samples for those that wait, with the trainer's engine."""
+        """Run the rollouts in the event loop; this thread samples for those that wait, with the trainer's engine."""
         generator = BatchGenerator(self.config.generation.patience)
 
         def answer(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
@@ -368,7 +370,7 @@ class TrainingRun:
         folder: Path,
         how: RolloutConfig | Sampling,
     ) -> tuple[list[Rollout], dict[str, Any]]:
-        """Each rollout asks the vLLM server, which has the newest weights from the trainer."""
+        """Run the rollouts with replies of the vLLM server, which has the newest weights from the trainer."""
         config = self.config
 
         async def work() -> tuple[list[Rollout], dict[str, Any]]:
@@ -401,7 +403,7 @@ class TrainingRun:
                 self.say(warning)
 
     def _in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of a coroutine in the event loop of the sandboxes."""
+        """Run a coroutine in the event loop of the sandboxes."""
         future = asyncio.run_coroutine_threadsafe(work, EventLoops.own())
         try:
             return future.result()

@@ -1,4 +1,4 @@
-"""Validation: the policy is scored while it trains, on rows that it does not learn from."""
+"""Validation: the policy is scored during its training, on other rows than those of the training."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from llm_sandbox_nb.training.rollouts import LOST, Rollout
 
 _TINY_ROWS = 32
 BY_RULES = "routed"
-"""What scores the answers of tasks that a judge scores: a judge would be asked thousands of times."""
+"""Scorer for tasks that a judge scores: a judge would be asked thousands of times."""
 
 
 def validation_sampling(config: TrainingConfig) -> Sampling:
-    """How replies are sampled in a validation. Raises ConfigError."""
+    """Return the sampling of replies in a validation. Raises ConfigError."""
     how = config.validation
     sampling = Sampling(how.temperature, how.top_p, how.top_k)
     if problem := sampling_problem(sampling):
@@ -31,10 +31,10 @@ def validation_sampling(config: TrainingConfig) -> Sampling:
 
 
 def validation_tasks(config: TrainingConfig, learned: Iterable[Row]) -> list[tuple[Task, list[Row]]]:
-    """The tasks of a validation with their rows; none when the configuration asks for no validation.
+    """Return the tasks of a validation with their rows; empty if the configuration has no validation.
 
     Raises:
-        ConfigError: there are no rows, or the policy learns from one of them.
+        ConfigError: if there are no rows, or the policy learns from one of them.
     """
     how, data = config.validation, config.data
     if not how.every:
@@ -66,9 +66,9 @@ def _task(name: str, config: TrainingConfig) -> tuple[Task, list[Row]]:
         task = load_task(name)
         rows = load_rows(task, how.rows or None)[: how.count or None]
     except ValueError as error:
-        said = str(error).rstrip(".")
+        reason = str(error).rstrip(".")
         raise ConfigError(
-            f"The validation cannot begin: {said}; validation.every=0 trains without one."
+            f"The validation cannot begin: {reason}; validation.every=0 trains without a validation."
         ) from error
     if not how.tasks and config.data.scorer:
         task = replace(task, scorer=config.data.scorer)
@@ -80,7 +80,7 @@ def _question(row: Row) -> tuple[str, str, tuple[str, ...]]:
 
 
 def validation_figures(step: int, task: str, rollouts: Sequence[Rollout], seconds: float) -> dict[str, Any]:
-    """What the rollouts of a validation say of the policy after `step`."""
+    """Summarize the rollouts of a validation of the policy after `step`."""
     scores: dict[str, list[float]] = {}
     for rollout in rollouts:
         if rollout.reward is not None:
@@ -103,7 +103,7 @@ def validation_figures(step: int, task: str, rollouts: Sequence[Rollout], second
 
 
 def validation_line(figures: Mapping[str, Any]) -> str:
-    """A validation of one task in a line: score with its 95 % interval, and of how many rollouts."""
+    """Return a line about a validation of one task: score with its 95 % interval, and the number of rollouts."""
     score, low, high = figures["score"], figures["score_low"], figures["score_high"]
     shown = "no score" if score is None else f"{score:.3f}"
     around = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"

@@ -1,8 +1,8 @@
-"""Replies from a vLLM server: each rollout asks for its own, with token ids in and out.
+"""Replies from a vLLM server: each rollout sends its own requests, with token ids in and out.
 
-The server is `vllm serve` with its completions route. Sampling goes past TRL here, because TRL's own call expects the
-same number of prompts from every training process, and rollouts have different numbers of turns; TRL still sends the
-weights. Written against vLLM's documented protocol and a stand-in of it; it did not run on a GPU here.
+The server is `vllm serve` with its completions route. Sampling bypasses TRL, because TRL's own call expects the same
+number of prompts from every training process, and rollouts have different numbers of turns; TRL still sends the
+weights. Written against vLLM's documented protocol and a stand-in of it; not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llm_sandbox_nb.training.generation import Generated
 from llm_sandbox_nb.training.policy import Sampling
 
 _ATTEMPTS = 4
-_PAUSE = 0.5
+_PAUSE_SECONDS = 0.5
 """Seconds before the second attempt; each further pause is twice as long."""
 
 
@@ -27,7 +27,7 @@ class ServerGenerator:
     """A `Generator` that asks a vLLM server. `async with` closes its connections.
 
     Args:
-        server: its address, as `http://127.0.0.1:8000`.
+        server: its address, such as `http://127.0.0.1:8000`.
         sampling: how replies are sampled.
         timeout: seconds for one reply.
     """
@@ -35,7 +35,7 @@ class ServerGenerator:
     def __init__(self, server: str, sampling: Sampling, timeout: float) -> None:
         self.server = server.rstrip("/").removesuffix("/v1")
         self.seconds = 0.0
-        """Time in which at least one reply was waited for."""
+        """Seconds in which at least one request was open."""
         self.requests = 0
         self._sampling = sampling
         self._client = httpx.AsyncClient(
@@ -52,10 +52,10 @@ class ServerGenerator:
         await self._client.aclose()
 
     async def generate(self, prompt: Sequence[int], limit: int, order: int = 0) -> Generated:
-        """See `Generator`.
+        """Request a reply from the server; see `Generator`.
 
         Raises:
-            ModelError: the server does not answer, refuses the request, or tells no token ids.
+            ModelError: if the server does not answer, refuses the request, or returns no token ids.
         """
         if not self._open:
             self._since = time.monotonic()
@@ -71,14 +71,14 @@ class ServerGenerator:
         async with self._known:
             if not self._model:
                 self._model = str((await self._ask("GET", "/v1/models", "data"))["id"])
-        chance = self._sampling
+        sampling = self._sampling
         body = {
             "model": self._model,
             "prompt": prompt,
             "max_tokens": limit,
-            "temperature": chance.temperature,
-            "top_p": chance.top_p,
-            **({"top_k": chance.top_k} if chance.top_k else {}),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            **({"top_k": sampling.top_k} if sampling.top_k else {}),
             "logprobs": 0,
             "return_token_ids": True,
             "skip_special_tokens": False,
@@ -87,17 +87,17 @@ class ServerGenerator:
         choice = await self._ask("POST", "/v1/completions", "choices", body)
         ids = choice.get("token_ids")
         if not ids:
-            raise self._error("tells no token ids: use a vLLM that knows `return_token_ids`", "server")
-        told = (choice.get("logprobs") or {}).get("token_logprobs")
-        if told is None or len(told) != len(ids):
-            raise self._error("tells no log-probability for each token", "server")
-        return Generated(tuple(map(int, ids[:limit])), tuple(float(one or 0.0) for one in told[:limit]))
+            raise self._error("returns no token ids: use a vLLM that knows `return_token_ids`", "server")
+        logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+        if logprobs is None or len(logprobs) != len(ids):
+            raise self._error("does not return a log-probability for each token", "server")
+        return Generated(tuple(map(int, ids[:limit])), tuple(float(one or 0.0) for one in logprobs[:limit]))
 
     async def _ask(
         self, method: str, path: str, part: str, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The first entry of the list `part` of the answer."""
-        pause, reason = _PAUSE, ""
+        """Send a request and return the first entry of the list `part` of the answer."""
+        pause, reason = _PAUSE_SECONDS, ""
         for attempt in range(_ATTEMPTS):
             if attempt:
                 await asyncio.sleep(pause)
@@ -118,5 +118,5 @@ class ServerGenerator:
         except (ValueError, LookupError, TypeError) as error:
             raise self._error("did not answer as vLLM does: check generation.server", "server") from error
 
-    def _error(self, what: str, kind: str) -> ModelError:
-        return ModelError(f"The model server at {self.server} {what}.", kind=kind)
+    def _error(self, problem: str, kind: str) -> ModelError:
+        return ModelError(f"The model server at {self.server} {problem}.", kind=kind)

@@ -16,14 +16,14 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 logger = logging.getLogger(__name__)
 IGNORED = -100
-"""The label of an id that is not learned."""
+"""Label of an id that is not learned."""
 
 
 def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
-    """The recorded runs to learn from: those that submitted, and were rewarded with enough where they were rewarded.
+    """Load the recorded runs to imitate: submitted, and rewarded with enough if rewarded at all.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: if there are none.
     """
     warm_up = config.warm_up
     try:
@@ -44,10 +44,10 @@ def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
 
 
 def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[TokenConversation]:
-    """The ids of recorded runs. Runs are left out whose replies the template cannot write so that they are read back.
+    """Return the ids of recorded runs, without runs whose replies the template cannot write and read back.
 
     Raises:
-        TemplateError: that is so of all of them.
+        TemplateError: if no run is left.
     """
     found: list[TokenConversation] = []
     problems: list[TemplateError] = []
@@ -74,7 +74,7 @@ def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[
 def imitate(
     config: TrainingConfig, model: Any, tokenizer: Any, data: Sequence[TokenConversation], output: Path
 ) -> list[float]:
-    """Train `model` in place on the replies of these conversations, by TRL's SFTTrainer. Returns the losses."""
+    """Train `model` in place on the replies of these conversations, by TRL's SFTTrainer. Return the losses."""
     from datasets import Dataset
     from transformers import PrinterCallback
     from trl import SFTConfig, SFTTrainer

@@ -1,6 +1,6 @@
-"""A training to look at: as text, a line for each step and the table of one step's rollouts; and as plots.
+"""Views of a training: as text, with a line for each step and the table of a step's rollouts; and as plots.
 
-The plots are small SVG pictures, one beside the other, made without a library and without scripts.
+The plots are small SVG pictures in a row, made without a library and without scripts.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from llm_sandbox_nb.training.validation import validation_line
 
 _COLUMNS = ("step", "reward", "", "alike", "turns", "tokens", "read", *CAPABILITIES, "seconds", "stops")
 _WIDTHS = (4, 13, 12, 7, 5, 6, 6, *(len(name) for name in CAPABILITIES), 7, 0)
-_BAR = 12
-_PAUSE = 1.0
-"""Seconds between two looks at a training that runs."""
+_BAR_CHARACTERS = 12
+_LOOK_SECONDS = 1.0
+"""Seconds between two looks at a running training."""
 
 
 def heading() -> str:
-    """The names of the columns of `step_line`."""
+    """Return the names of the columns of `step_line`."""
     return _joined(_COLUMNS)
 
 
 def step_line(figures: Mapping[str, Any]) -> str:
-    """One step in a line: reward with its spread, turns, tokens of model and sandbox, capability use, stop reasons.
+    """Return a line about a step: reward with its spread, turns, tokens of model and sandbox, capability use, stops.
 
     `alike`: groups whose rollouts all had the same reward, of all groups.
     """
@@ -38,7 +38,7 @@ def step_line(figures: Mapping[str, Any]) -> str:
     cells = [
         str(figures["step"]),
         "none" if reward is None else f"{reward:.3f} ± {spread:.2f}",
-        "" if reward is None else "█" * round(_BAR * min(1.0, max(0.0, reward))),
+        "" if reward is None else "█" * round(_BAR_CHARACTERS * min(1.0, max(0.0, reward))),
         _alike(figures),
         _number(figures.get("turns")),
         _number(figures.get("model_tokens")),
@@ -51,7 +51,7 @@ def step_line(figures: Mapping[str, Any]) -> str:
 
 
 def rollout_lines(rows: Sequence[RolloutRow]) -> Iterator[str]:
-    """The rollouts of a step, a line for each, those of one row together."""
+    """Yield a line for each rollout of a step, grouped by row."""
     columns = ("rollout", "reward", "advantage", "turns", "tokens", "seconds", "stop", "answer")
     widths = (7, 7, 9, 5, 6, 7, 10, 24)
     yield _joined(columns, widths)
@@ -74,7 +74,7 @@ def rollout_lines(rows: Sequence[RolloutRow]) -> Iterator[str]:
 
 
 def overview(record: TrainingRecord) -> Iterator[str]:
-    """The whole training: what it is, all steps so far, and validations after the steps that they follow."""
+    """Yield a summary of the training, all steps so far, and validations after the steps that they follow."""
     config, steps = record.config, record.steps()
     done = steps[-1]["step"] if steps else 0
     yield f"{config.name}: {done} of {plural(config.steps, 'step')}, {config.batch} rollouts each"
@@ -84,12 +84,12 @@ def overview(record: TrainingRecord) -> Iterator[str]:
 
 
 def _step_lines(record: TrainingRecord) -> list[tuple[tuple[int, int], str]]:
-    """The line of each step, with its place in the whole."""
+    """Return the line of each step, with its sort key."""
     return [((int(figures["step"]), 0), step_line(figures)) for figures in record.steps()]
 
 
 def _validation_lines(record: TrainingRecord) -> list[tuple[tuple[int, int], str]]:
-    """The line of each task in each validation, with its place in the whole."""
+    """Return the line of each task in each validation, with its sort key."""
     return [
         ((int(figures["step"]), place), validation_line(figures))
         for place, figures in enumerate(record.validations(), 1)
@@ -97,10 +97,10 @@ def _validation_lines(record: TrainingRecord) -> list[tuple[tuple[int, int], str
 
 
 def step_text(record: TrainingRecord, step: int) -> Iterator[str]:
-    """One step with its rollouts.
+    """Yield a step with its rollouts.
 
     Raises:
-        RecordError: there is no such step, or its rollouts are no longer kept.
+        RecordError: if the step does not exist, or its rollouts are no longer kept.
     """
     found = [figures for figures in record.steps() if figures["step"] == step]
     rows = record.rollouts(step)
@@ -119,17 +119,17 @@ def step_text(record: TrainingRecord, step: int) -> Iterator[str]:
         yield f"Show one: llm-sandbox-nb show {record.folder / shown}"
 
 
-def follow(record: TrainingRecord, tell: Callable[[str], None], pause: float = _PAUSE) -> None:
-    """Tell each new step and validation, until the training has ended; once, although a resume repeats steps."""
+def follow(record: TrainingRecord, emit: Callable[[str], None], pause: float = _LOOK_SECONDS) -> None:
+    """Pass each new step and validation to `emit` until the training has ended, once even if a resume repeats steps."""
     lines = overview(record)
     for _ in range(2):
-        tell(next(lines))
-    told, over = set[tuple[int, int]](), False
+        emit(next(lines))
+    emitted, over = set[tuple[int, int]](), False
     while True:
         for place, line in sorted([*_step_lines(record), *_validation_lines(record)]):
-            if place not in told:
-                tell(line)
-                told.add(place)
+            if place not in emitted:
+                emit(line)
+                emitted.add(place)
         if over:
             return
         over = is_over(record)
@@ -137,13 +137,13 @@ def follow(record: TrainingRecord, tell: Callable[[str], None], pause: float = _
 
 
 def is_over(record: TrainingRecord) -> bool:
-    """Whether the trained policy is there."""
+    """Return True if the trained policy exists."""
     steps = record.steps()
     return bool(steps) and steps[-1]["step"] >= record.config.steps and (record.folder / END).is_dir()
 
 
 def _alike(figures: Mapping[str, Any]) -> str:
-    """How many groups had equal rewards, from which nothing is learned, of how many."""
+    """Return the number of groups with equal rewards, from which nothing is learned, of all groups."""
     alike, groups = figures.get("groups_alike"), figures.get("groups")
     return "" if alike is None else f"{alike} of {groups}" if groups is not None else str(alike)
 
@@ -160,7 +160,7 @@ def _joined(cells: Sequence[str], widths: Sequence[int] = _WIDTHS) -> str:
 WIDTH, HEIGHT = 260, 120
 _LEFT, _RIGHT, _TOP, _BOTTOM = 34, 8, 8, 18
 _COLOURS = ("#0860c4,#58a6ff", "#8250df,#b48cf2", "#1a7f37,#3fb950", "#9a3f00,#f0883e", "#57606a,#9da7b3")
-"""Light and dark; each line of a plot takes the next."""
+"""Light and dark colours of successive lines."""
 Line = tuple[str, Sequence[float | None]]
 """A name, and a value for each step, or None."""
 
@@ -168,7 +168,7 @@ Line = tuple[str, Sequence[float | None]]
 def plots(
     steps: Sequence[Mapping[str, Any]], total: int, validations: Sequence[Mapping[str, Any]] = ()
 ) -> list[str]:
-    """Reward with its spread, turns, tokens, capability use and stop reasons over `total` steps, as SVG texts.
+    """Draw reward with its spread, turns, tokens, capability use and stop reasons over `total` steps, as SVG texts.
 
     With validations also the score of each of their tasks; that of the first policy stands above step 1.
     """
@@ -218,7 +218,7 @@ def plot(
     top: float | None = None,
     band: Sequence[tuple[float, float] | None] = (),
 ) -> str:
-    """One plot. `numbers` are the steps of the values; `top` is the upper end of the scale, else the largest value."""
+    """Draw one plot. `numbers` are the steps of the values; `top` is the end of the scale, else the largest value."""
     values = [value for _, series in lines for value in series if value is not None]
     scale = top or max([*values, 1e-9]) * 1.05
 
@@ -242,9 +242,9 @@ def plot(
         if points:
             x, _, y = points[-1].partition(",")
             drawn.append(f'<circle cx="{x}" cy="{y}" r="2.4" style="{_paint("fill", place)}"/>')
-    words = ", ".join(f"{name} {_told(series)}" for name, series in lines)
+    words = ", ".join(f"{name} {_newest(series)}" for name, series in lines)
     legend = "".join(
-        f'<span style="{_paint("color", place)}">■</span> {html.escape(name)} {_told(series)} '
+        f'<span style="{_paint("color", place)}">■</span> {html.escape(name)} {_newest(series)} '
         for place, (name, series) in enumerate(lines)
     )
     return (
@@ -266,12 +266,11 @@ def _axes(scale: float, total: int) -> str:
     )
 
 
-def _paint(what: str, place: int) -> str:
-    return f"{what}:light-dark({_COLOURS[place % len(_COLOURS)]})"
+def _paint(property: str, place: int) -> str:
+    return f"{property}:light-dark({_COLOURS[place % len(_COLOURS)]})"
 
 
-def _told(series: Sequence[float | None]) -> str:
-    """The newest value."""
+def _newest(series: Sequence[float | None]) -> str:
     last = next((value for value in reversed(series) if value is not None), None)
     return "" if last is None else _short(last)
 

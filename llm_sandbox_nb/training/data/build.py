@@ -1,9 +1,9 @@
 """Rows to train on, from documents and questions: the construction that the paper describes and does not release.
 
-What the paper says (arXiv 2601.16206, section 3): a context is stored as files; documents of a context with several,
-and parts of a long one, become files of their own; a context of one file gets distractor files from the same source;
-earlier tasks on the same context stand in the prompt as examples; the answer goes into a file. Where it says no more,
-the rules below are ours.
+The paper (arXiv 2601.16206, section 3) says: a context is stored as files; documents of a context with several, and
+parts of a long one, become separate files; a context of one file gets distractor files from the same source; earlier
+tasks on the same context stand in the prompt as examples; the answer goes into a file. All other rules are this
+package's.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from llm_sandbox_nb.benchmark.scorers import REWARDED_BY_DOMAIN
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.formatting import format_size, plural
 from llm_sandbox_nb.training.data.documents import Document, Unread, file_name, read_documents, split_text
-from llm_sandbox_nb.training.data.questions import QUESTIONS, Question, read_questions, tells
+from llm_sandbox_nb.training.data.questions import QUESTIONS, Question, contains_words, read_questions
 
 TASK = "instruct_pretrain"
 """The benchmark task whose prompts and rewards the rows are for."""
 ROWS = f"{TASK}.jsonl"
 STATISTICS = "statistics.json"
-_CANDIDATES = 40
-"""How many documents are tried for each distractor of a row."""
+_CANDIDATES_PER_DISTRACTOR = 40
+"""Number of documents that are tried for each distractor of a row."""
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How rows are built."""
+    """Options of the construction of rows."""
 
     seed: int = 42
     part: int = 20_000
-    """The most characters of a file."""
+    """Maximum characters of a file."""
     distractors: int = 3
-    """Files from other documents, beside a context of one file."""
+    """Files from other documents, in addition to a context of one file."""
     examples: int = 2
     """Earlier questions on the same documents that stand in the prompt with their answers."""
 
@@ -55,7 +55,7 @@ class BuildOptions:
 
 @dataclass
 class Statistics:
-    """What was built, and what was left out."""
+    """Counts of the built rows, and of the questions and documents that were left out."""
 
     options: dict[str, Any]
     documents: int = 0
@@ -71,31 +71,31 @@ class Statistics:
     verbatim: int = 0
     """Rows whose answer stands in their documents word by word."""
     characters: int = 0
-    """Of all files together."""
+    """Characters of all files together."""
     unread: list[dict[str, str]] = field(default_factory=list)
     """Documents that could not be read: the first hundred."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Questions that no row was made of, by reason."""
+    """Questions without a row, by reason."""
     sha256: str = ""
-    """Of the file of rows: the same documents, questions and options give the same."""
+    """Digest of the file of rows: equal for the same documents, questions and options."""
 
     def as_json(self) -> str:
-        """For `statistics.json`."""
+        """Return the content of `statistics.json`."""
         return json.dumps(vars(self), indent=1, sort_keys=True) + "\n"
 
 
 class _LeftOutError(LLMSandboxError):
-    """A question that no row is made of; the message is the reason."""
+    """A question becomes no row; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A document, or one of its parts."""
+    """A document, or a part of a document."""
 
     title: str
     text: str
     part: int = 0
-    """From 1; 0 for a whole document."""
+    """Number of the part, from 1; 0 for a whole document."""
 
 
 _EXAMPLES = "Earlier questions on the same documents, with their answers:"
@@ -113,8 +113,8 @@ def build_rows(folder: Path, questions: Path | None, out: Path, options: BuildOp
     A few documents are in memory at a time. The same input gives the same bytes.
 
     Raises:
-        DataError: there are no documents or no questions, a line is no question, no row could be made, or `out` cannot
-            be made.
+        DataError: if there are no documents or no questions, a line is not a question, no row could be made, or `out`
+            cannot be made.
     """
     statistics = Statistics(asdict(options))
     questions = questions or folder / QUESTIONS
@@ -166,7 +166,7 @@ class _Library:
         statistics.unread = [{"name": name, "reason": reason} for name, reason in first]
 
     def others(self, question: Question, chance: random.Random, most: int) -> Iterator[Document]:
-        """Documents that the question is not about, those of its domain first, in the order of chance."""
+        """Yield documents that the question is not about, those of its domain first, in random order."""
         domain = self.documents[question.documents[0]].domain
         given = set(question.documents)
         for names in (self.by_domain[domain], self.names):
@@ -183,11 +183,11 @@ def _rows(
     for question in read_questions(questions):
         before = earlier.setdefault(question.documents, deque(maxlen=4 * options.examples))
         try:
-            row, told = _row(library, question, list(before), options, statistics)
+            row, example = _row(library, question, list(before), options, statistics)
         except _LeftOutError as reason:
             statistics.left_out[str(reason)] += 1
             continue
-        before.append(told)
+        before.append(example)
         statistics.rows += 1
         yield row
 
@@ -199,7 +199,7 @@ def _row(
     options: BuildOptions,
     statistics: Statistics,
 ) -> tuple[Mapping[str, Any], str]:
-    """The row of a question, and how later rows show it as an example."""
+    """Return the row of a question, and its text as an example for later rows."""
     chance = random.Random(f"{options.seed}-{question.id}")
     pieces = _context(library, question, options.part)
     whole = "\n".join(piece.text for piece in pieces)
@@ -207,7 +207,7 @@ def _row(
     distractors = _distractors(library, question, chance, options) if len(pieces) == 1 else []
     files = _named([*pieces, *distractors], question.answers)
     asked, gold = _asked(question, chance)
-    examples = [one for one in before if not any(tells(one, answer) for answer in question.answers)]
+    examples = [one for one in before if not any(contains_words(one, answer) for answer in question.answers)]
     shown = examples[len(examples) - min(options.examples, len(examples)) :]
     domain = question.domain or library.documents[question.documents[0]].domain
     statistics.types[question.type] += 1
@@ -216,7 +216,7 @@ def _row(
     statistics.files[len(files)] += 1
     statistics.distractors[len(distractors)] += 1
     statistics.examples[len(shown)] += 1
-    statistics.verbatim += all(tells(whole, answer) for answer in question.answers)
+    statistics.verbatim += all(contains_words(whole, answer) for answer in question.answers)
     statistics.characters += sum(map(len, files.values()))
     row = {
         "id": question.id,
@@ -230,24 +230,26 @@ def _row(
 
 
 def _check(question: Question, whole: str) -> None:
-    """Raise _LeftOutError for a question that its prompt answers, or that its documents do not."""
-    if not question.options and any(tells(question.question, answer) for answer in question.answers):
+    """Raise _LeftOutError for a question that contains its answer, or whose documents do not."""
+    if not question.options and any(contains_words(question.question, answer) for answer in question.answers):
         raise _LeftOutError("its answer stands in the question")
     quotes = question.evidence or (question.answers if question.type == "extraction" else ())
-    if not all(tells(whole, quote) for quote in quotes):
-        what = "its evidence" if question.evidence else "its answer"
-        raise _LeftOutError(f"{what} is not in its documents")
+    if not all(contains_words(whole, quote) for quote in quotes):
+        subject = "its evidence" if question.evidence else "its answer"
+        raise _LeftOutError(f"{subject} is not in its documents")
 
 
 def _context(library: _Library, question: Question, size: int) -> list[_Piece]:
-    """The documents of a question; a long one in parts."""
+    """Return the documents of a question, long documents in parts."""
     pieces = []
     for name in question.documents:
         document = library.documents.get(name)
         if document is None:
             reason = library.unread.get(name)
             raise _LeftOutError(
-                f"its document {name} is not there" if reason is None else f"of its document {name}: {reason}"
+                f"its document {name} does not exist"
+                if reason is None
+                else f"of its document {name}: {reason}"
             )
         pieces += _parts(document, size)
     return pieces
@@ -263,13 +265,13 @@ def _parts(document: Document, size: int) -> list[_Piece]:
 def _distractors(
     library: _Library, question: Question, chance: random.Random, options: BuildOptions
 ) -> list[_Piece]:
-    """Pieces of other documents that tell none of the answers; fewer where there are not enough."""
+    """Return pieces of other documents without any of the answers; fewer if there are not enough."""
     found: list[_Piece] = []
     if not options.distractors:
         return found
-    for document in library.others(question, chance, _CANDIDATES * options.distractors):
+    for document in library.others(question, chance, _CANDIDATES_PER_DISTRACTOR * options.distractors):
         piece = chance.choice(_parts(document, options.part))
-        if not any(tells(piece.text, quote) for quote in (*question.answers, *question.evidence)):
+        if not any(contains_words(piece.text, quote) for quote in (*question.answers, *question.evidence)):
             found.append(piece)
         if len(found) == options.distractors:
             break
@@ -277,11 +279,11 @@ def _distractors(
 
 
 def _named(pieces: Sequence[_Piece], answers: Sequence[str]) -> dict[str, str]:
-    """The files: named by the titles of the documents, unless a title tells an answer."""
+    """Return the files, named by the titles of the documents, unless a title contains an answer."""
     files: dict[str, str] = {}
     for piece in pieces:
-        telling = any(tells(file_name(piece.title), answer) for answer in answers)
-        name = "document" if telling else file_name(piece.title)
+        has_answer = any(contains_words(file_name(piece.title), answer) for answer in answers)
+        name = "document" if has_answer else file_name(piece.title)
         part = f"-part-{piece.part:03d}" if piece.part else ""
         file, again = f"{name}{part}.txt", itertools.count(2)
         while file in files:
@@ -291,7 +293,7 @@ def _named(pieces: Sequence[_Piece], answers: Sequence[str]) -> dict[str, str]:
 
 
 def _asked(question: Question, chance: random.Random) -> tuple[str, str]:
-    """The question as the prompt shows it, and its gold answer. Options are in the order of chance."""
+    """Return the question as in the prompt, with options in random order, and its gold answer."""
     if not question.options:
         hint = f"\n{_HINTS['extraction']}" if question.type == "extraction" else ""
         return f"{question.question}{hint}", ", ".join(question.answers)
@@ -301,22 +303,22 @@ def _asked(question: Question, chance: random.Random) -> tuple[str, str]:
     return "\n".join([question.question, *listed, _HINTS[question.type]]), ", ".join(gold)
 
 
-_HEAD = 300
+_PREVIEW_CHARACTERS = 300
 """Characters of each file that a preview shows."""
 
 
 def statistics_lines(folder: Path) -> Iterator[str]:
-    """What was built, and what was left out and why.
+    """Yield lines about the built rows, and about the reasons for leaving out others.
 
     Raises:
-        DataError: the folder holds no training data.
+        DataError: if the folder holds no training data.
     """
     path = folder / STATISTICS
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(
-            f"There is no training data in {folder}: give the folder that `train data build` was told as --out."
+            f"There is no training data in {folder}: give the --out folder of `train data build`."
         ) from error
     rows, documents = plural(found["rows"], "row"), plural(found["documents"], "document")
     yield f"{rows} from {documents}, {format_size(found['characters'])} of text in their files"
@@ -342,10 +344,10 @@ def statistics_lines(folder: Path) -> Iterator[str]:
 
 
 def row_lines(folder: Path, identity: str | None = None) -> Iterator[str]:
-    """One row: its prompt, its answer, its files. Without `identity` the first.
+    """Yield a row: its prompt, its answer, its files. Without `identity` the first.
 
     Raises:
-        DataError: there is no such row.
+        DataError: if the row does not exist.
     """
     row = _find(folder, identity)
     yield f"row {row.id}, {row.qa_type}, domain {row.domain or 'none'}"
@@ -354,11 +356,11 @@ def row_lines(folder: Path, identity: str | None = None) -> Iterator[str]:
     yield ""
     yield f"gold answer (for the reward alone): {row.ground_truth}"
     for name, text in row.input_files.items():
-        head = text[:_HEAD].strip()
+        head = text[:_PREVIEW_CHARACTERS].strip()
         yield ""
         yield f"documents/{name}, {format_size(len(text.encode('utf-8', 'replace')))}"
         yield from (f"  | {line}" for line in head.split("\n"))
-        if len(text) > _HEAD:
+        if len(text) > _PREVIEW_CHARACTERS:
             yield "  | ..."
 
 

@@ -1,6 +1,6 @@
 """The text of an HTML page, an EPUB book or a PDF.
 
-A program of its own, so that a file can neither hang nor crash its caller: `python -m
+A separate program, so that a file can neither hang nor crash its caller: `python -m
 llm_sandbox_nb.training.data.convert FILE` prints JSON with `title` and `text`, or ends with a reason on stderr.
 """
 
@@ -14,9 +14,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from llm_sandbox_nb.errors import LLMSandboxError
-
-MOST_BYTES = 64 * 2**20
-"""Of one document, also unpacked."""
+MAX_BYTES = 64 * 2**20
+"""Bytes of one document, also unpacked."""
 
 
 class ConversionError(LLMSandboxError, ValueError):
@@ -24,13 +23,13 @@ class ConversionError(LLMSandboxError, ValueError):
 
 
 def convert(path: Path) -> tuple[str, str]:
-    """Title and text; the title is empty where the document tells none.
+    """Return title and text; the title is empty if the document has none.
 
     Raises:
-        ConversionError: it is too large, encrypted, broken, or no document of its kind.
+        ConversionError: if the document is too large, encrypted or damaged.
     """
-    if path.stat().st_size > MOST_BYTES:
-        raise ConversionError(f"it is larger than {MOST_BYTES // 2**20} MiB")
+    if path.stat().st_size > MAX_BYTES:
+        raise ConversionError(f"it is larger than {MAX_BYTES // 2**20} MiB")
     kind = path.suffix.lower()
     if kind in (".html", ".htm", ".xhtml"):
         return _html(path.read_bytes())
@@ -50,12 +49,12 @@ def _html(content: bytes) -> tuple[str, str]:
 
 
 def _epub(path: Path) -> tuple[str, str]:
-    """The chapters in the order of the book's spine (EPUB 3.3, section 5)."""
+    """Read the chapters in the order of the book's spine (EPUB 3.3, section 5)."""
     from defusedxml import ElementTree
 
     with zipfile.ZipFile(path) as book:
-        if sum(one.file_size for one in book.infolist()) > MOST_BYTES:
-            raise ConversionError(f"it is larger than {MOST_BYTES // 2**20} MiB when unpacked")
+        if sum(one.file_size for one in book.infolist()) > MAX_BYTES:
+            raise ConversionError(f"it is larger than {MAX_BYTES // 2**20} MiB when unpacked")
         container = ElementTree.fromstring(book.read("META-INF/container.xml"))
         package = next(node.attrib["full-path"] for node in container.iter() if _tag(node) == "rootfile")
         root = ElementTree.fromstring(book.read(package))
@@ -85,13 +84,12 @@ def _pdf(path: Path) -> tuple[str, str]:
     for page in reader.pages:
         pages.append(page.extract_text().strip())
         size += len(pages[-1])
-        if size > MOST_BYTES:
-            raise ConversionError(f"its text is larger than {MOST_BYTES // 2**20} MiB")
+        if size > MAX_BYTES:
+            raise ConversionError(f"its text is larger than {MAX_BYTES // 2**20} MiB")
     return title, "\n\n".join(page for page in pages if page)
 
 
 def main() -> None:
-    """Convert the file that the command line names."""
     try:
         title, text = convert(Path(sys.argv[1]))
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""The documents of a folder: found, named, read, and cut into parts.
+"""The documents of a folder: found, named, read, and split into parts.
 
-A few are in memory at a time, so that it does not grow with their number.
+Only a few documents are in memory at a time, so that memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from functools import partial
 from pathlib import Path
 
 from llm_sandbox_nb.benchmark.rows import DataError
+from llm_sandbox_nb.training.data.convert import MAX_BYTES
 
 PLAIN = (".txt", ".md")
 CONVERTED = (".html", ".htm", ".xhtml", ".epub", ".pdf")
-_MOST_BYTES = 64 * 2**20
-_DEADLINE = 120.0
+_DEADLINE_SECONDS = 120.0
 """Seconds to convert one document."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """One document. Its text is read when it is used."""
+    """A document, whose text is read on demand."""
 
     name: str
-    """Its path in the folder, with `/`: how questions name it."""
+    """Path in the folder, with `/`: the document's name in questions."""
     title: str
     domain: str
-    """The folder it lies in, empty at the top."""
+    """The document's folder; empty at the top."""
     path: Path
-    """A file of plain text: the document, or what was made of it."""
+    """A file of plain text: the document, or its conversion."""
 
     def text(self) -> str:
-        """The text, with line ends as `\\n`."""
+        """Return the text, with line ends as `\\n`."""
         return _decoded(self.path.read_bytes())
 
 
 @dataclass(frozen=True)
 class Unread:
-    """A document that cannot be used, and why."""
+    """An unusable document, and the reason."""
 
     name: str
     reason: str
 
 
 def read_documents(folder: Path, converted: Path) -> Iterator[Document | Unread]:
-    """The documents below `folder`, in the order of their names; texts of converted ones go into `converted`.
+    """Yield the documents below `folder` in the order of their names; converted texts go into `converted`.
 
     Raises:
-        DataError: the folder is not there.
+        DataError: if the folder does not exist.
     """
     if not folder.is_dir():
         raise DataError(f"There is no folder {folder}: give the folder with the documents.")
@@ -74,15 +74,15 @@ def read_documents(folder: Path, converted: Path) -> Iterator[Document | Unread]
 def _read(folder: Path, converted: Path, number: int, path: Path) -> Document | Unread:
     name = path.relative_to(folder).as_posix()
     domain = path.relative_to(folder).parent.as_posix()
-    if path.stat().st_size > _MOST_BYTES:
-        return Unread(name, f"it is larger than {_MOST_BYTES // 2**20} MiB")
+    if path.stat().st_size > MAX_BYTES:
+        return Unread(name, f"it is larger than {MAX_BYTES // 2**20} MiB")
     source, title = path, path.stem
     if path.suffix.lower() in CONVERTED:
-        said = _convert(path)
-        if "problem" in said:
-            return Unread(name, said["problem"])
-        source, title = converted / f"{number}.txt", said["title"] or title
-        source.write_text(said["text"], "utf-8", "replace", newline="\n")
+        result = _convert(path)
+        if "problem" in result:
+            return Unread(name, result["problem"])
+        source, title = converted / f"{number}.txt", result["title"] or title
+        source.write_text(result["text"], "utf-8", "replace", newline="\n")
     if not _decoded(source.read_bytes()).strip():
         return Unread(name, "it is empty")
     return Document(name, " ".join(title.split()), "" if domain == "." else domain, source)
@@ -91,15 +91,15 @@ def _read(folder: Path, converted: Path, number: int, path: Path) -> Document | 
 def _convert(path: Path) -> dict[str, str]:
     command = [sys.executable, "-m", "llm_sandbox_nb.training.data.convert", str(path)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_DEADLINE)
+        done = subprocess.run(command, capture_output=True, timeout=_DEADLINE_SECONDS)
     except subprocess.TimeoutExpired:
-        return {"problem": f"it took longer than {_DEADLINE:.0f} s to read"}
+        return {"problem": f"it took longer than {_DEADLINE_SECONDS:.0f} s to read"}
     if done.returncode:
         last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         reason = last.removeprefix("__main__.").removeprefix("ConversionError: ")
         return {"problem": reason[:200].rstrip(".") or "the program that reads it ended early"}
-    said: dict[str, str] = json.loads(done.stdout)
-    return said
+    result: dict[str, str] = json.loads(done.stdout)
+    return result
 
 
 def _decoded(content: bytes) -> str:
@@ -111,7 +111,7 @@ def _decoded(content: bytes) -> str:
 
 
 def file_name(title: str) -> str:
-    """A title as the name of a file, without its ending: letters, digits, `-`, `_` and `.`; at most 80."""
+    """Turn a title into a file name without its ending: letters, digits, `-`, `_` and `.`; at most 80 characters."""
     plain = unicodedata.normalize("NFKC", title)
     name = re.sub(r"[^\w.-]+", "_", plain).strip("._-")[:80].rstrip("._-")
     return name or "document"
@@ -123,13 +123,13 @@ _BORDERS = (
     re.compile(r"[.!?][\"'”’)]*\s+"),
     re.compile(r"\s+"),
 )
-"""The best first. A part ends behind a match."""
+"""Borders of parts, the best first. A part ends after a match."""
 
 
 def split_text(text: str, size: int) -> Iterator[str]:
-    """Parts of at most `size` characters, which together are the text.
+    """Split a text into parts of at most `size` characters.
 
-    A part ends at the best border of its second half, so that parts are not much smaller than they may be.
+    A part ends at the best border of its second half, so that parts are not much smaller than allowed.
     """
     if size < 2:
         raise ValueError(f"size must be at least 2, not {size}")

@@ -1,4 +1,4 @@
-"""Questions on documents, one JSON object in each line of a file; and whether a text tells an answer."""
+"""Questions on documents, one JSON object in each line of a file; and the search for an answer in a text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEYS = ("id", "documents", "document", "question", "answer", "type", "options",
 
 @dataclass(frozen=True)
 class Question:
-    """One question and its answer.
+    """A question and its answer.
 
     `free_form` is rewarded by equality or ROUGE-L, `single_choice` by its letter, `multiple_choice` and `extraction`
     by F1 of their items.
@@ -28,28 +28,28 @@ class Question:
 
     id: str
     documents: tuple[str, ...]
-    """Names of the documents that it is about, as paths in their folder."""
+    """Names of the question's documents, as paths in their folder."""
     question: str
     answers: tuple[str, ...]
-    """One, or several; of a choice the texts of the options that are right."""
+    """Right answers; for a choice the texts of the right options."""
     type: str
     options: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
-    """Quotes that tell the answer and stand in the documents. Empty: those of an extraction are its answers."""
+    """Quotes from the documents that contain the answer. Empty: an extraction uses its answers as quotes."""
     domain: str = ""
 
 
 def read_questions(path: Path) -> Iterator[Question]:
-    """The questions of a file, one at a time.
+    """Yield the questions of a file.
 
     Raises:
-        DataError: the file is not there, or a line is no question.
+        DataError: if the file does not exist, or a line is not a question.
     """
     try:
         file = path.open("rb")
     except OSError as error:
         raise DataError(
-            f"There are no questions at {path}: write {QUESTIONS} beside the documents, or name a file "
+            f"There are no questions at {path}: write {QUESTIONS} next to the documents, or name a file "
             "with --questions."
         ) from error
     seen: set[str] = set()
@@ -94,7 +94,7 @@ def _question(record: Mapping[str, Any], number: int, where: str) -> Question:
         answers = tuple(_option(one, options, where) for one in answers)
     elif options:
         raise DataError(
-            f"{where} has options, which {kind} has not: leave them out, or write type single_choice."
+            f"{where} has options, but {kind} has none: leave them out, or write type single_choice."
         )
     if kind in ("single_choice", "free_form") and len(answers) != 1:
         raise DataError(f"{where} has {len(answers)} answers, and {kind} has one.")
@@ -116,31 +116,31 @@ def _kind(options: Sequence[str], answers: Sequence[str]) -> str:
     return "free_form" if len(answers) == 1 else "extraction"
 
 
-def _texts(value: Any, what: str) -> tuple[str, ...]:
-    """The texts of a value: none, one, or those of a list."""
+def _texts(value: Any, name: str) -> tuple[str, ...]:
+    """Return the texts of a value: an empty tuple, one text, or those of a list."""
     values = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in values):
-        raise DataError(f"The {what} has to be a text or a list of texts, not {value!r}.")
+        raise DataError(f"The {name} has to be a text or a list of texts, not {value!r}.")
     return tuple(text for one in values if (text := str(one).strip()))
 
 
 def _option(answer: str, options: Sequence[str], where: str) -> str:
-    """The option that an answer names, by its text or its letter."""
+    """Return the option that an answer names, by its text or its letter."""
     if answer in options:
         return answer
     place = ascii_uppercase.find(answer.upper()) if len(answer) == 1 else -1
     if not 0 <= place < len(options):
-        raise DataError(f"{where} has the answer {answer!r}, which is none of its options.")
+        raise DataError(f"{where} has the answer {answer!r}, which is not one of its options.")
     return options[place]
 
 
-def tells(text: str, answer: str) -> bool:
-    """Whether `text` holds the words of `answer` in their order; case, blanks and punctuation do not count."""
+def contains_words(text: str, answer: str) -> bool:
+    """Return True if `text` has the words of `answer` in their order, ignoring case, blanks and punctuation."""
     wanted = _words(answer)
     return bool(wanted.strip()) and wanted in _words(text)
 
 
-@lru_cache(4)  # one text is often asked for several answers
+@lru_cache(4)  # one text is often searched for several answers
 def _words(text: str) -> str:
     words = " ".join(re.findall(r"[^\W_]+", text.casefold()))
     return f" {words} "

@@ -108,7 +108,7 @@ def test_another_number_of_verdicts_judges_the_kept_answers_again(tmp_path: Path
     )
 
 
-def test_a_verdict_beside_a_failure_is_a_score(tmp_path: Path) -> None:
+def test_a_verdict_next_to_a_failure_is_a_score(tmp_path: Path) -> None:
     said = iter([fails_later("server"), lambda: says("CORRECT")] * 4)
     judge = FunctionModel(lambda messages: next(said)(), "test/judge")
     run(benchmark(tmp_path, FunctionModel(answers), judge, workers=1).run(items()), 60)
@@ -119,7 +119,7 @@ def fails_later(kind: str) -> Any:
     return lambda: fails(kind)
 
 
-def test_what_a_judge_without_a_key_leaves_is_kept(tmp_path: Path) -> None:
+def test_answers_are_kept_when_the_judge_has_no_key(tmp_path: Path) -> None:
     model = FunctionModel(answers)
     with pytest.raises(FatalError, match="fails with authentication"):
         run(benchmark(tmp_path, model, failing("authentication"), workers=1).run(items()), 60)
@@ -238,7 +238,7 @@ def test_a_row_without_a_problem_is_refused_first(tmp_path: Path, capsys: pytest
     assert "Row 1 ('bad') has an empty problem_statement" in line
 
 
-def test_a_fault_of_ours_on_one_item_lets_the_others_go_on(
+def test_a_bug_in_one_item_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def breaks(task: Task, row: Row, *rest: Any) -> Attempt:
@@ -255,8 +255,8 @@ def test_a_fault_of_ours_on_one_item_lets_the_others_go_on(
     assert any(record.exc_info for record in caplog.records)
 
 
-def test_a_scorer_with_too_much_to_say_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._LONGEST_REPLY", 20)
+def test_too_long_a_reply_of_a_scorer_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._MAX_REPLY_BYTES", 20)
     run(benchmark(tmp_path, FunctionModel(answers), None).run(items("math")), 60)
     assert summary(tmp_path)["errors"] == {"scorer": 4}
     monkeypatch.undo()

@@ -103,7 +103,7 @@ def test_a_score_with_words_counts_as_a_number_does(own: Own, value: str, score:
     assert all(type(result.score) in (float, type(None)) for result in results)
 
 
-def test_what_has_no_score_is_done_again_when_task_or_row_are_others(own: Own) -> None:
+def test_unscored_items_run_again_when_task_or_row_change(own: Own) -> None:
     own.write(scorer="def score(answer, gold, **row):\n    return 1 / 0\n")
     assert own.measure() == 1
     own.write(scorer=GOOD, rows=[{**ROWS[0], "problem_statement": "Say no more."}, ROWS[1]])
@@ -114,11 +114,11 @@ def test_what_has_no_score_is_done_again_when_task_or_row_are_others(own: Own) -
     assert (after["a"] == before["a"], after["b"] == before["b"]) == (False, True)
 
 
-def test_a_row_that_has_changed_is_no_row_that_is_done(own: Own, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_row_does_not_count_as_done(own: Own, capsys: pytest.CaptureFixture[str]) -> None:
     assert own.measure() == 0
     own.write(rows=[{**ROWS[0], "problem_statement": "Say no more."}, ROWS[1]])
     assert own.measure() == 2
-    assert "Row 'a' of own is another one now" in capsys.readouterr().err
+    assert "Row 'a' of own has changed since" in capsys.readouterr().err
     own.write(rows=[*ROWS, {**ROWS[0], "id": "c"}])
     assert own.measure() == 0
     assert own.scores == dict.fromkeys("abc", 1.0)
@@ -166,7 +166,7 @@ def test_wrong_ranges_and_folders_are_one_sentence(
         ({"repeat": ...}, "it has no repeat"),
     ],
 )
-def test_a_line_that_is_no_result_is_named(
+def test_a_line_that_is_not_a_result_is_named(
     tmp_path: Path, change: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_result(tmp_path, Result("own", "llm", "a", 0, 1.0))
@@ -175,4 +175,4 @@ def test_a_line_that_is_no_result_is_named(
     path.write_text(json.dumps({name: value for name, value in line.items() if value is not ...}) + "\n")
     assert main(["benchmark", "report", str(tmp_path)]) == 2
     told = capsys.readouterr().err
-    assert f"holds a line that is no result ({said}): mend or remove it." in told
+    assert f"holds a line that is not a result ({said}): mend or remove it." in told

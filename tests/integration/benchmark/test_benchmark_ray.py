@@ -123,7 +123,7 @@ def test_errors_are_counted_by_kind_as_here(cluster: RayCluster, task: Path, tmp
     cluster.wait_until_clean()
 
 
-def test_a_killed_worker_costs_no_result(cluster: RayCluster, task: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_loses_no_result(cluster: RayCluster, task: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with ScriptedServer(SLOW) as model:
         process = start(*words(task, out, model, "--ray", cluster.address))
@@ -139,7 +139,7 @@ def test_a_killed_worker_costs_no_result(cluster: RayCluster, task: Path, tmp_pa
     assert [line["score"] for line in sorted(kept, key=lambda line: str(line["item"]))] == [0.0, 1.0] * 5
 
 
-def test_a_node_that_dies_costs_no_result(cluster: RayCluster, task: Path, tmp_path: Path) -> None:
+def test_a_dead_node_loses_no_result(cluster: RayCluster, task: Path, tmp_path: Path) -> None:
     """With everything on it, in the middle; what it had under way is done by the others."""
     out, folder = tmp_path / "out", tmp_path / "c"
     folder.mkdir()

@@ -90,7 +90,7 @@ def test_planted_values_come_out_exactly(tmp_path: Path) -> None:
     assert groups == {"demo/sandbox": 12, "demo/llm": 12}
 
 
-def test_the_report_says_it_all_and_escapes(tmp_path: Path) -> None:
+def test_the_report_is_complete_and_escaped(tmp_path: Path) -> None:
     run(runner(tmp_path, FunctionModel(planted)).run(items(("sandbox", "llm"), rows=ROWS[:2])), 120)
     write_result(tmp_path, Result("demo", "sandbox", "<b>", 0, error_kind="<script>", error="x"))
     found = summary(tmp_path)
@@ -111,7 +111,7 @@ def test_many_are_under_way_at_once(tmp_path: Path) -> None:
     assert model.most >= 100, "asked at the same time; else nobody would have got a reply"
 
 
-def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_stopped_benchmark_resumes(tmp_path: Path) -> None:
     model = FunctionModel(planted)
     run(runner(tmp_path, model).run(items(rows=ROWS[:3])), 60)
     with (tmp_path / "demo" / "sandbox" / FILE).open("a") as file:
@@ -203,7 +203,7 @@ def test_ids_lead_nowhere(tmp_path: Path) -> None:
     assert all((tmp_path / "out" / result.run / "journal.jsonl").is_file() for result in results)
 
 
-def test_a_limit_is_no_error_and_its_answer_counts(tmp_path: Path) -> None:
+def test_a_limit_is_not_an_error_and_the_answer_counts(tmp_path: Path) -> None:
     def endless(messages: list[dict[str, Any]]) -> Reply:
         number = number_asked(messages)
         return calls(

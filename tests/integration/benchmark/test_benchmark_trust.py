@@ -99,18 +99,18 @@ def test_another_scorer_or_gold_scores_the_kept_answers_again(
     assert (task.out / "own" / "llm" / FILE).read_text().count("\n") == lines, "nothing has changed since"
     capsys.readouterr()
     assert main(["benchmark", "score", str(task.out / "nowhere")]) == 2
-    assert "does not say which tasks" in capsys.readouterr().err
+    assert "has no plan of tasks and results" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"rows": [{**ROWS[0], "problem_statement": "Say no."}, *ROWS[1:]]}, "Row '0' of own is another one"),
+        ({"rows": [{**ROWS[0], "problem_statement": "Say no."}, *ROWS[1:]]}, "Row '0' of own has changed"),
         (
             {"yaml": "vanilla_prompt: 'Please. {problem_statement}'"},
-            "The prompts or limits of own are others",
+            "The prompts or limits of own have changed",
         ),
-        ({"yaml": "limits: {steps: 3}"}, "The prompts or limits of own are others"),
+        ({"yaml": "limits: {steps: 3}"}, "The prompts or limits of own have changed"),
     ],
     ids=["question", "prompt", "limits"],
 )
@@ -147,7 +147,7 @@ def test_rows_that_were_taken_out_do_not_count(task: Task, capsys: pytest.Captur
     assert "100.0" in told
 
 
-def test_a_killed_start_says_what_is_missing_and_what_it_spent_and_keeps_a_second_one_out(
+def test_report_of_a_killed_start_counts_missing_and_spent_and_its_lock_refuses_a_second_start(
     task: Task, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hang = "import time\ndef score(answer, gold, **row):\n    time.sleep(600 * (row['id'] == '9'))\n    return 1\n"

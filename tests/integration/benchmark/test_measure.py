@@ -324,7 +324,7 @@ def test_a_row_of_a_peer_is_scored_and_counted_like_all(tmp_path: Path, answer: 
     assert line["uses"] == ["computation"]
 
 
-def test_a_peer_that_dies_is_an_error_and_no_wrong_answer(tmp_path: Path) -> None:
+def test_a_peer_that_dies_is_an_error_not_a_wrong_answer(tmp_path: Path) -> None:
     result, line = peer_row(tmp_path, "import sys\nsys.exit('no engine')")
     assert (result.error_kind, line["right"]) == ("error", None)
     assert "no engine" in result.error

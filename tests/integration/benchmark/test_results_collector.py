@@ -26,7 +26,9 @@ for path in ("fd/1", "mem"):
 
 @pytest.mark.bubblewrap
 @pytest.mark.parametrize("profile", ["standard", "strict"])
-def test_another_process_cannot_write_what_it_hands_on(profile: str, bubblewrap_engine: str) -> None:
+def test_another_process_cannot_write_the_outcomes_of_the_collector(
+    profile: str, bubblewrap_engine: str
+) -> None:
     source = Path(results_collector.__file__).read_text()
     unprotected = source.replace("ctypes.CDLL(None).prctl", "(lambda *_: None)")
     assert unprotected != source

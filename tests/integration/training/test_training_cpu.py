@@ -143,7 +143,7 @@ def evaluated(out: Path, *words: str) -> list[list[str]]:
 
 
 @pytest.mark.bubblewrap
-def test_a_reward_that_says_nothing_stops_and_one_that_never_differs_is_told(
+def test_missing_rewards_stop_the_training_and_equal_rewards_are_reported(
     bubblewrap_engine: None, tmp_path: Path
 ) -> None:
     out, reward = tmp_path / "run", tmp_path / "reward.py"

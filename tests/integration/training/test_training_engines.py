@@ -98,7 +98,7 @@ def differing_rewards(folder: Path) -> dict[str, Any]:
     return {"data__scorer": str(reward), "rollouts__zero_reward_for": []}
 
 
-def test_lora_trains_matrices_beside_the_weights(tmp_path: Path, policy: Path) -> None:
+def test_lora_trains_matrices_next_to_the_weights(tmp_path: Path, policy: Path) -> None:
     config = load_config("tiny-cpu.yaml", changes(policy, model__lora__rank=4))
     end = TrainingRun(config, tmp_path / "run").run()
     adapter = json.loads((end / "adapter_config.json").read_text())
@@ -213,7 +213,7 @@ def test_a_judge_scores_an_evaluation(tmp_path: Path, policy: Path) -> None:
     assert all(any((tmp_path / "cells" / name / "judge").iterdir()) for name in (BEFORE, AFTER))
 
 
-def test_without_vllm_one_sentence(tmp_path: Path, policy: Path) -> None:
+def test_missing_vllm_is_reported_in_one_sentence(tmp_path: Path, policy: Path) -> None:
     config = load_config("tiny-cpu.yaml", changes(policy, generation__engine="vllm"))
     with pytest.raises(grpo.MissingPackageError, match=r"vllm needs vLLM: run `pip install 'trl\[vllm\]'`"):
         TrainingRun(config, tmp_path / "run")
@@ -242,7 +242,7 @@ def test_two_processes_share_a_step(tmp_path: Path, policy: Path) -> None:
     assert changed(weights(policy), weights(out / END))
 
 
-def test_warm_up_in_several_processes_is_one_sentence(
+def test_warm_up_in_several_processes_is_refused_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -148,7 +148,9 @@ def test_both_paths_agree_on_the_first_step_to_the_digit(
     assert trajectory.steps[0].calls[0].tool == "execute_bash"
 
 
-def test_its_tools_are_described_as_ours(bubblewrap_engine: None, tmp_path: Path) -> None:
+def test_tools_of_an_environment_have_the_descriptions_of_the_package(
+    bubblewrap_engine: None, tmp_path: Path
+) -> None:
     from transformers.utils import get_json_schema
 
     tokenizer = tiny_policy.tokenizer()

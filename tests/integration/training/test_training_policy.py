@@ -108,5 +108,5 @@ def test_a_rollout_with_an_edited_call_has_another_reward(tmp_path: Path) -> Non
     assert edited.answer == rows[1].ground_truth
     assert reward_of(edited).value == 1.0
     elsewhere = Run.load(shutil.copytree(edited.folder, tmp_path / "elsewhere" / edited.folder.name))
-    with pytest.raises(RecordError, match="is no training and lies in none"):
+    with pytest.raises(RecordError, match="is not a training and not in the folder of one"):
         reward_of(elsewhere)

@@ -120,7 +120,7 @@ def test_rollouts_of_an_actor_that_is_killed_are_repeated(cluster: RayCluster, t
     cluster.wait_until_clean()
 
 
-def test_what_no_node_can_do_is_one_sentence(cluster: RayCluster, tmp_path: Path) -> None:
+def test_impossible_work_is_reported_in_one_sentence(cluster: RayCluster, tmp_path: Path) -> None:
     async def work(made: RayRollouts) -> None:
         async with made:
             await made.run(rows(1), Reader(), tmp_path)
@@ -128,6 +128,6 @@ def test_what_no_node_can_do_is_one_sentence(cluster: RayCluster, tmp_path: Path
     with pytest.raises(RolloutError, match=r"Node .*: .*no/such-image"):
         asyncio.run(work(workers(cluster, isolation="docker", image="localhost:9/no/such-image:1")))
     setting = RolloutSetting("test", TASK, ChatTokens(TOKENIZER), CONFIG)
-    with pytest.raises(UsageError, match=r"rollouts\.ray takes auto"):
+    with pytest.raises(UsageError, match=r"rollouts\.ray has to be auto"):
         RayRollouts("ray://somewhere", setting, 4)
     cluster.wait_until_clean()

@@ -278,7 +278,7 @@ def test_prompt_that_does_not_fit_says_so(tmp_path: Path) -> None:
     ],
     ids=["number", "hangs", "none", "nan", "raises"],
 )
-def test_reward_of_ones_own_is_one_file_and_one_that_rewards_nothing_stops(
+def test_custom_reward_is_a_file_and_a_reward_without_scores_stops_the_training(
     tmp_path: Path, body: str, said: str
 ) -> None:
     file = tmp_path / "reward.py"
@@ -377,8 +377,10 @@ def test_record_is_of_runs_like_any_other(tmp_path: Path) -> None:
     assert LOST not in {one.stop_reason for one in record.rollouts(3)}
 
 
-def test_no_model_server_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_server, "_PAUSE", 0.01)
+def test_missing_model_server_is_reported_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_server, "_PAUSE_SECONDS", 0.01)
 
     async def work() -> None:
         made = RolloutWorkers(setting(replace(CONFIG, attempts=1)), 2)

@@ -402,7 +402,7 @@ def test_the_command_says_how_runs_ended_and_nothing_that_is_not_known(
     (tmp_path / "other" / "trajectory.json").write_text('{"version": 3}')
     assert main(["analyze", str(tmp_path)]) == 1
     assert (
-        "trajectory.json was left out: it is a JSON object with version, and no trajectory"
+        "trajectory.json was left out: it is a JSON object with version, not a trajectory"
         in capsys.readouterr().err
     )
     assert "<h2>How the runs ended</h2>" in report_html(load_runs([tmp_path]))

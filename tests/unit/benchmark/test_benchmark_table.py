@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def test_it_counts_what_begins_and_ends(clock: Clock) -> None:
+def test_progress_counts_items_that_begin_and_end(clock: Clock) -> None:
     work = items()
     progress = Progress(work, work, [], workers=2)
     (row,) = progress.rows()
@@ -68,7 +68,7 @@ def test_it_counts_what_begins_and_ends(clock: Clock) -> None:
     assert progress.rows()[0].elapsed == 20.0, "nothing is under way: its time stands still"
 
 
-def test_earlier_results_are_in_it_and_failed_ones_are_open_again() -> None:
+def test_progress_includes_earlier_results_and_reopens_failed_items() -> None:
     work = items("sandbox", "llm")
     before = [result(work[0]), result(work[1], None, error_kind="server")]
     progress = Progress(work, work[1:], before, workers=1)
@@ -111,7 +111,7 @@ KNOWN = {"div", "style", "b", "span", "table", "thead", "tbody", "tr", "th", "td
 
 @settings(max_examples=examples(60))
 @given(st.text(), st.text(), st.text())
-def test_whatever_names_and_errors_hold_is_text(identity: str, kind: str, error: str) -> None:
+def test_names_and_errors_are_shown_as_text(identity: str, kind: str, error: str) -> None:
     hostile = f"<img src=x onerror=alert(1)>'\"{identity}\x1b]8;;x\x07\u202e"
     item = Item(load_task("demo"), Row(hostile, "?", "1"), "sandbox", 1)
     progress = Progress([item], [item], [], workers=1)

@@ -58,7 +58,7 @@ NO_VERDICTS = [
 ]  # fmt: skip
 
 
-def test_the_usual_forms_of_a_verdict_are_read_and_none_is_made_up() -> None:
+def test_usual_forms_of_a_verdict_are_read_and_other_replies_have_no_verdict() -> None:
     assert len(VERDICTS) >= 43
     assert len(NO_VERDICTS) >= 20
     assert [reply for reply in VERDICTS if opinion_of(reply) != "correct"] == []
@@ -71,7 +71,7 @@ def test_the_usual_forms_of_a_verdict_are_read_and_none_is_made_up() -> None:
     assert [reply for reply in NO_VERDICTS if opinion_of(reply) != "unknown"] == []
 
 
-def test_ties_are_ties_and_errors_are_no_verdicts() -> None:
+def test_ties_are_ties_and_errors_are_not_verdicts() -> None:
     assert verdict_of(["correct", "incorrect"]) == "tie"
     assert verdict_of(["correct", "incorrect", "correct"]) == "correct"
     assert verdict_of(["error", "unknown"]) == "unknown"
@@ -120,7 +120,7 @@ def test_a_judge_without_a_key_ends_it_all(tmp_path: Path) -> None:
         run(Judge(in_turn("authentication"), tmp_path, JudgeOptions(repeats=1), ONCE).score("3 m", ROW))
 
 
-def test_nothing_is_asked_about_no_answer(tmp_path: Path) -> None:
+def test_the_judge_is_not_asked_without_an_answer(tmp_path: Path) -> None:
     judge = Judge(in_turn(), tmp_path, JudgeOptions(), ONCE)
     assert run(judge.score(None, ROW)).detail == "no answer"
     assert run(judge.score("<think>hm</think>", ROW)).value == 0
@@ -147,7 +147,7 @@ def test_a_long_answer_is_judged_by_its_end_too() -> None:
     assert "left out" not in judge_prompt("x" * 20_000, ROW)
 
 
-def test_a_judge_that_cannot_be_asked_is_a_failure_and_no_score(tmp_path: Path) -> None:
+def test_an_unreachable_judge_is_a_failure_without_a_score(tmp_path: Path) -> None:
     judge = Judge(in_turn("server", "hm", "hm"), tmp_path, JudgeOptions(repeats=2), ONCE)
     score = run(judge.score("3 metres", ROW))
     assert (score.value, score.failed) == (None, True)
@@ -186,7 +186,7 @@ def test_a_judge_that_gives_no_verdict_on_its_first_answers_stops_the_run(tmp_pa
     assert scores == [1, None, None, None, None]
 
 
-def test_what_a_judge_uses_is_recorded_with_the_requests_that_gave_no_verdict(tmp_path: Path) -> None:
+def test_consumption_of_a_judge_includes_requests_without_a_verdict(tmp_path: Path) -> None:
     model = in_turn("hm", "CORRECT")
     run(Judge(model, tmp_path, JudgeOptions(repeats=1), ONCE).score("3 m", ROW))
     (kept,) = read_judgements(tmp_path / "judgements.jsonl")

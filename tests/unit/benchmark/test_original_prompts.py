@@ -92,7 +92,7 @@ def test_both_kinds_of_prompts_or_another_are_refused(package: Path, tmp_path: P
             run(solve("t", model="scripted/strawberry", output_dir=tmp_path, **options))  # type: ignore[arg-type]
 
 
-def test_without_the_package_one_sentence_says_what_to_install(
+def test_missing_original_package_is_reported_with_the_install_command(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     words = [
@@ -129,7 +129,7 @@ def flags(tmp_path: Path, **more: Any) -> dict[str, Any]:
     return usual | {"repeats": 1, "prompts": "original"} | more
 
 
-def test_a_benchmark_asks_with_its_prompts_and_the_table_says_so(package: Path, tmp_path: Path) -> None:
+def test_a_benchmark_with_original_prompts_is_marked_in_the_table(package: Path, tmp_path: Path) -> None:
     with prepare(["math"], flags(tmp_path), {}) as made:
         task = made.items[0].task
         assert task.prompts.messages("T")[0]["content"].startswith(
@@ -162,7 +162,7 @@ def test_a_task_that_it_has_not_is_refused(package: Path, tmp_path: Path, task: 
         prepare([task], flags(tmp_path), {})
 
 
-def test_numbers_of_both_prompts_do_not_go_into_one_folder(package: Path, tmp_path: Path) -> None:
+def test_results_of_both_prompts_do_not_share_a_folder(package: Path, tmp_path: Path) -> None:
     prepare(["math"], flags(tmp_path), {}).lock.release()
     with pytest.raises(UsageError, match="holds results with prompts 'original', not None"):
         prepare(["math"], flags(tmp_path, prompts="own"), {})

@@ -56,7 +56,7 @@ def test_short_flags_of_a_benchmark_and_long_ones_with_one_dash() -> None:
     assert parsed("run", "-query", "count", "-max_steps", "3")["steps"] == "3"
 
 
-def test_a_model_after_the_task_is_one_sentence_that_names_the_flag(
+def test_a_model_after_the_task_is_refused_with_the_name_of_the_flag(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from llm_sandbox_nb.cli import main
@@ -96,7 +96,7 @@ def test_the_mode_has_either_name(words: list[str], tmp_path: Path) -> None:
     }
 
 
-def test_no_task_is_one_sentence() -> None:
+def test_missing_task_is_reported_in_one_sentence() -> None:
     with pytest.raises(UsageError, match="There is no task: name one"):
         prepare([], parsed("benchmark", "--mode", "llm"), {})
 
@@ -246,7 +246,7 @@ def test_a_judge_scores_where_its_reward_gives_all_answers_the_same(papers_task:
     assert load_task(str(papers_task)).scorer.endswith("reward.py")
 
 
-def test_a_reward_that_needs_the_package_says_so(papers_task: Path) -> None:
+def test_a_reward_that_needs_the_package_names_the_package(papers_task: Path) -> None:
     """Its instruct_pretrain imports the rewards of its other tasks."""
     (papers_task / "reward.py").write_text("from llm_in_sandbox.benchmark.math.reward import compute_score\n")
 
@@ -255,7 +255,7 @@ def test_a_reward_that_needs_the_package_says_so(papers_task: Path) -> None:
             return await scoring.check(load_task(str(papers_task)).scorer)
 
     assert asyncio.run(checked()) == (
-        "reward.py imports llm_in_sandbox: install llm-in-sandbox==0.2.0 beside this package, or run the task mine of "
+        "reward.py imports llm_in_sandbox: install llm-in-sandbox==0.2.0 next to this package, or run the task mine of "
         "this package"
     )
 
@@ -314,11 +314,11 @@ def test_what_its_benchmark_wrote_is_read(tmp_path: Path) -> None:
     assert reading.without_turns == 1
 
 
-def test_a_file_with_no_run_is_told(tmp_path: Path) -> None:
+def test_a_file_without_a_run_is_reported(tmp_path: Path) -> None:
     (tmp_path / "trajectory_odd.json").write_text('{"p1": {"reward": 1}}')
     reading = load_runs([tmp_path])
     assert reading.runs == []
     assert (
-        "trajectory_odd.json was left out: it is a JSON object with p1, and no trajectory"
+        "trajectory_odd.json was left out: it is a JSON object with p1, not a trajectory"
         in reading.problems[0]
     )

@@ -22,7 +22,7 @@ def command(*more: str) -> list[str]:
     return ["benchmark", "run", "demo", "--model", "scripted/strawberry", "--isolation", "process", *more]
 
 
-def test_without_ray_one_sentence_says_what_to_install(
+def test_missing_ray_is_reported_with_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -32,7 +32,7 @@ def test_without_ray_one_sentence_says_what_to_install(
     assert not (tmp_path / "results").exists()
 
 
-def test_an_address_of_another_kind_is_one_sentence(
+def test_an_unsupported_address_is_refused_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -41,7 +41,7 @@ def test_an_address_of_another_kind_is_one_sentence(
     assert "not 'ray://head:10001'" in line
 
 
-def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_packed_record_is_unpacked_unchanged(tmp_path: Path) -> None:
     run = tmp_path / "node" / "demo" / "sandbox" / "runs" / "1-0" / "x"
     run.mkdir(parents=True)
     (run / "journal.jsonl").write_bytes(b"{}\n")
@@ -73,7 +73,7 @@ def test_folders_of_dead_hosts_are_removed_and_those_of_living_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(ray_hosts, "_GOING", 0.1)
+    monkeypatch.setattr(ray_hosts, "_EXIT_SECONDS", 0.1)
     living, lock = ray_hosts.own_folder()
     dead, released = ray_hosts.own_folder()
     os.close(released)
@@ -102,7 +102,7 @@ class SlowBackend:
         pass
 
 
-def test_a_host_that_was_told_to_close_begins_nothing_and_leaves_nothing(
+def test_a_closing_host_begins_nothing_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray may bring an item after the order to close that was sent later."""

@@ -49,11 +49,11 @@ def test_a_stated_letter_is_found(text: str, expected: str) -> None:
      "\\boxed{12}", "Answer: N/A", "I cannot tell", "Answer: B-cells", "none of A, B, C", "\\boxed{A, B}",
      "Answer: Ash", "A" * 1000, "42"],
 )  # fmt: skip
-def test_no_letter_is_made_out_of_what_states_none(text: str) -> None:
+def test_text_without_a_stated_choice_has_no_letter(text: str) -> None:
     assert find_letter(text) is None
 
 
-def test_letters_beyond_the_options_are_none() -> None:
+def test_letters_beyond_the_options_are_not_choices() -> None:
     assert find_letter("J", 10) == "J"
     assert find_letter("E", 4) is None
     assert score_row("letter", "E", "A", {"options": ["w", "x", "y", "z"]}).detail == "unparsable"
@@ -92,7 +92,7 @@ def test_usual_spellings_of_a_choice_are_understood(text: str, expected: str | N
      "option C is one of several", "The answer is (B) and (D)", "(A) red (B) blue (C) green", "A. B. C. D.",
      "**Answer:** a guess", "**Answer:** A guess", "*Answer: a guess*"],
 )  # fmt: skip
-def test_several_letters_and_rejected_ones_are_none(text: str) -> None:
+def test_several_or_rejected_letters_are_not_choices(text: str) -> None:
     assert find_letter(text) is None
 
 
@@ -115,7 +115,7 @@ def test_letters_of_labelled_answers_are_never_wrong_and_seldom_missed() -> None
     assert len(missed) <= 0.05 * len(stated), missed
 
 
-def test_the_last_of_what_is_said_decides_and_a_contradiction_is_none() -> None:
+def test_last_stated_choice_wins_and_contradictions_are_unscored() -> None:
     assert find_letter("I got B. Actually, the answer is D.") == "D"
     assert find_letter("Is C the answer? No, D is the answer.") == "D"
     for text in (
@@ -150,7 +150,7 @@ def test_any_text_has_one_letter_or_none(text: str) -> None:
     assert found is None or found in "ABCDEFGHIJ"
 
 
-def test_a_wrong_letter_an_unparsable_and_a_missing_one_are_told_apart() -> None:
+def test_wrong_unparsable_and_missing_letters_are_distinguished() -> None:
     assert letter("B", "A").value == 0
     assert letter("N/A", "A").detail == "unparsable"
     assert score_row("letter", " \n", "A", {}).detail == "no answer"
@@ -395,7 +395,7 @@ def test_a_scorer_may_say_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (long,) = run(body("3000000"), 60)
     assert (long.value, long.failed) == (1, False)
     assert 1000 <= len(long.detail) < 10_000
-    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._LONGEST_REPLY", 500)
+    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._MAX_REPLY_BYTES", 500)
     long, short = run(body("3000000", "3"), 60)
     assert (long.value, long.failed, long.detail) == (None, True, "the scorer's reply is too long")
     assert (short.value, short.detail) == (1, "xxx")
@@ -418,7 +418,7 @@ def test_ctrl_c_is_not_for_the_process_that_scores(tmp_path: Path) -> None:
     assert run(body()).value == 1
 
 
-def test_a_formula_that_takes_for_ever_does_not_stop_the_rest() -> None:
+def test_an_endless_formula_does_not_stop_other_scores() -> None:
     async def body() -> list[Any]:
         async with Scoring(deadline=30) as scoring:
             answers = ["\\boxed{9^{9^{9^{9^{9}}}}}", "\\boxed{2}"]

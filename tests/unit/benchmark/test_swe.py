@@ -191,7 +191,7 @@ def test_a_patch_cannot_stand_in_the_way_of_the_tests(tmp_path: Path) -> None:
         assert score.value == 0, score
 
 
-def test_what_only_happens_to_be_changed_too_stays_changed(tmp_path: Path) -> None:
+def test_changes_that_do_not_affect_tests_are_kept(tmp_path: Path) -> None:
     """Code, and a project's own description; and the tests' own patch has the last word."""
     project = '[project]\nname = "total"\nversion = "2"\n'
     changed = {
@@ -216,7 +216,7 @@ def test_a_repository_of_the_test_runner_itself_can_be_mended(tmp_path: Path) ->
     assert scored(tmp_path / "repository", patch, ["t"], command).value == 1
 
 
-def test_bytes_that_are_no_utf_8_come_through(tmp_path: Path) -> None:
+def test_bytes_beyond_utf_8_are_kept(tmp_path: Path) -> None:
     base = {"a.txt": b"caf\xe9\n1\n"}
     write(tmp_path / "repository", base)
     patch = patch_of(tmp_path / "work", base, {"a.txt": b"caf\xe9\n2\n"})
@@ -224,7 +224,7 @@ def test_bytes_that_are_no_utf_8_come_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("patch", ["no patch \ud800", "\udfff"], ids=ascii)
-def test_half_a_character_is_no_patch(patch: str, tmp_path: Path) -> None:
+def test_a_lone_surrogate_is_not_a_patch(patch: str, tmp_path: Path) -> None:
     write(tmp_path, {"a": "1\n"})
     assert scored(tmp_path, patch, ["t"], "true {test}") == Score(0.0, "the patch does not apply")
 
@@ -268,7 +268,7 @@ def test_a_patch_in_a_reply_is_left_as_it_is(reply: str, tmp_path: Path) -> None
     assert score.value == 1, score
 
 
-def test_an_empty_reply_is_no_patch_and_other_answers_are_trimmed(tmp_path: Path) -> None:
+def test_an_empty_reply_is_not_a_patch_and_other_answers_are_trimmed(tmp_path: Path) -> None:
     def said(task: str, text: str) -> str | None:
         model = FunctionModel(lambda messages: says(text))
         return run(with_one_reply(load_task(task), Row("r", "p", ""), HowToAsk(model), tmp_path)).answer
@@ -394,7 +394,7 @@ def test_lists_of_tests_and_nothing_can_be_used(value: Any, tmp_path: Path) -> N
     assert len(load_rows(load_task("swe"), str(file))) == 1
 
 
-def test_a_repository_with_a_link_that_leads_outside_is_one_sentence(tmp_path: Path) -> None:
+def test_a_repository_with_a_link_to_the_outside_is_refused_in_one_sentence(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
     folder.mkdir()
     (folder / "link").symlink_to("/etc/passwd")

@@ -140,7 +140,7 @@ def test_a_missing_runner_is_an_error_and_never_a_zero(tmp_path: Path) -> None:
     assert (score.value, score.failed) == (None, True)
 
 
-def test_what_the_documentation_says_is_not_kept_out(tmp_path: Path) -> None:
+def test_attacks_that_the_documentation_admits_succeed(tmp_path: Path) -> None:
     """When one of these scores 0, the documentation can promise more."""
     equal = "class Equal(list):\n    __eq__ = lambda self, other: True\ntotal = Equal\n"
     named = (
@@ -213,7 +213,7 @@ def test_names_of_tests_are_found_in_a_report(test: str, outcome: str | None) ->
     "said",
     [b"", b"<", b"no xml", b"<a>" * 10, b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', b"\xff\xfe<", b"<a/>"],
 )
-def test_what_is_no_report_has_no_test(said: bytes) -> None:
+def test_text_that_is_not_a_report_has_no_tests(said: bytes) -> None:
     assert read_report(said).cases == 0
     report = read_results(said, ["tests/test_a.py::test_f"])
     assert (report.cases, report.control) == (0, None)

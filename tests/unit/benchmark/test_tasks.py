@@ -191,7 +191,7 @@ def test_an_own_task_has_its_directories_and_its_scorer(tmp_path: Path) -> None:
      (":", "cannot be read|has to hold"),
      ("system_prompt: 3", "system_prompt"), ("name: ../../x", "cannot be a name")],
 )  # fmt: skip
-def test_a_task_that_cannot_be_used_says_why(text: str, said: str, tmp_path: Path) -> None:
+def test_an_unusable_task_names_the_reason(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=said):
         load_task(str(own(tmp_path / "mine", text)))
 
@@ -227,14 +227,14 @@ def test_rows_come_from_files_of_every_kind(tmp_path: Path) -> None:
      ('{"id": 1}\n\nx\n', "line 3 is not JSON"), ("3\n", "objects"), ('{"problem": 1}\n', "no problem_statement"),
      ('{"id": 1, "problem_statement": "p", "ground_truth": "A"}\n' * 2, "id '1'")],
 )  # fmt: skip
-def test_data_that_cannot_be_used_says_why(content: str, said: str, tmp_path: Path) -> None:
+def test_unusable_data_names_the_reason(content: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(content)
     with pytest.raises(DataError, match=said):
         load_rows(load_task("chem"), str(file))
 
 
-def test_without_a_network_a_data_set_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_without_a_network_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     def offline(*words: object, **more: object) -> None:
@@ -361,6 +361,6 @@ def test_the_file_that_the_prompt_names_is_scored_before_a_stray_one(name: str) 
         ("No place at all", "/testbed/output/answer.txt"),
     ],
 )
-def test_the_places_of_an_answer_begin_with_the_one_that_is_named(prompt: str, first: str) -> None:
+def test_the_named_answer_file_is_the_first_place_of_an_answer(prompt: str, first: str) -> None:
     assert PromptConfig("s", prompt).answer_files[0] == first
     assert {"/testbed/output/answer.txt", "/testbed/answer.txt"} <= {*PromptConfig("s", prompt).answer_files}

@@ -56,7 +56,7 @@ def test_a_record_becomes_a_journal_and_is_a_run(capsys: pytest.CaptureFixture[s
 
 def test_what_a_format_loses_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     _, problem = said(capsys, "convert", BRANCHES, "m.json", "--to", "openai")
-    assert problem.startswith("It holds the messages alone")
+    assert problem.startswith("It holds only the messages")
     assert said(capsys, "convert", BRANCHES, "a.json")[1] == ""
 
 
@@ -65,7 +65,7 @@ def test_what_a_format_loses_is_told(capsys: pytest.CaptureFixture[str]) -> None
     [
         ((TRAJ, "a.txt"), "The name a.txt does not say the format: add --to atif, "),
         (("none.traj", "a.json"), "There is no run "),
-        ((TRAJ.with_name("LICENSE"), "a.json"), "LICENSE is text, and no trajectory: give a journal"),
+        ((TRAJ.with_name("LICENSE"), "a.json"), "LICENSE is text, not a trajectory: give a journal"),
         ((TRAJ, TRAJ / "a.json"), "cannot be written (File exists): choose another file."),
         ((TRAJ, "http://127.0.0.1:9/v1/traces"), "No collector answers at http://127.0.0.1:9/v1/traces"),
     ],

@@ -87,7 +87,7 @@ def test_every_run_is_valid_protobuf_with_names_of_the_conventions() -> None:
     assert all(key.startswith("llm_sandbox_nb.") for key in own), own
 
 
-def test_what_the_spans_of_a_run_say() -> None:
+def test_spans_of_a_run_have_its_values() -> None:
     root, chat, tool = spans(opentelemetry.write(run()))
     assert [root["name"], chat["name"], tool["name"]] == [
         "invoke_agent llm-sandbox-nb", "chat openai/m", "execute_tool execute_bash",
@@ -109,7 +109,7 @@ def test_texts_are_left_out_unless_they_are_asked_for() -> None:
 
 
 def test_old_messages_of_a_long_conversation_are_in_the_spans_before() -> None:
-    said = "x" * (opentelemetry.CONTENT_MOST // 3)
+    said = "x" * (opentelemetry.MAX_CONTENT_CHARACTERS // 3)
     events: list[ev.Event] = [ev.RunStarted(run_id="r", task="t", model="m")]
     for step in range(1, 8):
         events.append(ev.ModelReplied(step=step, message={"role": "assistant", "content": said}))
@@ -184,7 +184,7 @@ def test_without_the_package_of_protobuf_it_is_json(
 @pytest.mark.parametrize(
     ("status", "hint"), [(401, "Set its key in OTEL"), (404, "/api/public/otel"), (500, "refused")]
 )
-def test_a_refusal_says_what_to_do(collector: Collector, status: int, hint: str) -> None:
+def test_a_refusal_names_the_remedy(collector: Collector, status: int, hint: str) -> None:
     collector.status = status
     address = collector.address.replace("http://", "http://name:secret@")
     with pytest.raises(ValueError, match=hint) as caught:

@@ -58,7 +58,7 @@ def test_a_real_file_is_read(path: Path) -> None:
     assert all(step.thought for step in steps)
 
 
-def test_what_a_real_file_says_of_a_command() -> None:
+def test_commands_of_real_files_are_read() -> None:
     mini = read_run(DATA / "records" / "mini-swe-agent" / "github_issue.traj.json").trajectory
     first = mini.steps[0].calls[0]
     assert first.arguments == {
@@ -189,7 +189,7 @@ def test_a_file_with_several_runs_names_them(tmp_path: Path) -> None:
         (3, "text"),
     ],
 )
-def test_what_is_no_record_is_named(content: Any, kind: str) -> None:
+def test_a_file_that_is_not_a_record_is_named(content: Any, kind: str) -> None:
     assert refused(content).startswith(f"The file is {kind}")
 
 
@@ -207,17 +207,17 @@ DEEP = b'{"messages":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
         (b'{"messages": [{"role": "user", "content": ' + b"9" * 5000 + b"}]}", "4300 digits"),
         (b'{"messages": [', "not JSON"),
         (b'{"steps": [], "a": "\xff"}', "UTF-8"),
-        ({"schema_version": "ATIF-v1.8", "steps": 3}, "steps is no array"),
-        ({"schema_version": "ATIF-v1.8", "steps": [3]}, "steps is no array of objects"),
-        ({"schema_version": "ATIF-v1.8", "agent": [], "steps": []}, "agent is no object"),
-        ({"schema_version": "ATIF-v1.8", "steps": [{"source": {}, "message": ""}]}, "source is no text"),
+        ({"schema_version": "ATIF-v1.8", "steps": 3}, "steps is not an array"),
+        ({"schema_version": "ATIF-v1.8", "steps": [3]}, "steps is not an array of objects"),
+        ({"schema_version": "ATIF-v1.8", "agent": [], "steps": []}, "agent is not an object"),
+        ({"schema_version": "ATIF-v1.8", "steps": [{"source": {}, "message": ""}]}, "source is not a text"),
         ({"messages": [{"role": "user", "content": 3}]}, "neither text nor"),
-        ({"messages": [{"role": "assistant", "tool_calls": 3}]}, "tool_calls is no array"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"function": 3}]}]}, "function is no object"),
+        ({"messages": [{"role": "assistant", "tool_calls": 3}]}, "tool_calls is not an array"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": 3}]}]}, "function is not an object"),
         ({"messages": [], "info": {"extra": {REST: 3}}}, REST),
         ({"messages": [], "info": {"extra": {REST: [{"kind": "model.replied", "step": "x"}]}}}, "step"),
-        ({"trajectory": [{"action": "ls", "observation": ""}], "history": 3}, "history is no array"),
-        ({"trajectory": [{"action": "ls", "observation": ""}, {"action": []}]}, "action is no text"),
+        ({"trajectory": [{"action": "ls", "observation": ""}], "history": 3}, "history is not an array"),
+        ({"trajectory": [{"action": "ls", "observation": ""}, {"action": []}]}, "action is not a text"),
     ],
 )  # fmt: skip
 def test_a_damaged_record_is_one_sentence(content: Any, why: str) -> None:
@@ -250,7 +250,7 @@ def archive(**files: bytes) -> bytes:
     return made.getvalue()
 
 
-def test_an_archive_that_is_no_log() -> None:
+def test_an_archive_that_is_not_a_log() -> None:
     assert "a ZIP archive" in refused(archive(other=b"{}"))
 
 
@@ -275,7 +275,7 @@ import sys
 from pathlib import Path
 from llm_sandbox_nb.formats import inspect_log
 from llm_sandbox_nb.formats.records import NoRecordError, read_file
-inspect_log.CONTENT_MOST = 32 * 1024**2
+inspect_log.MAX_UNPACKED_BYTES = 32 * 1024**2
 try:
     read_file(Path(sys.argv[1]))
 except NoRecordError as error:
@@ -315,11 +315,11 @@ def test_a_bomb_of_objects_takes_little_memory(tmp_path: Path) -> None:
     assert most < 400
 
 
-def test_the_bound_on_objects_is_what_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bound_on_objects_stops_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"[" + b"{}," * 100 + b"{}]"
-    monkeypatch.setattr(received, "CONTAINERS_MOST", 50)
+    monkeypatch.setattr(received, "MAX_CONTAINERS", 50)
     assert "more than 50 objects" in refused(data)
-    monkeypatch.setattr(received, "CONTAINERS_MOST", 500)
+    monkeypatch.setattr(received, "MAX_CONTAINERS", 500)
     assert "a list of JSON objects" in refused(data)
 
 

@@ -34,7 +34,7 @@ def lines(events: list[ev.Event], run: Trajectory | None = None) -> list[dict[st
 
 
 @pytest.mark.parametrize("form", LOSSLESS)
-def test_each_branch_of_the_runs_comes_back_whole(form: str) -> None:
+def test_each_branch_of_the_runs_survives_a_round_trip(form: str) -> None:
     assert len(format_table.runs()) >= 50
     for run in format_table.runs():
         for branch, data in zip(branches_of(run), write_record(run, form), strict=True):
@@ -53,7 +53,7 @@ def test_all_branches_come_back_from_a_log_of_inspect_in_their_order() -> None:
 @pytest.mark.parametrize("form", [*LOSSLESS, "inspect"])
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(events=a_tree())
-def test_any_stream_of_events_comes_back(form: str, events: list[ev.Event]) -> None:
+def test_any_stream_of_events_survives_a_round_trip(form: str, events: list[ev.Event]) -> None:
     run = Trajectory([ev.RunStarted(run_id="r", task="t", model="m"), *events])
     if form == "inspect":
         content = json.loads(json.dumps(ev.clean_text(inspect_log.log_content(branches_of(run)))))
@@ -69,7 +69,7 @@ def test_any_stream_of_events_comes_back(form: str, events: list[ev.Event]) -> N
             assert lines(list(events_of(its.read(content), "r"))) == lines(branch.path)
 
 
-def test_the_table_on_the_page_is_what_the_runs_show() -> None:
+def test_the_table_on_the_page_matches_the_runs() -> None:
     page = format_table.PAGE.read_text("utf-8")
     assert format_table.filled(page) == page, "run tests/format_table.py"
     for name, fact in format_table.FACTS.items():
@@ -89,7 +89,7 @@ def test_a_format_that_forgets_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert forgets["replies"] == "yes"
 
 
-def test_what_was_read_is_written_the_same_again() -> None:
+def test_a_record_that_was_read_is_written_the_same_again() -> None:
     """Another project's record gets nothing that it had not."""
     data = Path(__file__).parents[2] / "data" / "records"
     for path in sorted(data.glob("*/*.traj*")):

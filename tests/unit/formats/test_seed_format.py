@@ -85,7 +85,7 @@ def test_reading_and_writing_gives_the_same_bytes(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["trajectory.json"]
 
 
-def test_what_is_read_is_a_run(tmp_path: Path) -> None:
+def test_a_record_becomes_a_run(tmp_path: Path) -> None:
     path = tmp_path / "trajectory.json"
     path.write_text(PUBLISHED, "utf-8")
     run = Run.load(path)
@@ -117,7 +117,7 @@ def test_several_calls_of_a_reply_are_several_records() -> None:
     ]  # fmt: skip
 
 
-def test_the_steps_that_remain_are_in_no_observation() -> None:
+def test_remaining_steps_are_not_part_of_an_observation() -> None:
     """As in the package: they are told in messages, and recorded nowhere."""
     counter = "\n\n[Steps remaining: 7]\nThis is the last turn."
     trajectory = Trajectory([
@@ -210,7 +210,7 @@ def test_an_empty_run_can_be_written() -> None:
 def test_other_files_are_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trajectory.json"
     path.write_text(text)
-    with pytest.raises(NoRecordError, match=r"trajectory\.json is (no trajectory|.* and no trajectory)"):
+    with pytest.raises(NoRecordError, match=r"trajectory\.json (cannot be read as|is .* not) a trajectory"):
         read_run(path)
     with pytest.raises(FileNotFoundError):
         read_run(tmp_path / "none.json")
@@ -227,7 +227,7 @@ def test_how_a_call_ended_is_read_from_its_observation(
     assert outcome(tool, observation) == facts
 
 
-def test_a_failed_call_is_failed_and_what_is_not_known_is_not_shown() -> None:
+def test_a_failed_call_is_failed_and_unknown_values_are_not_shown() -> None:
     tool, observation, _ = OBSERVATIONS[2]
     action = {"function": tool, "parameters": {"command": "python3 a.py"}}
     record = {"thought": "", "action": action, "observation": observation, "metadata": {}}

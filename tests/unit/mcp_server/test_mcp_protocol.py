@@ -19,8 +19,8 @@ from llm_sandbox_nb.mcp_server.messages import (
     RpcMessage,
     read_message,
 )
-from llm_sandbox_nb.mcp_server.request_state import LIFETIME, RequestStateError, StateSigner
-from llm_sandbox_nb.mcp_server.sessions import IDLE, MOST_SESSIONS, ClientFacts, Sessions
+from llm_sandbox_nb.mcp_server.request_state import LIFETIME_SECONDS, RequestStateError, StateSigner
+from llm_sandbox_nb.mcp_server.sessions import IDLE_SECONDS, MAX_SESSIONS, ClientFacts, Sessions
 from llm_sandbox_nb.mcp_server.tools import TOOLS, ToolInputError, checked_arguments, listed_tools
 
 
@@ -107,7 +107,7 @@ def test_an_old_client_gets_its_version_or_the_newest_before_2026(asked: str, go
         (modern("tools/call", name="rewind", arguments={"to": "1"}, requestState="made up"), -32602),
     ],
 )
-def test_what_has_no_result_has_an_error(message: RpcMessage, code: int) -> None:
+def test_requests_without_a_result_get_an_error(message: RpcMessage, code: int) -> None:
     with pytest.raises(McpError) as error:
         answer(message)
     assert error.value.code == code
@@ -182,7 +182,7 @@ def test_a_question_is_asked_in_both_eras_and_else_refused() -> None:
     assert answer(modern("tools/call", name="rewind", arguments=arguments), Host("Sure?"))["isError"]
 
 
-def test_a_state_is_of_one_request_and_used_once() -> None:
+def test_a_state_is_valid_for_one_request_and_once() -> None:
     endpoint, host = McpEndpoint(), Host("Sure?")
     asks = {"elicitation": {"form": {}}}
 
@@ -228,7 +228,7 @@ def test_a_state_of_another_caller_too_old_or_changed_is_refused() -> None:
             check(given_state, principal, request)
     assert signer.check(state, "a", {"tool": "rewind"}) == "x"
     late = signer.sign("a", {}, "x")
-    now[0] = LIFETIME
+    now[0] = LIFETIME_SECONDS
     with pytest.raises(RequestStateError):
         signer.check(late, "a", {})
 
@@ -239,12 +239,12 @@ def test_sessions_are_of_their_callers_and_bounded() -> None:
     first = sessions.begin("a", ClientFacts(), LEGACY[0])
     assert sessions.find(first.id, "a") is first
     assert sessions.find(first.id, "b") is None
-    now[0] = IDLE + 1
+    now[0] = IDLE_SECONDS + 1
     assert sessions.find(first.id, "a") is None
-    for _ in range(MOST_SESSIONS + 5):
+    for _ in range(MAX_SESSIONS + 5):
         now[0] += 1
         sessions.begin("b", ClientFacts(), LEGACY[0])
-    assert len(sessions) == MOST_SESSIONS
+    assert len(sessions) == MAX_SESSIONS
     sessions.end_all_of("b")
     assert len(sessions) == 0
 

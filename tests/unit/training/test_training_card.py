@@ -130,7 +130,7 @@ def test_watching_shows_a_training_that_is_over_once(
     assert "4 of 4 steps" in shown[0]["text/html"]
 
 
-def test_what_a_training_says_last_is_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_training_ends_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process is real: it is told to use documents that are not there."""
     monkeypatch.chdir(tmp_path)
     shown: list[dict[str, str]] = []

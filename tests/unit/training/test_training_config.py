@@ -71,7 +71,7 @@ def test_mistakes_are_one_sentence(content: dict[str, object], said: str) -> Non
         make_config(content)
 
 
-def test_files_that_are_no_configuration(tmp_path: Path) -> None:
+def test_files_that_are_not_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"There is no configuration .*none\.yaml: give a YAML file, or one of"
     ):
@@ -135,7 +135,7 @@ def test_some_rows_that_tell_are_left_out_and_named(tmp_path: Path, caplog: pyte
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     _, found = task_and_rows(make_config({**DATA, "data": {"rows": str(file)}}))
     assert [row.id for row in found] == ["chance", "choice", "open"]
-    assert caplog.messages == ["1 row is left out, because the prompt tells the answer: short"]
+    assert caplog.messages == ["1 row is left out, because the prompt contains the answer: short"]
 
 
 def test_missing_or_too_little_data(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_missing_or_too_little_data(tmp_path: Path) -> None:
     assert all(row.ground_truth not in row.problem_statement for row in rows)
     file = tmp_path / "rows.jsonl"
     file.write_text('{"id": "a", "problem_statement": "?", "ground_truth": "x"}\n')
-    with pytest.raises(ConfigError, match="There are 1 rows and a step takes 8"):
+    with pytest.raises(ConfigError, match="There are 1 rows and a step needs 8"):
         task_and_rows(make_config({"model": {"path": "m"}, "data": {"rows": str(file)}}))
 
 
@@ -173,7 +173,7 @@ def test_two_starts_do_not_train_in_one_folder(tmp_path: Path) -> None:
     TrainingRecord.begin(tmp_path / "a", longer, alone=True).release()
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.txt").write_text("x")
-    with pytest.raises(RecordError, match="holds no training"):
+    with pytest.raises(RecordError, match="does not hold a training"):
         TrainingRecord.begin(tmp_path / "b", config, alone=True)
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine.txt"]
 
@@ -187,7 +187,7 @@ def test_a_folder_holds_one_training(tmp_path: Path) -> None:
         TrainingRecord.begin(tmp_path / "a", load_config("tiny-cpu.yaml", {"seed": 5}))
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.txt").write_text("x")
-    with pytest.raises(RecordError, match="is not empty and holds no training"):
+    with pytest.raises(RecordError, match="is not empty and does not hold a training"):
         TrainingRecord.begin(tmp_path / "b", config)
     with pytest.raises(RecordError, match="There is no training in"):
         TrainingRecord.load(tmp_path / "c")

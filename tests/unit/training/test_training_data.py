@@ -22,7 +22,7 @@ from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.training.data import build
 from llm_sandbox_nb.training.data.build import ROWS, BuildOptions, Statistics, build_rows
 from llm_sandbox_nb.training.data.documents import split_text
-from llm_sandbox_nb.training.data.questions import TYPES, tells
+from llm_sandbox_nb.training.data.questions import TYPES, contains_words
 
 TASK = load_task("instruct_pretrain")
 KINDS = ("fiction", "news", "trivia")
@@ -113,7 +113,7 @@ def searched(row: Row, question: dict[str, Any]) -> str:
     return ", ".join(listed[one] for one in found)
 
 
-def test_a_searcher_finds_every_answer_and_the_reward_says_so(
+def test_a_searcher_finds_every_answer_and_is_rewarded(
     planted: tuple[list[Row], list[dict[str, Any]], Statistics],
 ) -> None:
     rows, questions, _ = planted
@@ -135,12 +135,12 @@ def test_prompts_names_and_distractors_do_not_tell(
         documents = question.get("documents") or [question["document"]]
         places = [document.rpartition(" ")[2].removesuffix(".txt") for document in documents]
         for answer in answers:
-            assert not any(tells(name, answer) for name in row.input_files)
+            assert not any(contains_words(name, answer) for name in row.input_files)
             if not question.get("options"):
-                assert not tells(row.problem_statement, answer)
+                assert not contains_words(row.problem_statement, answer)
             for name, text in row.input_files.items():
                 if not any(place in name for place in places):
-                    assert not tells(text, answer), (row.id, name)
+                    assert not contains_words(text, answer), (row.id, name)
         with_distractors += any(not any(place in name for place in places) for name in row.input_files)
     assert with_distractors > 10
     assert statistics.forms == {"one document": 30, "several documents": 30}
@@ -154,7 +154,7 @@ def test_without_the_check_distractors_tell(tmp_path: Path, monkeypatch: pytest.
     rows, statistics = built(tmp_path, tmp_path / "out")
     assert len(rows[0].input_files) == 1
     assert statistics.distractors == {0: 1}
-    monkeypatch.setattr(build, "tells", lambda text, answer: False)
+    monkeypatch.setattr(build, "contains_words", lambda text, answer: False)
     rows, _ = built(tmp_path, tmp_path / "out")
     assert len(rows[0].input_files) == 4
 
@@ -229,7 +229,7 @@ def test_memory_does_not_grow_with_the_number_of_documents(tmp_path: Path) -> No
 
 
 @given(st.text(alphabet="ab .!?\n#\tC", max_size=400), st.integers(2, 60))
-def test_parts_are_the_text_and_none_is_too_long(text: str, size: int) -> None:
+def test_parts_together_are_the_text_and_within_the_size(text: str, size: int) -> None:
     parts = list(split_text(text, size))
     assert "".join(parts) == text
     assert all(0 < len(part) <= size for part in parts)
@@ -329,7 +329,7 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert reasons["empty.txt"] == "it is empty"
     assert "larger than 64 MiB" in reasons["large.epub"]
     assert "Entit" in reasons["entities.epub"], "an entity is never expanded"
-    assert statistics.left_out["its document absent.txt is not there"] == 1
+    assert statistics.left_out["its document absent.txt does not exist"] == 1
     assert sum(statistics.left_out.values()) == 5
 
 
@@ -350,7 +350,7 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ),
         (
             {"document": "a.txt", "question": "Q?", "answer": "C", "options": ["x", "y"]},
-            "none of its options",
+            "not one of its options",
         ),
         (
             {"document": "a.txt", "question": "Q?", "answer": "x", "options": ["x"]},
@@ -360,7 +360,7 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ({"id": "1", "document": "a.txt", "question": "Q?", "answer": "A"}, "ids have to differ"),
     ],
 )
-def test_lines_that_are_no_question(tmp_path: Path, line: Any, said: str) -> None:
+def test_lines_that_are_not_a_question(tmp_path: Path, line: Any, said: str) -> None:
     (tmp_path / "a.txt").write_text("A text.")
     first = json.dumps({"document": "a.txt", "question": "What?", "answer": "text"})
     second = line if isinstance(line, str) else json.dumps(line)
@@ -421,7 +421,7 @@ def test_the_command_line_builds_and_shows(tmp_path: Path, capsys: pytest.Captur
         (["show", "."], "There is no training data in"),
     ],
 )
-def test_the_command_line_says_what_is_wrong(
+def test_the_command_line_names_the_mistake(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

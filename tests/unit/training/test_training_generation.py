@@ -61,7 +61,7 @@ def test_a_batch_waits_for_all_and_has_their_order() -> None:
     assert results[2] == [(20, 3)] * 3
 
 
-def test_one_that_does_not_come_holds_up_nobody_for_long() -> None:
+def test_a_missing_request_delays_a_batch_only_for_the_patience() -> None:
     async def work(generator: BatchGenerator) -> Any:
         with generator.active(), generator.active():  # the second executes a long command
             return (await generator.generate([4], 1)).ids
@@ -69,7 +69,7 @@ def test_one_that_does_not_come_holds_up_nobody_for_long() -> None:
     assert answered(work, patience=0.05)[1] == (40, 1)
 
 
-def test_a_request_that_was_cancelled_is_in_no_batch() -> None:
+def test_a_cancelled_request_is_not_in_a_batch() -> None:
     async def work(generator: BatchGenerator) -> Any:
         with generator.active():
             first = asyncio.ensure_future(generator.generate([1], 1))
@@ -82,7 +82,7 @@ def test_a_request_that_was_cancelled_is_in_no_batch() -> None:
     assert answered(work) == ([[[2]]], (20, 1))
 
 
-def test_what_fails_is_raised_on_both_sides() -> None:
+def test_a_failure_is_raised_in_the_server_and_in_requests() -> None:
     told: list[BaseException] = []
 
     async def work(generator: BatchGenerator) -> None:

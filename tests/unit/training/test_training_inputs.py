@@ -68,7 +68,7 @@ def test_an_evaluation_is_not_mixed_with_another_policy_or_other_rows(tmp_path: 
         write_result(out, signed(made, replace(task, limits=_limits(config)), row, None))
     check_evaluation(plan(rows=2), path, out)
     assert [one.item for one in counted_results(out)] == ["r0", "r1"], "rows that were taken out do not count"
-    with pytest.raises(ResultsError, match="Row 'r0' of demo is another one now"):
+    with pytest.raises(ResultsError, match="Row 'r0' of demo has changed since"):
         check_evaluation(plan("What?"), path, out)
     with pytest.raises(ResultsError, match="holds results with temperature"):
         check_evaluation(plan(temperature=0.5), path, out)

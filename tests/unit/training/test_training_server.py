@@ -59,7 +59,7 @@ def server() -> Iterator[Callable[[Answer], StandIn]]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_server, "_PAUSE", 0.01)
+    monkeypatch.setattr(vllm_server, "_PAUSE_SECONDS", 0.01)
 
 
 def told(ids: list[int]) -> dict[str, Any]:
@@ -120,14 +120,14 @@ def test_a_server_that_is_busy_is_asked_again(server: Callable[[Answer], StandIn
         ((400, {"message": "too long"}), r"refused a request .*too long"),
         (
             (200, {"choices": [{"text": "hello"}]}),
-            "tells no token ids: use a vLLM that knows `return_token_ids`",
+            "returns no token ids: use a vLLM that knows `return_token_ids`",
         ),
-        ((200, {"choices": [{"token_ids": [1, 2]}]}), "tells no log-probability for each token"),
+        ((200, {"choices": [{"token_ids": [1, 2]}]}), "does not return a log-probability for each token"),
         ((200, {"choices": []}), "did not answer as vLLM does: check generation.server"),
         ((200, ["x"]), "did not answer as vLLM does"),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(
+def test_unusable_answers_are_reported_in_one_sentence(
     server: Callable[[Answer], StandIn], answer: tuple[int, Any], said: str
 ) -> None:
     stand_in = server(lambda *_: answer)
@@ -137,7 +137,7 @@ def test_what_cannot_be_used_is_one_sentence(
     assert str(error.value).count(". ") == 0
 
 
-def test_no_server_is_one_sentence() -> None:
+def test_missing_server_is_reported_in_one_sentence() -> None:
     with pytest.raises(
         ModelError, match=r"127\.0\.0\.1:9 cannot be reached .*: start it, or correct generation"
     ):

@@ -152,7 +152,7 @@ def test_an_evaluation_takes_a_judge_and_the_sampling_of_a_model(trained: Path, 
     ("words", "said"),
     [
         (("--top_p", "0"), "Top-p has to be above 0 and at most 1, not 0."),
-        (("--top_k", "-1"), "Top-k has to be at least 0, which takes all tokens, not -1."),
+        (("--top_k", "-1"), "Top-k has to be at least 0 (all tokens), not -1."),
         (("--repetition_penalty", "0"), "The repetition penalty has to be above 0, not 0."),
         (
             ("--network", "internet"),
@@ -190,7 +190,7 @@ def test_the_mini_sets_and_its_converted_rows_can_be_named(
         assert [row.id for row in load_rows(task, source)] == ["a"]
     assert asked == [("o/sets", "long_context_mini", "test"), ("o/sets", None, "train")]
     for wrong in ("hf:sets", "hf:o/sets/a/b"):
-        with pytest.raises(DataError, match="names no data set: write hf:OWNER/NAME"):
+        with pytest.raises(DataError, match="does not name a data set: write hf:OWNER/NAME"):
             load_rows(task, wrong)
     verl = {
         "data_source": "instruct_pretrain", "prompt": [{"role": "user", "content": "placeholder"}],

@@ -61,7 +61,7 @@ def test_rollouts_of_a_step_by_row(record: TrainingRecord, capsys: pytest.Captur
         (["RUN", "--step", "1"], "The rollouts of step 1 are no longer kept"),
     ],
 )
-def test_what_is_not_there(
+def test_missing_trainings_and_steps_are_refused(
     record: TrainingRecord, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     words = [str(record.folder) if word == "RUN" else word for word in words]
@@ -82,7 +82,7 @@ def test_following_tells_new_steps_until_the_end(record: TrainingRecord) -> None
     assert [line.split()[0] for line in told[2:]] == ["1", "2", "3"]
 
 
-def test_steps_without_a_gradient_are_told_and_groups_alike_are_shown() -> None:
+def test_steps_without_a_gradient_are_reported_and_equal_groups_are_shown() -> None:
     steps = [
         figures(n) | {"grad_norm": norm} for n, norm in enumerate((0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
     ]
@@ -112,7 +112,7 @@ def test_a_checkpoint_counts_when_it_is_whole(record: TrainingRecord) -> None:
     ("words", "said"),
     [
         (["--config", "none.yaml"], "There is no configuration none.yaml"),
-        (["--config", "tiny-cpu.yaml", "--set", "rollouts"], "--set takes KEY=VALUE"),
+        (["--config", "tiny-cpu.yaml", "--set", "rollouts"], "--set needs KEY=VALUE"),
         (["--config", "tiny-cpu.yaml", "--set", "rollouts.tunrs=3"], "did you mean rollouts.turns?"),
         ([], "--config"),
     ],

@@ -1,6 +1,6 @@
-"""The scorer of the demo: the same text, but for case. A task's own scorer is one such function."""
+"""The scorer of the demo: same text, ignoring case. A task's own scorer is one such function."""
 
 
 def score(answer: str, gold: str, **row: object) -> float:
-    """From 0 to 1, or None when it cannot be scored. `row` has the other columns of the data."""
+    """Return a score from 0 to 1, or None if the answer cannot be scored. `row` has the other columns of the data."""
     return float(answer.strip().casefold() == gold.strip().casefold())
