@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(function: Callable[..., T], *arguments: Any, name: str = "in-thread") -> T:
-    """The result of `function(*arguments)`.
+    """Return the result of `function(*arguments)`.
 
     Unlike `asyncio.to_thread`, a function that is no longer awaited keeps neither the event loop nor the program alive.
     """

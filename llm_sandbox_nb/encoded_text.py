@@ -14,6 +14,6 @@ _MARKS = (
 
 
 def text_of(data: bytes, errors: str = "replace") -> str:
-    """The text in the encoding that its mark names, else in UTF-8, without the mark."""
+    """Return the text in the encoding that its mark names, else in UTF-8, without the mark."""
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
     return data.decode(encoding, errors)

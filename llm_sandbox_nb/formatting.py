@@ -31,7 +31,7 @@ def _cents(dollars: float) -> str:
 
 
 def format_size(size: float) -> str:
-    """A number of bytes; 1 KB is 1024 bytes."""
+    """Return a number of bytes; 1 KB is 1024 bytes."""
     if size < 1024:
         return f"{size:.0f} B"
     value = float(size)
@@ -59,7 +59,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(count: int) -> str:
-    """A whole number, its thousands set apart."""
+    """Return a whole number, its thousands set apart."""
     return f"{count:,}"
 
 
@@ -69,7 +69,7 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def format_short(count: int) -> str:
-    """A number of tokens in few characters: thousands as `0.7k`, millions as `2.5M`."""
+    """Return a number of tokens in few characters: thousands as `0.7k`, millions as `2.5M`."""
     if count < 100:
         return str(count)
     return f"{_decimal(count / 1000, 1)}k" if count < 999_950 else f"{_decimal(count / 1_000_000, 1)}M"
@@ -124,7 +124,7 @@ def format_call_failure(kind: str) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A share of one, or a score, in percent, without the sign."""
+    """Return a share of one, or a score, in percent, without the sign."""
     return f"{100 * share:.1f}"
 
 
@@ -134,7 +134,7 @@ def format_number(value: float) -> str:
 
 
 def sentence_case(name: str) -> str:
-    """A name as words: `model_error` as `Model error`."""
+    """Return a name as words: `model_error` as `Model error`."""
     return (name[:1].upper() + name[1:]).replace("_", " ")
 
 
@@ -164,7 +164,7 @@ _TAIL_LINE = 80
 
 
 def clip(text: str, limit: int) -> str:
-    """The beginning and the end of `text`, about `limit` characters, cut at line ends; says how much is hidden.
+    """Return the beginning and the end of `text`, about `limit` characters, cut at line ends; says how much is hidden.
 
     The last `TAIL` lines are always there; when they are too long for that, the middle of the long ones is left out.
     """
@@ -192,7 +192,7 @@ def _tail_start(text: str, lines: int) -> int:
 
 
 def _shortened(text: str, room: int) -> str:
-    """The lines of `text` in `room` characters; the long ones share what the short ones leave."""
+    """Return the lines of `text` in `room` characters; the long ones share what the short ones leave."""
     lines = text.split("\n")
     share, left = 0, room
     for place, size in enumerate(sorted(map(len, lines))):

@@ -30,7 +30,7 @@ class KeyTextError(ValueError):
 
 
 def clean_key(key: str, source: str) -> str:
-    """The key without the blanks and line ends around it, which copying brings along. `source` says where it is from.
+    """Return the key without the blanks and line ends around it, which copying brings along. `source` says where it is from.
 
     Raises:
         KeyTextError: nothing is left, or it has other characters than the plain ones of ASCII.
@@ -49,7 +49,7 @@ def clean_key(key: str, source: str) -> str:
 
 
 def _odd(key: str) -> str:
-    """The kind of the first character that is wrong: saying the character itself would tell a part of the key."""
+    """Return the kind of the first character that is wrong: saying the character itself would tell a part of the key."""
     found = next(one for one in key if not "!" <= one <= "~")
     if found.isspace():
         return "a blank or the end of a line"
@@ -72,7 +72,7 @@ def remember_environment(environment: Mapping[str, str] | None = None) -> None:
 
 
 def without_keys(text: str) -> str:
-    """The text with `HIDDEN` in place of every known key."""
+    """Return the text with `HIDDEN` in place of every known key."""
     for key in tuple(_known):
         if key in text:
             text = text.replace(key, HIDDEN)
@@ -80,7 +80,7 @@ def without_keys(text: str) -> str:
 
 
 def without_keys_in(data: bytes) -> bytes:
-    """The same for bytes."""
+    """Return the same for bytes."""
     for key in tuple(_known):
         if (found := key.encode()) in data:
             data = data.replace(found, HIDDEN.encode())
@@ -88,12 +88,12 @@ def without_keys_in(data: bytes) -> bytes:
 
 
 def knows_keys() -> bool:
-    """Whether there is any key to take out."""
+    """Return True if there is any key to take out."""
     return bool(_known)
 
 
 def has_key(texts: Iterable[str]) -> bool:
-    """Whether one of the texts has a known key in it."""
+    """Return True if one of the texts has a known key in it."""
     return any(key in text for text in texts for key in tuple(_known))
 
 

@@ -10,5 +10,5 @@ class OneSentence:
     """Mixed into an exception class, before the builtin that it extends."""
 
     def _render_traceback_(self) -> list[str]:
-        """The lines that IPython shows."""
+        """Return the lines that IPython shows."""
         return [f"{type(self).__name__}: {self}"]

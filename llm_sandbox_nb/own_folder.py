@@ -39,8 +39,8 @@ def open_file(folder: Path, name: str | PurePath, flags: int = os.O_RDONLY, mode
     """Open the regular file `name` below `folder`; returns its descriptor.
 
     Raises:
-        FileNotFoundError: there is none.
-        NotOwnFileError: something else has this name.
+        FileNotFoundError: if there is none.
+        NotOwnFileError: if something else has this name.
     """
     parts = _parts(name)
     with _opened(folder, parts[:-1]) as (parent, path):
@@ -48,11 +48,11 @@ def open_file(folder: Path, name: str | PurePath, flags: int = os.O_RDONLY, mode
 
 
 def read_file(folder: Path, name: str | PurePath, most: int) -> bytes:
-    """The content of the regular file `name` below `folder`.
+    """Return the content of the regular file `name` below `folder`.
 
     Raises:
-        FileNotFoundError: there is none.
-        NotOwnFileError: something else has this name, or it has more than `most` bytes.
+        FileNotFoundError: if there is none.
+        NotOwnFileError: if something else has this name, or it has more than `most` bytes.
     """
     with os.fdopen(open_file(folder, name), "rb") as file:
         if os.fstat(file.fileno()).st_size > most:
@@ -61,7 +61,7 @@ def read_file(folder: Path, name: str | PurePath, most: int) -> bytes:
 
 
 def is_file(folder: Path, name: str | PurePath) -> bool:
-    """Whether `name` below `folder` is a regular file that no link leads to."""
+    """Return True if `name` below `folder` is a regular file that no link leads to."""
     try:
         os.close(open_file(folder, name))
     except OSError:
@@ -73,8 +73,8 @@ def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
     """Write the file `name` below `folder`, and make the folders on the way; a reader never sees half of it.
 
     Raises:
-        NotOwnFileError: a folder on the way is something else.
-        OSError: it cannot be written; nothing is left of it.
+        NotOwnFileError: if a folder on the way is something else.
+        OSError: if it cannot be written; nothing is left of it.
     """
     with _replaced(folder, _parts(name), 0o666) as file:
         file.write(data)
@@ -82,7 +82,7 @@ def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _replaced(folder: Path, parts: tuple[str, ...], mode: int) -> Iterator[IO[bytes]]:
-    """A new file, which takes the place of the one that has this name once it is whole."""
+    """Yield a new file, which takes the place of the one that has this name once it is whole."""
     partial = f".{parts[-1]}.{secrets.token_hex(4)}.partial"
     with _opened(folder, parts[:-1], make=True) as (parent, path):
         descriptor = _open_regular(parent, path, partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -103,8 +103,8 @@ def unshare_file(folder: Path, name: str | PurePath) -> None:
     """Give a file with further names (hard links) a copy of its own: what is written to it is written here only.
 
     Raises:
-        NotOwnFileError: something else has this name, or a folder on the way is something else.
-        OSError: the copy cannot be written; the file is as it was.
+        NotOwnFileError: if something else has this name, or a folder on the way is something else.
+        OSError: if the copy cannot be written; the file is as it was.
     """
     parts = _parts(name)
     try:
@@ -123,8 +123,8 @@ def remove_file(folder: Path, name: str | PurePath) -> None:
     """Remove the file or the link `name` below `folder`, never what a link leads to.
 
     Raises:
-        FileNotFoundError: there is none.
-        NotOwnFileError: a folder on the way is something else.
+        FileNotFoundError: if there is none.
+        NotOwnFileError: if a folder on the way is something else.
     """
     parts = _parts(name)
     with _opened(folder, parts[:-1]) as (parent, path):
@@ -135,8 +135,8 @@ def open_folder(folder: Path, name: str | PurePath, *, make: bool = False) -> in
     """Open the folder `name` below `folder`; returns its descriptor. Not on Windows.
 
     Raises:
-        FileNotFoundError: there is none, and it is not to be made.
-        NotOwnFileError: something else has this name.
+        FileNotFoundError: if there is none, and it is not to be made.
+        NotOwnFileError: if something else has this name.
     """
     with _opened(folder, _parts(name), make=make) as (descriptor, _):
         assert descriptor is not None
@@ -151,7 +151,7 @@ def check_folder(folder: Path) -> None:
 
 
 def file_names(folder: Path) -> Iterator[str]:
-    """The names of all regular files below a folder that is no link itself; links are left out and not followed."""
+    """Yield the names of all regular files below a folder that is no link itself; links are left out and not followed."""
     try:
         check_folder(folder)
     except OSError:
@@ -163,7 +163,7 @@ def file_names(folder: Path) -> Iterator[str]:
 
 
 def names_below(folder: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
-    """The paths of all that is below a folder and has a `wanted` name, also links and pipes, but no folders."""
+    """Yield the paths of all that is below a folder and has a `wanted` name, also links and pipes, but no folders."""
     for inner, entry in _entries(folder):
         if wanted(entry.name):
             yield folder / inner / entry.name
@@ -177,7 +177,7 @@ def status_below(folder: Path) -> Iterator[os.stat_result]:
 
 
 def _entries(folder: Path, *, folders: bool = False) -> Iterator[tuple[PurePath, os.DirEntry[str]]]:
-    """All that is below a folder, without recursion; links to folders are not followed."""
+    """Yield all that is below a folder, without recursion; links to folders are not followed."""
     todo = [(PurePath(), 0)]
     while todo:
         inner, depth = todo.pop()
@@ -204,7 +204,7 @@ def _parts(name: str | PurePath) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _opened(folder: Path, parts: tuple[str, ...], *, make: bool = False) -> Iterator[tuple[int | None, Path]]:
-    """The folder below `folder` that `parts` lead to: its descriptor, None on Windows, and its path."""
+    """Yield the folder below `folder` that `parts` lead to: its descriptor, None on Windows, and its path."""
     if not _RELATIVE:
         yield None, _looked_at(folder, parts, make=make)
         return
@@ -259,7 +259,7 @@ def _unlink(parent: int | None, path: Path, name: str) -> None:
 
 
 def _named(error: OSError, path: Path, wanted: str) -> OSError:
-    """The error that says what `path` is, where it is not what is `wanted`; else the system's own."""
+    """Return the error that says what `path` is, where it is not what is `wanted`; else the system's own."""
     with contextlib.suppress(OSError):
         kind = path.lstat().st_mode
         if not (stat.S_ISREG(kind) if wanted == "file" else stat.S_ISDIR(kind)):

@@ -32,7 +32,7 @@ def plain(text: str) -> str:
 
 
 def visible(character: str) -> str:
-    """The character, or a picture or escape of one that could command a terminal, hide or reorder text."""
+    """Return the character, or a picture or escape of one that could command a terminal, hide or reorder text."""
     if character.isprintable():
         return character
     code = ord(character)
@@ -44,6 +44,6 @@ def visible(character: str) -> str:
 
 
 def first_line(text: str, limit: int = 120) -> str:
-    """The first line that is not blank, shortened to `limit` characters."""
+    """Return the first line that is not blank, shortened to `limit` characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return shorten(line, limit, "…")

@@ -51,9 +51,9 @@ class Command:
     here: str | None = None
     """Its here-document or here-string."""
     arithmetic: bool = False
-    """Whether a word holds `$((...))`."""
+    """True if a word holds `$((...))`."""
     loop: bool = False
-    """Whether only a loop's or condition's keyword stands here; redirections belong to the whole loop."""
+    """True if only a loop's or condition's keyword stands here; redirections belong to the whole loop."""
 
 
 class _OpenQuoteError(Exception):
@@ -61,7 +61,7 @@ class _OpenQuoteError(Exception):
 
 
 def shell_commands(text: str, depth: int = 0) -> list[Command]:
-    """The simple commands of `text` in the order in which they stand, those of substitutions included."""
+    """Return the simple commands of `text` in the order in which they stand, those of substitutions included."""
     lexer = _Lexer(text.replace("\\\r\n", "").replace("\\\n", ""))
     found: list[Command] = []
     line: list[Command] = []
@@ -102,7 +102,7 @@ class _Lexer:
         self._arithmetic = False
 
     def commands(self) -> Iterator[tuple[Command, bool]]:
-        """Each command, and whether its line is complete with it."""
+        """Yield each command, and whether its line is complete with it."""
         current, redirection = Command(), ""
         for kind, token in self._tokens():
             if kind == "word":

@@ -21,15 +21,15 @@ BINARY = getattr(os, "O_BINARY", 0)
 
 
 def is_windows() -> bool:
-    """Whether this is Windows; asked by a function, so that type checkers read what follows."""
+    """Return True if this is Windows; asked by a function, so that type checkers read what follows."""
     return sys.platform.startswith("win")
 
 
 def open_no_link(path: Path, flags: int = os.O_RDONLY) -> int:
-    """The descriptor of a file. A link is not followed, and the other end of a FIFO not waited for.
+    """Return the descriptor of a file. A link is not followed, and the other end of a FIFO not waited for.
 
     Raises:
-        OSError: it is a link, or cannot be opened.
+        OSError: if it is a link, or cannot be opened.
     """
     if not NO_LINK and path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -42,7 +42,7 @@ def try_lock(descriptor: int) -> bool:
     Windows has no such locks, and no sandbox or run that writes: there it is always true.
 
     Raises:
-        OSError: the file system has no locks.
+        OSError: if the file system has no locks.
     """
     try:
         import fcntl

@@ -67,7 +67,7 @@ _BY_STOP_REASON = {
 
 
 def exit_code(stop_reason: str | None, checked: str = "") -> int:
-    """The exit code of a run that stopped for this reason; `checked` is what its check found, as in `RunState`."""
+    """Return the exit code of a run that stopped for this reason; `checked` is what its check found, as in `RunState`."""
     if checked in ("failed", "error"):
         return CHECK_FAILED
     return _BY_STOP_REASON.get(stop_reason or "", FAILED)

@@ -35,7 +35,7 @@ def benchmark_command(arguments: argparse.Namespace) -> int:
     """List the tasks, run some, or report on results.
 
     Raises:
-        UsageError: something named is not there or cannot be understood; nothing was started.
+        UsageError: if something named is not there or cannot be understood; nothing was started.
     """
     if arguments.action == "list":
         print(list_text())

@@ -48,7 +48,7 @@ async def open_notebooks(wanted: Path | None = None) -> list[OpenNotebook]:
 
 
 async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
-    """The open notebooks of one server; none of a server that has gone, or lacks the extension."""
+    """Return the open notebooks of one server; none of a server that has gone, or lacks the extension."""
     try:
         info = json.loads(file.read_bytes())
         url, token, root = str(info["url"]), str(info.get("token") or ""), Path(str(info["root_dir"]))
@@ -196,11 +196,11 @@ class _Request:
             yield bytes(event.data)
 
     async def body(self) -> bytes:
-        """All of the answer."""
+        """Return all of the answer."""
         return b"".join([piece async for piece in self._pieces()])
 
     async def events(self) -> AsyncIterator[bytes]:
-        """The data of each event of a stream."""
+        """Yield the data of each event of a stream."""
         rest = b""
         async for piece in self._pieces():
             *lines, rest = (rest + piece).split(b"\n")

@@ -42,7 +42,7 @@ def mcp_command(arguments: argparse.Namespace) -> int:
     """Serve until stdin ends.
 
     Raises:
-        UsageError: the notebook is not open, or an option is wrong; nothing was started.
+        UsageError: if the notebook is not open, or an option is wrong; nothing was started.
     """
     flags = vars(arguments)
     notebook = flags.pop("notebook", None)

@@ -20,7 +20,7 @@ claude mcp add sandbox -- llm-sandbox-nb mcp --isolation bubblewrap
 
 
 def make_parser() -> tuple[Parser, dict[str, Parser]]:
-    """The parser of the whole command line, and those of the commands by name."""
+    """Return the parser of the whole command line, and those of the commands by name."""
     from llm_sandbox_nb.version import __version__
 
     parser = Parser(prog="llm-sandbox-nb", description="Give a language model a computer and a task.")
@@ -42,7 +42,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
 
 
 def command_words(words: list[str]) -> list[str]:
-    """The words of a command line, with the commands of the paper's package (`build`, `benchmark TASK`) as ours."""
+    """Return the words of a command line, with the commands of the paper's package (`build`, `benchmark TASK`) as ours."""
     match words:
         case ["build", *rest]:
             return ["image", "build", *rest]

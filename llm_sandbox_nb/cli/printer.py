@@ -49,7 +49,7 @@ def harmless(text: str) -> str:
 
 
 def protection_lines(protection: dict[str, Any]) -> Iterator[str]:
-    """The isolation in force, what it protects from, and what it does not."""
+    """Yield the isolation in force, what it protects from, and what it does not."""
     yield f"Isolation  {protection_text(protection)}"
     for key in ("protects", "does_not_protect"):
         if protection.get(key):
@@ -97,7 +97,7 @@ class Printer:
         """Show one event.
 
         Raises:
-            OSError: a large output of a loaded run cannot be read.
+            OSError: if a large output of a loaded run cannot be read.
         """
         self._status.add(event)
         if isinstance(event, ev.SandboxReady):

@@ -49,7 +49,7 @@ def runs_command(arguments: argparse.Namespace) -> int:
     """List the runs of a folder, or remove some of them.
 
     Raises:
-        UsageError: there is no such folder, or it was not said which runs to remove.
+        UsageError: if there is no such folder, or it was not said which runs to remove.
     """
     days, keep = prune_rule(arguments)
     root = _runs_root(arguments.folder)
@@ -96,7 +96,7 @@ def show_command(arguments: argparse.Namespace) -> int:
     Of a killed run it prints all up to its last event.
 
     Raises:
-        UsageError: there is no run, or it cannot be read.
+        UsageError: if there is no run, or it cannot be read.
     """
     given, name = split_name(arguments.run)
     path = run_path(str(given))
@@ -152,7 +152,7 @@ def show_command(arguments: argparse.Namespace) -> int:
 
 
 def _current_attempt(trajectory: Trajectory) -> Iterator[ev.Event]:
-    """The events of the current attempt, with each rewind after the event to which it led."""
+    """Yield the events of the current attempt, with each rewind after the event to which it led."""
     undone = {one.undo_of for one in trajectory.rewinds if one.undo_of}
     led_here: dict[str, list[ev.Event]] = {}
     for one in trajectory.rewinds:
@@ -175,7 +175,7 @@ def export_command(arguments: argparse.Namespace) -> int:
     """Write the file and print where it is.
 
     Raises:
-        UsageError: there is no run, it cannot be read, or the file cannot be written.
+        UsageError: if there is no run, it cannot be read, or the file cannot be written.
     """
     from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
     from llm_sandbox_nb.runs.run import Run
@@ -206,7 +206,7 @@ def analyze_command(arguments: argparse.Namespace) -> int:
     """Read the runs, print the table of groups, write the report when one is asked for.
 
     Raises:
-        UsageError: a path is not there, no run is found, or pandas or matplotlib is missing.
+        UsageError: if a path is not there, no run is found, or pandas or matplotlib is missing.
     """
     from llm_sandbox_nb.analysis.load import load_runs
 
@@ -248,14 +248,14 @@ def analyze_command(arguments: argparse.Namespace) -> int:
 
 
 def _shown(value: object) -> str:
-    """A cell of the table; a dash where nothing is known."""
+    """Return a cell of the table; a dash where nothing is known."""
     if value is None or value != value:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def run_path(name: str) -> Path:
-    """The run that a command names: a path, or the id of a run or a part of it. Raises UsageError."""
+    """Return the run that a command names: a path, or the id of a run or a part of it. Raises UsageError."""
     path = Path(name).expanduser()
     if path.exists():
         return path
@@ -266,7 +266,7 @@ def run_path(name: str) -> Path:
 
 
 def _runs_root(named: str | None) -> Path:
-    """The folder of runs: the one that is named, else that of the settings. Raises UsageError when it is not there."""
+    """Return the folder of runs: the one that is named, else that of the settings. Raises UsageError when it is not there."""
     if named is None:
         return Path(resolve({}, os.environ)["output_dir"]).expanduser()
     root = Path(named).expanduser()

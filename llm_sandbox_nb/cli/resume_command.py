@@ -23,31 +23,13 @@ from llm_sandbox_nb.cli.run_command import (
     sandbox_options,
 )
 from llm_sandbox_nb.options.table import QUERY, UsageError
-from llm_sandbox_nb.options.values import flag_layer, resolve
+from llm_sandbox_nb.options.values import fields_of, flag_layer, resolve
 from llm_sandbox_nb.trajectory.journal import JournalError
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
-_SETTINGS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_tokens_per_call": "max_tokens",
-    "model_timeout": "timeout",
-    "extra_body": "extra_body",
-}
-"""Options with the names of the model's settings."""
-_LIMITS = {
-    "steps": "steps",
-    "tokens": "tokens",
-    "total_tokens": "total_tokens",
-    "budget": "cost",
-    "time": "time",
-}
 _CHECK = ("check", "check_files", "check_tries", "check_timeout")
 _PAUSES = ("step", "break", "break_when", "approve", "on_pause")
 _IN_PYTHON = (
@@ -65,7 +47,7 @@ def resume_command(arguments: argparse.Namespace) -> int:
     """Continue the run; print what `run` prints.
 
     Raises:
-        UsageError: there is no such run, it cannot resume like this, or an option is wrong; nothing was started.
+        UsageError: if there is no such run, it cannot resume like this, or an option is wrong; nothing was started.
     """
     flags = vars(arguments)
     run = _loaded(flags.pop("run"))
@@ -109,13 +91,18 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
     from llm_sandbox_nb.runs.resume import ResumeOptions, resume
 
     prompt = TerminalPrompt(sys.stdin, sys.stdout)
+    changed = {name: values[name] for name in given}
     options = ResumeOptions(
         text=text,
-        model=values["model"] if "model" in given else None,
-        settings={field: values[name] for name, field in _SETTINGS.items() if name in given} or None,
-        limits={field: values[name] for name, field in _LIMITS.items() if name in given} or None,
+        model=changed.get("model"),
+        settings=fields_of(changed, "settings") or None,
+        limits=fields_of(changed, "limits") or None,
         sandbox_options={
-            **{name: values[name] for name in ("isolation", "profile", "image", "network") if name in given},
+            **{
+                name: changed[name]
+                for name in ("isolation", "profile", "image", "network")
+                if name in changed
+            },
             **sandbox_options(values),
         },
         api_base=values["api_base"],
@@ -124,9 +111,9 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         pause=_pauses(values, given, prompt),
         tools=[function_of("tool", name) for name in values["tool"]] or None,
         doubts=[function_of("doubt", name) for name in values["doubt"]] or None,
-        retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in given else None,
-        check={name: values[name] for name in _CHECK if name in given},
-        **{name: values[name] for name in RECORDED_BY_NAME if name in given},
+        retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in changed else None,
+        check={name: changed[name] for name in _CHECK if name in changed},
+        **{name: changed[name] for name in RECORDED_BY_NAME if name in changed},
     )
     try:
         await resume(run, options)

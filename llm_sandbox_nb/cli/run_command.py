@@ -24,13 +24,12 @@ from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import QUERY, UsageError
-from llm_sandbox_nb.options.values import resolve, sandbox_limits
+from llm_sandbox_nb.options.values import fields_of, resolve, sandbox_limits
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.command_rules import MORE_STEPS
 from llm_sandbox_nb.trajectory.run_folder import FILES
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.runs.run import Run
 
 _POLL = 0.05
@@ -62,7 +61,7 @@ def examples_command(arguments: argparse.Namespace) -> int:
     """List the examples; or run one, with the scripted model unless another is named, and check its result.
 
     Raises:
-        UsageError: there is no such example, or an option is wrong; nothing was started.
+        UsageError: if there is no such example, or an option is wrong; nothing was started.
     """
     from llm_sandbox_nb.examples.checks import read_files
     from llm_sandbox_nb.examples.gallery import EXAMPLES
@@ -116,7 +115,7 @@ def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
 
 
 def exit_code_of(run: Run) -> int:
-    """The exit code that the end of a run and its check give."""
+    """Return the exit code that the end of a run and its check give."""
     return exit_code(run.stop_reason, run.trajectory.state(live=False).check)
 
 
@@ -169,7 +168,7 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
     `started` has the run as soon as there is one.
 
     Raises:
-        NotStartedError, UsageError: there is none.
+        NotStartedError, UsageError: if there is none.
     """
     from llm_sandbox_nb.agent.errors import RunError
     from llm_sandbox_nb.model.contract import ModelError
@@ -218,47 +217,26 @@ async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run])
 async def _solve(values: dict[str, Any], started: list[Run]) -> None:
     from llm_sandbox_nb.agent.limits import RunLimits
     from llm_sandbox_nb.agent.no_call import USUAL_NUDGES
+    from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.solve import solve
 
     prompt = TerminalPrompt(sys.stdin, sys.stdout)
     await solve(
         values["query"],
-        model=values["model"],
-        isolation=values["isolation"],
-        profile=values["profile"],
-        image=values["image"],
-        network=values["network"],
         sandbox_options=sandbox_options(values),
         inputs=values["input_dir"],
-        output_dir=values["output_dir"],
-        prompt_config=values["prompt_config"],
-        prompts=values["prompts"],
-        limits=RunLimits(
-            values["steps"], values["tokens"], values["budget"], values["time"], values["total_tokens"]
-        ),
-        settings=_model_settings(values),
+        limits=RunLimits(**fields_of(values, "limits")),
+        settings=ModelSettings(**fields_of(values, "settings") | {"extra_body": values["extra_body"] or {}}),
         retries=RetryPolicy(loading_wait=values["model_wait"]),
-        command_timeout=values["command_timeout"],
         nudges=USUAL_NUDGES if values["nudges"] is None else values["nudges"],
-        same_failures=values["same_failures"],
-        tool_calls=values["tool_calls"],
-        context=values["context"],
-        check=values["check"],
-        check_files=values["check_files"],
-        check_tries=values["check_tries"],
-        check_timeout=values["check_timeout"],
         tools=[function_of("tool", name) for name in values["tool"]],
         doubts=[function_of("doubt", name) for name in values["doubt"]],
-        api_base=values["api_base"],
-        api_key=values["api_key"],
         listeners=(Printer(sys.stdout), prompt.listen),
         on_run=started.append,
-        step=values["step"],
-        breakpoints=values["break"],
         break_when=[function_of("break_when", name) for name in values["break_when"]],
-        approve=values["approve"],
         on_pause=prompt.ask if values["on_pause"] == "ask" else values["on_pause"],
+        **fields_of(values),
     )
 
 
@@ -289,7 +267,7 @@ _KEPT_FLAGS = ("api_base", "isolation")
 
 
 def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
-    """The command that continues a run which has ended too early; `flags` are those that it was started with."""
+    """Return the command that continues a run which has ended too early; `flags` are those that it was started with."""
     words = ["llm-sandbox-nb", "resume", str(run.folder)]
     for name in _KEPT_FLAGS:
         if flags.get(name):
@@ -304,18 +282,6 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
     loop = next((one for one in run.doubts if one.text.endswith(MORE_STEPS)), None)
     warning = f"More steps will not help: {loop.line.removesuffix(MORE_STEPS)}. " if loop else ""
     return f"{warning}`{shlex.join(words)}` continues this run."
-
-
-def _model_settings(values: dict[str, Any]) -> ModelSettings:
-    from llm_sandbox_nb.model.contract import ModelSettings
-
-    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    return ModelSettings(
-        **{name: values[name] for name in same},
-        max_tokens=values["max_tokens_per_call"],
-        timeout=values["model_timeout"],
-        extra_body=values["extra_body"] or {},
-    )
 
 
 def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
@@ -344,10 +310,10 @@ def check_function_name(option: str, name: str) -> None:
 
 
 def function_of(option: str, name: str) -> Callable[..., Any]:
-    """The function that `FILE.py:NAME` names; the file is run for it.
+    """Return the function that `FILE.py:NAME` names; the file is run for it.
 
     Raises:
-        UsageError: the file fails, or has no such function.
+        UsageError: if the file fails, or has no such function.
     """
     file, _, function = name.rpartition(":")
     try:
@@ -412,7 +378,7 @@ class TerminalPrompt:
         self._out.flush()
 
     async def _line(self) -> str | None:
-        """The next line; None when no more come. Waits without a thread, which could not be ended."""
+        """Return the next line; None when no more come. Waits without a thread, which could not be ended."""
         while b"\n" not in self._read and not self._ended:
             assert self._source is not None
             number = self._source.fileno()

@@ -21,7 +21,7 @@ def image_command(arguments: argparse.Namespace) -> int:
     """Build, pull, list or check the images that sandboxes are made of.
 
     Raises:
-        UsageError: a file named on the command line is missing.
+        UsageError: if a file named on the command line is missing.
     """
     from llm_sandbox_nb.sandbox.docker.images import build_image, list_images, pull_image
     from llm_sandbox_nb.sandbox.errors import SandboxError
@@ -139,7 +139,7 @@ OLDEST_FRONT_ENDS = {"jupyterlab": ("JupyterLab", "4.4"), "notebook": ("Notebook
 
 
 def old_front_ends() -> list[str]:
-    """A sentence for each JupyterLab and Notebook of this environment that is too old for the view."""
+    """Return a sentence for each JupyterLab and Notebook of this environment that is too old for the view."""
     sentences = []
     for distribution, (name, oldest) in OLDEST_FRONT_ENDS.items():
         try:
@@ -175,7 +175,7 @@ def settings_command(arguments: argparse.Namespace) -> int:
     """Print the settings as a table or as JSON.
 
     Raises:
-        UsageError: a settings file or a variable cannot be understood.
+        UsageError: if a settings file or a variable cannot be understood.
     """
     values, files = resolve_sources({"settings": arguments.settings}, os.environ, FILE_SETTINGS)
     if arguments.json:

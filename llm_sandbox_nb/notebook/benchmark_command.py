@@ -58,9 +58,9 @@ class BenchmarkCommand:
         """List, run, report, score or compare.
 
         Raises:
-            SandboxUsageError: something named is not there or cannot be understood; nothing was started.
-            SandboxBenchmarkError: it cannot continue, or no item could be done.
-            KeyboardInterrupt: it was interrupted, and its sandboxes are closed.
+            SandboxUsageError: if something named is not there or cannot be understood; nothing was started.
+            SandboxBenchmarkError: if it cannot continue, or no item could be done.
+            KeyboardInterrupt: if it was interrupted, and its sandboxes are closed.
         """
         try:
             parsed = _parsed(rest)
@@ -89,7 +89,7 @@ class BenchmarkCommand:
             print(plain(str(made.page)))
 
     def _flags(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of the line, else those of the notebook's settings."""
+        """Return the options of the line, else those of the notebook's settings."""
         given = {name: getattr(self._settings, name) for name in _SETTINGS if self._settings.is_given(name)}
         found = dict(flags) | {
             name: value for name, value in given.items() if name in flags and flags[name] is None and value
@@ -169,7 +169,7 @@ class _View:
 
 
 def _parsed(rest: str) -> argparse.Namespace | None:
-    """The words as options; None when they asked for help, which is printed."""
+    """Return the words as options; None when they asked for help, which is printed."""
     parser = Parser(prog="%sandbox benchmark", description="Measure a model on many problems.")
     parts = add_benchmark_actions(parser)
     try:

@@ -57,11 +57,11 @@ class CellRun:
 
         Raises:
             SandboxUsageError, SandboxInputError, InputError, ModelError: nothing was started.
-            RunError: the run failed.
+            RunError: if the run failed.
             SandboxLimitError: it reached a limit before the model submitted.
-            SandboxNoAnswerError: the model said nothing, or refused.
-            SandboxCheckError: the check of its result failed.
-            KeyboardInterrupt: it was interrupted.
+            SandboxNoAnswerError: if the model said nothing, or refused.
+            SandboxCheckError: if the check of its result failed.
+            KeyboardInterrupt: if it was interrupted.
         """
         with TemporaryFolder() as staging:
             task = cell_task(options, text, self._settings, self._shell.user_ns, staging)
@@ -116,7 +116,6 @@ class CellRun:
         self, task: CellTask, follower: RunFollower, on_run: Callable[[Run], None], watchers: Watchers
     ) -> Run:
         from llm_sandbox_nb.model.local.loading_progress import shown_by
-        from llm_sandbox_nb.model.retries import RetryPolicy
         from llm_sandbox_nb.runs.solve import solve
 
         shown_by.set(follower.show_loading)
@@ -127,38 +126,15 @@ class CellRun:
             wanted = task.sandbox.isolation or "auto"
             return await solve(
                 task.task,
-                model=task.model,
                 isolation=running.protection.isolation if running else wanted,
                 sandbox=_Later(lambda: self._sandboxes.acquire(task.sandbox, fresh=task.fresh)),
-                inputs=dict(task.inputs),
                 files_of=task.files_of,
-                output_dir=self._settings.output_dir,
                 name=notebook_name(self._shell.user_ns),
-                prompt_config=task.prompt_config,
-                prompts=task.prompts,
-                limits=task.limits,
-                settings=task.sampling,
-                retries=RetryPolicy(loading_wait=task.model_wait),
-                command_timeout=task.command_timeout,
-                same_failures=task.same_failures,
-                nudges=task.nudges,
-                tool_calls=task.tool_calls,
-                context=task.context,
-                check=task.check,
-                check_files=task.check_files,
-                check_tries=task.check_tries,
-                check_timeout=task.check_timeout,
-                tools=task.tools,
-                doubts=task.doubts,
-                api_base=task.api_base,
-                api_key=task.api_key,
                 listeners=[follower.listen, watchers.listen],
                 on_run=on_run,
-                step=task.pauses.step,
-                breakpoints=task.pauses.breakpoints,
-                break_when=task.pauses.break_when,
-                approve=task.pauses.approve,
                 show=False,
+                **vars(task.pauses),
+                **task.arguments,
             )
         finally:
             await watchers.finish()

@@ -92,14 +92,14 @@ def complete_line(line: str, magics: Names) -> Completion:
 
 
 def _split(line: str) -> tuple[list[str], str]:
-    """The words after the magic's name, and the one at the cursor, which may be empty."""
+    """Return the words after the magic's name, and the one at the cursor, which may be empty."""
     words = line.split()
     word = "" if not line or line[-1].isspace() else words.pop()
     return words[1:], word
 
 
 def _open_option(before: list[str], options: Mapping[str, argparse.Action]) -> str | None:
-    """The option whose value comes next; one that takes several ends at the next option."""
+    """Return the option whose value comes next; one that takes several ends at the next option."""
     for distance, word in enumerate(reversed(before)):
         if word in options:
             action = options[word]
@@ -109,7 +109,7 @@ def _open_option(before: list[str], options: Mapping[str, argparse.Action]) -> s
 
 
 def _values(name: str, begun: str, magics: Names) -> list[str]:
-    """The values of an option of a cell that begin with `begun`."""
+    """Return the values of an option of a cell that begin with `begun`."""
     namespace: dict[str, Any] = magics.shell.user_ns
     kinds: Mapping[str, Callable[[], Iterable[str]]] = {
         "model": lambda: _models(begun, magics),
@@ -164,7 +164,7 @@ def _files(begun: str, endings: tuple[str, ...] = ()) -> list[str]:
 
 
 def _variables(namespace: Mapping[str, Any], wanted: Callable[[Any], bool]) -> list[str]:
-    """The user's own variables; modules and what IPython puts there are left out."""
+    """Return the user's own variables; modules and what IPython puts there are left out."""
     hidden = {"In", "Out", "exit", "quit", "get_ipython", "open"}
     return [
         name

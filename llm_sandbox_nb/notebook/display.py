@@ -48,7 +48,7 @@ class PageCell(TypedDict):
 
 
 def page_cell(shell: Any) -> PageCell | None:
-    """The cell that `shell` executes; None outside of a kernel. To be called in the thread of the cell."""
+    """Return the cell that `shell` executes; None outside of a kernel. To be called in the thread of the cell."""
     get_parent = getattr(shell, "get_parent", None)
     if getattr(shell, "kernel", None) is None or get_parent is None:
         return None
@@ -125,7 +125,7 @@ Output = UpdatedOutput | TerminalOutput
 
 
 def has_front_end(shell: Any) -> bool:
-    """Whether a front end can show updates while a cell runs; plain IPython only prints."""
+    """Return True if a front end can show updates while a cell runs; plain IPython only prints."""
     return getattr(shell, "kernel", None) is not None
 
 
@@ -134,7 +134,7 @@ _CONSOLE_MESSAGE = re.compile(r"_\d+_\d+")
 
 
 def replaces_outputs(shell: Any) -> bool:
-    """Whether the front end of this cell puts an updated output in the place of the one before.
+    """Return True if the front end of this cell puts an updated output in the place of the one before.
 
     A console prints each output once and passes over updates. Its messages are those of a Python program that can
     answer `input()`; nbclient's cannot, and pages have ids of another form. Call it in the thread of the cell.
@@ -150,7 +150,7 @@ class Watch(Protocol):
     """Where a run can be watched besides its output."""
 
     def run_id(self) -> str | None:
-        """The run as the server knows it, while it can be watched there."""
+        """Return the run as the server knows it, while it can be watched there."""
         ...
 
     def pause_between_updates(self) -> float:

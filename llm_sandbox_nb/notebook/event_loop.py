@@ -47,7 +47,7 @@ class BackgroundLoop:
 
     @property
     def started(self) -> bool:
-        """Whether the loop has been used."""
+        """True if the loop has been used."""
         return self._loop is not None
 
     @property

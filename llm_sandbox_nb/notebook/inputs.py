@@ -20,7 +20,7 @@ MOST_FILES = 5_000
 def collect_inputs(
     names: Iterable[str], namespace: Mapping[str, Any], staging: Path, frame_format: FrameFormat = "csv"
 ) -> dict[str, Path]:
-    """The files to hand in, by their name below the input folder; a folder keeps its name.
+    """Return the files to hand in, by their name below the input folder; a folder keeps its name.
 
     Variables are written to the folder `staging`. A name that is both a variable and a file is refused:
     `./name` is the file.
@@ -69,7 +69,7 @@ def _matching(name: str, path: Path) -> list[Path]:
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    """The file or the folder, under the name it gets."""
+    """Yield the file or the folder, under the name it gets."""
     name = path.resolve().name or "input"
     if path.is_file():
         yield path.name or name, path

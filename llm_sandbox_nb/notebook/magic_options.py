@@ -25,7 +25,7 @@ _option: Any = argument
 
 
 def _shared(*flags: str, **more: Any) -> Any:
-    """An option that the command line has too, with the same help text."""
+    """Return an option that the command line has too, with the same help text."""
     described = option(flags[-1].removeprefix("--").replace("-", "_"))
     if described.switch:
         return _option(*flags, action="store_true", help=described.help)
@@ -44,23 +44,22 @@ OPTIONS = [
         help="files, folders or variables for the input folder (a DataFrame as a table, others as JSON)",
     ),
     _option("-o", "--out", metavar="NAME", help="variable that gets the Run, also when the run fails"),
-    _shared("--steps"),
-    _shared("--tokens"),
-    _shared("--total-tokens"),
-    _shared("--budget"),
-    _shared("--time"),
-    _shared("--command-timeout"),
-    _shared("--same-failures"),
-    _shared("--nudges"),
-    _shared("--tool-calls"),
-    _shared("--model-timeout"),
-    _shared("--model-wait"),
-    _shared("--context"),
-    _shared("--prompts"),
-    _shared("--image"),
-    _shared("--isolation"),
-    _shared("--profile"),
-    _shared("--network"),
+    *map(
+        _shared,
+        (
+            *(
+                "--steps",
+                "--tokens",
+                "--total-tokens",
+                "--budget",
+                "--time",
+                "--command-timeout",
+                "--same-failures",
+            ),
+            *("--nudges", "--tool-calls", "--model-timeout", "--model-wait", "--context", "--prompts"),
+            *("--image", "--isolation", "--profile", "--network"),
+        ),
+    ),
     _shared("--allow", action="append", default=[]),
     _shared("--secret", action="append", default=[]),
     _option(
@@ -125,12 +124,12 @@ def with_options(function: Any) -> Any:
 
 
 def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[str]:
-    """The words with `$name` and `{name}` replaced by the variable's value, as in IPython's own magics.
+    """Return the words with `$name` and `{name}` replaced by the variable's value, as in IPython's own magics.
 
     Words with blanks, and what follows `--break`, stay as they are: they are texts and expressions.
 
     Raises:
-        SandboxInputError: a word is the name of a variable that is not there, or that holds no text and no number.
+        SandboxInputError: if a word is the name of a variable that is not there, or that holds no text and no number.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -159,7 +158,7 @@ def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[s
 
 
 def line_with_variables(rest: str, namespace: Mapping[str, Any]) -> str:
-    """The words after a subcommand of `%sandbox`, with variables replaced as `with_variables` says.
+    """Return the words after a subcommand of `%sandbox`, with variables replaced as `with_variables` says.
 
     Raises:
         SandboxInputError: as `with_variables`.
@@ -175,11 +174,11 @@ def line_with_variables(rest: str, namespace: Mapping[str, Any]) -> str:
 def parse_line(
     parser: argparse.ArgumentParser, line: str, namespace: Mapping[str, Any] | None = None
 ) -> argparse.Namespace:
-    """The options of a cell's first line; `namespace` holds the variables that `$name` and `{name}` mean.
+    """Return the options of a cell's first line; `namespace` holds the variables that `$name` and `{name}` mean.
 
     Raises:
-        SandboxInputError: there is no such variable.
-        SandboxUsageError: there is no such option, or its value is missing.
+        SandboxInputError: if there is no such variable.
+        SandboxUsageError: if there is no such option, or its value is missing.
     """
     try:
         words = shlex.split(line, comments=False)
@@ -206,10 +205,10 @@ def _explained(message: str, parser: argparse.ArgumentParser) -> str:
 
 
 def option_value(name: str, text: str) -> Any:
-    """The value of an option that the command line has too.
+    """Return the value of an option that the command line has too.
 
     Raises:
-        SandboxUsageError: it is not valid.
+        SandboxUsageError: if it is not valid.
     """
     try:
         return converted(option(name), text, f"--{name.replace('_', '-')}")
@@ -218,10 +217,10 @@ def option_value(name: str, text: str) -> Any:
 
 
 def variable_name(name: str) -> str:
-    """A valid name of a Python variable.
+    """Return a valid name of a Python variable.
 
     Raises:
-        SandboxUsageError: it is not valid.
+        SandboxUsageError: if it is not valid.
     """
     if not name.isidentifier() or keyword.iskeyword(name):
         raise SandboxUsageError(f"-o takes the name of a variable, not {name!r}.")
@@ -229,10 +228,10 @@ def variable_name(name: str) -> str:
 
 
 def fill_in(task: str, namespace: Mapping[str, Any]) -> str:
-    """The task with each `{name}` replaced by the variable's value; any other brace is text.
+    """Return the task with each `{name}` replaced by the variable's value; any other brace is text.
 
     Raises:
-        SandboxInputError: there is no such variable.
+        SandboxInputError: if there is no such variable.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -246,7 +245,7 @@ def fill_in(task: str, namespace: Mapping[str, Any]) -> str:
 
 
 def unknown_subcommand(name: str, known: Sequence[str]) -> str:
-    """The error for a word after `%sandbox` that is no subcommand."""
+    """Return the error for a word after `%sandbox` that is no subcommand."""
     listed = ", ".join(known)
     if not name:
         return f"%sandbox takes one of {listed}; a task goes into a cell that begins with %%sandbox."
@@ -256,10 +255,10 @@ def unknown_subcommand(name: str, known: Sequence[str]) -> str:
 
 
 def split_words(usage: str, rest: str, least: int, most: int) -> list[str]:
-    """The words after a subcommand of `%sandbox`; `usage` is how it is written.
+    """Return the words after a subcommand of `%sandbox`; `usage` is how it is written.
 
     Raises:
-        SandboxUsageError: a quote is open, or there are too few or too many.
+        SandboxUsageError: if a quote is open, or there are too few or too many.
     """
     try:
         words = shlex.split(rest)
@@ -271,10 +270,10 @@ def split_words(usage: str, rest: str, least: int, most: int) -> list[str]:
 
 
 def load_arguments(rest: str) -> tuple[str, str | None]:
-    """The run and the variable of `%sandbox load RUN [-o NAME]`.
+    """Return the run and the variable of `%sandbox load RUN [-o NAME]`.
 
     Raises:
-        SandboxUsageError: the words are others.
+        SandboxUsageError: if the words are others.
     """
     usage = "load RUN [-o NAME]; %sandbox runs lists the runs"
     words = split_words(usage, rest, 1, 3)

@@ -169,7 +169,7 @@ class RunPlace:
 
 
 def connection_text(url: str, token: str) -> str:
-    """A ready line for each client."""
+    """Return a ready line for each client."""
     address, bearer, name = f"{url}llm-sandbox/mcp", f"Bearer {token}", "notebook-sandbox"
     headers = {"Authorization": bearer}
     cursor = {"mcpServers": {name: {"url": address, "headers": headers}}}

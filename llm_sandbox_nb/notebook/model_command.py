@@ -48,7 +48,7 @@ class ModelCommand:
         """Show what cells use and what can be chosen, or choose.
 
         Raises:
-            SandboxUsageError: the line cannot be understood, or the name is no model's.
+            SandboxUsageError: if the line cannot be understood, or the name is no model's.
         """
         name, api_base, flags = _parsed(rest)
         if name is not None:
@@ -105,7 +105,7 @@ def _some(names: Any) -> str:
 
 
 def _parsed(rest: str) -> tuple[str | None, str, set[str]]:
-    """The name, the address and the other options of a line. Raises SandboxUsageError."""
+    """Return the name, the address and the other options of a line. Raises SandboxUsageError."""
     wrong = SandboxUsageError(f"%sandbox {USAGE} is how to call it.")
     try:
         words = shlex.split(rest)
@@ -140,7 +140,7 @@ def key_command(rest: str, settings: SandboxSettings) -> None:
     """Ask for a key, or with `--forget` forget it. `rest` is what follows `%sandbox key`.
 
     Raises:
-        SandboxUsageError: the line is wrong, nobody can type here, or what was typed is no key.
+        SandboxUsageError: if the line is wrong, nobody can type here, or what was typed is no key.
     """
     try:
         words = shlex.split(rest)

@@ -38,7 +38,7 @@ _PART = 512 * 1024
 
 
 def page_shows_widgets(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a person watches this kernel through a page that shows widgets: VS Code, Colab, a Jupyter server.
+    """Return True if a person watches this kernel through a page that shows widgets: VS Code, Colab, a Jupyter server.
 
     A program that runs the notebook (nbclient, papermill) would store the widget's whole state.
     """
@@ -132,7 +132,7 @@ def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
 
 
 def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | None:
-    """The panel; None when this installation lacks what it is made of: then the static card shows the run."""
+    """Return the panel; None when this installation lacks what it is made of: then the static card shows the run."""
     folder = Path(str(files("llm_sandbox_nb.notebook") / "page"))
     try:
         script, style = ((folder / name).read_text("utf-8") for name in ("widget.js", "widget.css"))

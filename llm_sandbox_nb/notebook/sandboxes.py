@@ -43,7 +43,7 @@ class SandboxKeeper(Protocol):
     """Keeps the one sandbox of this notebook. One lives here, another speaks to the Jupyter server."""
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
-        """The running sandbox, or a new one when there is none, when it was lost, or when `fresh`.
+        """Return the running sandbox, or a new one when there is none, when it was lost, or when `fresh`.
 
         The caller does not close what it gets.
 
@@ -54,7 +54,7 @@ class SandboxKeeper(Protocol):
         ...
 
     async def current(self) -> Sandbox | None:
-        """The sandbox when one is running, without starting one."""
+        """Return the sandbox when one is running, without starting one."""
         ...
 
     async def status(self) -> SandboxStatus:
@@ -139,7 +139,7 @@ class NotebookSandboxes:
         self._keeper: SandboxKeeper | None = None
 
     async def keeper(self) -> SandboxKeeper:
-        """The server's keeper when this kernel has such a server, else this kernel's own."""
+        """Return the server's keeper when this kernel has such a server, else this kernel's own."""
         if self._keeper is None:
             found = await self._connect() if self._connect else None
             self._keeper = found or KernelSandboxes()
@@ -224,7 +224,7 @@ class Forks:
         self._runs[run.folder.resolve()] = run
 
     def at(self, path: Path) -> Run | None:
-        """The run in a folder, if it was forked off here."""
+        """Return the run in a folder, if it was forked off here."""
         return self._runs.get(path.expanduser().resolve())
 
     @property
@@ -257,7 +257,7 @@ class OpenSandbox:
         self._sandbox, self._calls = sandbox, calls
 
     def live(self, sandbox: Sandbox) -> bool:
-        """Whether they can use this one now."""
+        """Return True if they can use this one now."""
         return self._sandbox is sandbox and self._calls is not None and not self._calls.ended
 
     async def close(self) -> bool:

@@ -41,7 +41,7 @@ _RUN_ID = re.compile(r"[\w.-]{1,200}")
 
 
 def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> str:
-    """The file's name without ending: from Jupyter, else from VS Code, else `notebook`."""
+    """Return the file's name without ending: from Jupyter, else from VS Code, else `notebook`."""
     path = environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or "")
     return "notebook" if path.endswith(("/", "\\")) else notebook_folder_name(path)
 
@@ -72,7 +72,7 @@ class MovedRuns:
 def moved_runs(
     settings: SandboxSettings, namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> MovedRuns:
-    """The runs that the notebook's saved cards show, but for those in its own folder. Never raises."""
+    """Return the runs that the notebook's saved cards show, but for those in its own folder. Never raises."""
     path = Path(environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or ""))
     shown = _shown_runs(path) if path.suffix == ".ipynb" else set()
     shown -= {
@@ -84,7 +84,7 @@ def moved_runs(
 
 
 def _shown_runs(path: Path) -> set[str]:
-    """The ids of the runs that the cards of a notebook show. A notebook may be anyone's: its content is checked."""
+    """Return the ids of the runs that the cards of a notebook show. A notebook may be anyone's: its content is checked."""
     try:
         if path.stat().st_size > _NOTEBOOK_MOST:
             return set()
@@ -102,12 +102,12 @@ def _shown_runs(path: Path) -> set[str]:
 
 
 def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
-    """The run `name`: a folder or file, or the name (or a part of it) of a run of this notebook.
+    """Return the run `name`: a folder or file, or the name (or a part of it) of a run of this notebook.
 
     One of the `forks` comes with its sandbox.
 
     Raises:
-        SandboxInputError: there is none, or several, or it cannot be read.
+        SandboxInputError: if there is none, or several, or it cannot be read.
     """
     from llm_sandbox_nb.runs.run import Run
 
@@ -137,7 +137,7 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
 
 
 def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
-    """The folder of the first run of a task in a sandbox whose files are kept; None when it did not run there yet."""
+    """Return the folder of the first run of a task in a sandbox whose files are kept; None when it did not run there yet."""
     for one in run_folders(folder)[-_LOOKED_AT:]:
         started = _started(one)
         if (
@@ -152,7 +152,7 @@ def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
 
 
 def _second_hand(started: RunStarted) -> bool:
-    """Whether a run is a fork or a replay of another one."""
+    """Return True if a run is a fork or a replay of another one."""
     return started.forked_from is not None or bool({"replay_of", "rebuilt_from"} & set(started.settings))
 
 

@@ -59,7 +59,7 @@ class SolveCard:
 
     @property
     def can_decide(self) -> bool:
-        """Whether a person can decide on a pause of the run at the server."""
+        """True if a person can decide on a pause of the run at the server."""
         return self._watchers.publisher is not None
 
     def start(self, run: Run) -> None:
@@ -91,7 +91,7 @@ class SolveCard:
 
 
 async def open_card(show: bool | None) -> SolveCard | None:
-    """The card of a run that begins now; None outside of a notebook's cell, or when the settings say so.
+    """Return the card of a run that begins now; None outside of a notebook's cell, or when the settings say so.
 
     `show` is what the call says; None leaves it to the settings.
     """
@@ -134,7 +134,7 @@ class CellResumeDisplay:
         return self._show(run, resume, None)
 
     def in_place(self, run: Run, resume: Resume) -> Run:
-        """The same in the place of the newest card, in whatever cell that is."""
+        """Return the same in the place of the newest card, in whatever cell that is."""
         return self._show(run, resume, self._newest)
 
     def _show(self, run: Run, resume: Resume, output: Output | None) -> Run:

@@ -50,9 +50,9 @@ class TrainCommand:
         """Train, watch, evaluate, or build data.
 
         Raises:
-            SandboxUsageError: something named is not there or cannot be understood; nothing was started.
+            SandboxUsageError: if something named is not there or cannot be understood; nothing was started.
             SandboxTrainingError: it ended with an error.
-            KeyboardInterrupt: it was interrupted, and its sandboxes are closed.
+            KeyboardInterrupt: if it was interrupted, and its sandboxes are closed.
         """
         try:
             words = shlex.split(rest)
@@ -119,7 +119,7 @@ class TrainCommand:
 
 
 def _parsed(words: list[str]) -> argparse.Namespace | None:
-    """The words as options; None when they asked for help, which is printed."""
+    """Return the words as options; None when they asked for help, which is printed."""
     parser = Parser(prog="%sandbox train", description="Train a model to work in sandboxes.")
     add_training_actions(parser.add_subparsers(dest="action", parser_class=Parser, required=True))
     try:
@@ -177,7 +177,7 @@ def training_bundle(
     """What a cell shows of a training. `step` chooses the rollouts that are listed; without it, the newest kept ones.
 
     Raises:
-        RecordError: the rollouts of `step` are not kept.
+        RecordError: if the rollouts of `step` are not kept.
     """
     config, steps = record.config, record.steps()
     done = steps[-1]["step"] if steps else 0

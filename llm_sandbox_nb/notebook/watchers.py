@@ -45,7 +45,7 @@ class Watchers:
         """Refuse an `option` that always pauses the run when there is no person to decide.
 
         Raises:
-            SandboxUsageError: there is no server, the cell cannot ask, and its options do not say what to do.
+            SandboxUsageError: if there is no server, the cell cannot ask, and its options do not say what to do.
         """
         if option and self._on_pause is None and self.publisher is None and not _can_ask(shell):
             raise SandboxUsageError(NOBODY.format(option=option))
@@ -67,7 +67,7 @@ class Watchers:
             await self.publisher.finish()
 
     def run_id(self) -> str | None:
-        """The run as the server knows it, while it can be watched there."""
+        """Return the run as the server knows it, while it can be watched there."""
         publisher = self.publisher
         return publisher.run_id if publisher is not None and publisher.watched else None
 
@@ -81,7 +81,7 @@ class Watchers:
         return _SHARED if shared else _WATCHED
 
     def make_panel(self, card: Card, shell: Any, use: str) -> Panel | None:
-        """The panel of a run that no server shows, where a page can show it; `use` is auto, always or never."""
+        """Return the panel of a run that no server shows, where a page can show it; `use` is auto, always or never."""
         from llm_sandbox_nb.notebook.panel import make_panel, page_shows_widgets
 
         if self.publisher is not None or use == "never":
@@ -91,7 +91,7 @@ class Watchers:
         return make_panel(card, lambda: self._run.control if self._run else None)
 
     def stop(self) -> bool:
-        """The person who ran the cell interrupts it: stop the run; False when there is none that can be stopped."""
+        """Return the person who ran the cell interrupts it: stop the run; False when there is none that can be stopped."""
         if self._run is None or self._run.control.stopped:
             return False
         try:
@@ -133,6 +133,6 @@ def _ask(run: Run) -> None:
 
 
 def _can_ask(shell: Any) -> bool:
-    """Whether a cell can ask for input: a kernel is told with each cell, a terminal has one."""
+    """Return True if a cell can ask for input: a kernel is told with each cell, a terminal has one."""
     kernel = getattr(shell, "kernel", None)
     return bool(getattr(kernel, "_allow_stdin", True)) if kernel is not None else can_answer(sys.stdin)

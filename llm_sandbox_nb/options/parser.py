@@ -104,13 +104,13 @@ def _sentence(message: str) -> str:
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """The end of a sentence about an unknown word."""
+    """Return the end of a sentence about an unknown word."""
     close = nearest(word, known)
     return f"; did you mean {close}?" if close else f"; known are {', '.join(known)}."
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word with the fewest typing mistakes to `word`; None when all are too far from it.
+    """Return the known word with the fewest typing mistakes to `word`; None when all are too far from it.
 
     Of two that are as near, the one of the same length: `--modle` is `--model`, not `--mode`.
     """
@@ -158,7 +158,7 @@ def prune_rule(arguments: argparse.Namespace) -> tuple[float | None, int | None]
     """What `--older-than` and `--keep` say: days, and a number of runs.
 
     Raises:
-        UsageError: one of them is invalid, or stands without `--prune`, or both are missing beside it.
+        UsageError: if one of them is invalid, or stands without `--prune`, or both are missing beside it.
     """
     older, keep = arguments.older_than, arguments.keep
     if not arguments.prune:

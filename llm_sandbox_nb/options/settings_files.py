@@ -26,10 +26,10 @@ def user_file(environment: Mapping[str, str]) -> Path:
 
 
 def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """The settings files to read, strongest first: the one that is named, else the project's and the user's.
+    """Return the settings files to read, strongest first: the one that is named, else the project's and the user's.
 
     Raises:
-        UsageError: a file was named and is not there.
+        UsageError: if a file was named and is not there.
     """
     variable = next((name for name in SETTINGS.environment if environment.get(name)), "")
     named, source = environment.get(variable, ""), variable
@@ -63,10 +63,10 @@ def _project_files(folder: Path) -> Iterator[Path]:
 
 
 def read_settings_file(path: Path) -> dict[str, tuple[Any, str]]:
-    """The values of a settings file by the options' names, each with the key that it has in the file.
+    """Return the values of a settings file by the options' names, each with the key that it has in the file.
 
     Raises:
-        UsageError: it is no TOML or YAML, not a mapping, or holds a key that is no option.
+        UsageError: if it is no TOML or YAML, not a mapping, or holds a key that is no option.
     """
     try:
         content = path.read_text(encoding="utf-8-sig")

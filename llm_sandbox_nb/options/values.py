@@ -84,10 +84,10 @@ def file_layers(paths: Iterable[Path]) -> list[Layer]:
 
 
 def resolve_options(options: Iterable[Option], layers: Iterable[Layer]) -> dict[str, Value]:
-    """The value of every option from the first layer that names it, else its default.
+    """Return the value of every option from the first layer that names it, else its default.
 
     Raises:
-        UsageError: a value cannot be understood; says which one, and where it came from.
+        UsageError: if a value cannot be understood; says which one, and where it came from.
     """
     layers = list(layers)
     found = {}
@@ -102,10 +102,10 @@ def resolve_options(options: Iterable[Option], layers: Iterable[Layer]) -> dict[
 def resolve_sources(
     flags: Mapping[str, Any], environment: Mapping[str, str], options: Iterable[Option] = RUN_OPTIONS
 ) -> tuple[dict[str, Value], tuple[Path, ...]]:
-    """The value of every option with its source, and the settings files that were read.
+    """Return the value of every option with its source, and the settings files that were read.
 
     Raises:
-        UsageError: a value cannot be understood; says which one, and where it came from.
+        UsageError: if a value cannot be understood; says which one, and where it came from.
     """
     paths = find_settings_files(flags, environment)
     layers = [flag_layer(flags), environment_layer(environment), *file_layers(paths)]
@@ -115,10 +115,10 @@ def resolve_sources(
 
 
 def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The value of every option of `run`, and `settings`: the files that were read.
+    """Return the value of every option of `run`, and `settings`: the files that were read.
 
     Raises:
-        UsageError: a value cannot be understood; says which one, and where it came from.
+        UsageError: if a value cannot be understood; says which one, and where it came from.
     """
     values, paths = resolve_sources(flags, environment)
     resolve_options(NOTEBOOK_OPTIONS, file_layers(paths))  # a wrong line is an error, whoever reads the file
@@ -127,7 +127,7 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
 
 
 def converted(option: Option, value: Any, source: str) -> Any:
-    """The value in the type of the option. Raises UsageError, which names the source."""
+    """Return the value in the type of the option. Raises UsageError, which names the source."""
     try:
         return option.convert(value)
     except ValueError as error:
@@ -137,12 +137,12 @@ def converted(option: Option, value: Any, source: str) -> Any:
 
 
 def find_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Value:
-    """The model's key: given, else in the variable that `api_key_env` names, else in that of its provider.
+    """Return the model's key: given, else in the variable that `api_key_env` names, else in that of its provider.
 
     A settings file's `api_key` comes last: keys belong into the environment.
 
     Raises:
-        UsageError: the variable that `api_key_env` names is not set, or the key has characters that no key has.
+        UsageError: if the variable that `api_key_env` names is not set, or the key has characters that no key has.
     """
     found = _given_key(values, environment)
     if not found.value or (values["model"].value or "").startswith("scripted/"):
@@ -172,15 +172,28 @@ def _given_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> V
 
 
 def _provider_variable(model: str) -> str | None:
-    """The variable with the key of the model's provider; a name without a provider is an OpenAI-compatible server's."""
+    """Return the variable with the key of the model's provider; a name without a provider is an OpenAI-compatible server's."""
     for prefix, variable in _PROVIDER_KEYS:
         if model.startswith(prefix):
             return variable
     return None if "/" in model else "OPENAI_API_KEY"
 
 
+def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
+    """Return the values that set fields of `owner` ("limits" or "settings") or, without it, arguments of `solve`.
+
+    The keys of the result are the names of the fields or arguments: see `Option.sets`.
+    """
+    fields = {}
+    for option in RUN_OPTIONS:
+        part, _, field = option.sets.rpartition(".")
+        if field and part == owner and option.name in values:
+            fields[field] = values[option.name]
+    return fields
+
+
 def sandbox_limits(values: Mapping[str, Any]) -> Limits | None:
-    """The resources of a sandbox that options ask for; None when they ask for none."""
+    """Return the resources of a sandbox that options ask for; None when they ask for none."""
     megabyte = 1024**2
     wanted = {
         "memory_bytes": values["memory_mb"] and values["memory_mb"] * megabyte,
@@ -194,7 +207,7 @@ def sandbox_limits(values: Mapping[str, Any]) -> Limits | None:
 
 
 def settings_text(values: Mapping[str, Value], files: Iterable[Path], environment: Mapping[str, str]) -> str:
-    """A line for each setting, those that are not the default first, and the files that were read."""
+    """Return a line for each setting, those that are not the default first, and the files that were read."""
     read = [f"Read: {path}" for path in files]
     none = f"No settings file was found: make {PROJECT_FILE} here, or {user_file(environment)}."
     changed = [name for name, one in values.items() if one.source != "default"]
@@ -209,7 +222,7 @@ def settings_text(values: Mapping[str, Value], files: Iterable[Path], environmen
 
 
 def settings_json(values: Mapping[str, Value], files: Iterable[Path]) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the same for a program."""
     shown = {
         name: {"value": "(set)" if name in SECRET and one.value else one.value, "source": one.source}
         for name, one in values.items()

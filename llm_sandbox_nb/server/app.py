@@ -123,7 +123,7 @@ def server_variables(serverapp: Any) -> dict[str, str]:
 
 
 def _local_url(serverapp: Any) -> str:
-    """The server's base URL as a process on this machine reaches it; a wildcard address becomes loopback."""
+    """Return the server's base URL as a process on this machine reaches it; a wildcard address becomes loopback."""
     url = urlsplit(str(serverapp.connection_url))
     if serverapp.ip in _WILDCARDS and not serverapp.sock:
         host = "[::1]" if ":" in serverapp.ip else "127.0.0.1"

@@ -87,7 +87,7 @@ class ForeignRecordHandler(SandboxAPIHandler):
 async def _printed(
     module: str, *arguments: str, cwd: Path | None = None, given: IO[bytes] | None = None
 ) -> tuple[int | None, bytes]:
-    """The exit code of a program of this package, and what it printed; no code when that takes too much or too long."""
+    """Return the exit code of a program of this package, and what it printed; no code when that takes too much or too long."""
     async with _one_at_a_time:
         # -P: nothing that lies in the notebook's folder is imported.
         process = await asyncio.create_subprocess_exec(

@@ -75,7 +75,7 @@ SLOWEST = 64 * 1024
 
 
 def seconds_for(size: int) -> float:
-    """The longest that so many bytes may take."""
+    """Return the longest that so many bytes may take."""
     return PATIENCE + size / SLOWEST
 
 
@@ -138,7 +138,7 @@ class SandboxAPIHandler(APIHandler):
             connection.close()
 
     def body(self) -> dict[str, Any]:
-        """The request's JSON object. Raises ValueError when it is something else."""
+        """Return the request's JSON object. Raises ValueError when it is something else."""
         body = self.get_json_body() or {}
         if not isinstance(body, dict):
             raise ValueError("The body of the request must be a JSON object.")

@@ -41,7 +41,7 @@ class HistoryReader:
         self._store.close()
 
     def checkpoints(self) -> list[Json]:
-        """All that are kept, oldest first."""
+        """Return all that are kept, oldest first."""
         return [
             {
                 "id": one.id,
@@ -54,11 +54,11 @@ class HistoryReader:
         ]
 
     def folder(self, checkpoint: str, path: str) -> Json:
-        """A folder's entries, sorted by path; where the run works when `path` is empty.
+        """Return a folder's entries, sorted by path; where the run works when `path` is empty.
 
         Raises:
-            HistoryError: there is no such checkpoint.
-            FileNotFoundError, NotADirectoryError: there was no such folder.
+            HistoryError: if there is no such checkpoint.
+            FileNotFoundError, NotADirectoryError: if there was no such folder.
         """
         manifest = self._store.manifest(checkpoint)
         place = _absolute(path) if path else _workplace(manifest)
@@ -74,12 +74,12 @@ class HistoryReader:
         }
 
     def read(self, checkpoint: str, path: str, limit: int) -> bytes:
-        """A file's content.
+        """Return a file's content.
 
         Raises:
-            HistoryError: there is no such checkpoint, or the content was not kept.
-            FileNotFoundError, IsADirectoryError, PermissionError: there is no such file; it is a folder, or special.
-            OutputLimitExceededError: it has more than `limit` bytes.
+            HistoryError: if there is no such checkpoint, or the content was not kept.
+            FileNotFoundError, IsADirectoryError, PermissionError: if there is no such file; it is a folder, or special.
+            OutputLimitExceededError: if it has more than `limit` bytes.
         """
         place = _absolute(path)
         return self._content(place, self._entry(self._store.manifest(checkpoint), place), limit)
@@ -88,7 +88,7 @@ class HistoryReader:
         """Paths in which two checkpoints differ, sorted; other times alone do not count.
 
         Raises:
-            HistoryError: there is no such checkpoint.
+            HistoryError: if there is no such checkpoint.
         """
         old, new = self._store.manifest(before), self._store.manifest(after)
         found = sorted(differing_contents(old, new))
@@ -107,11 +107,11 @@ class HistoryReader:
         }
 
     def diff(self, before: str, after: str, path: str) -> Json:
-        """A unified diff of one file, or in `note` why there is none.
+        """Return a unified diff of one file, or in `note` why there is none.
 
         Raises:
-            HistoryError: there is no such checkpoint, or a content was not kept.
-            FileNotFoundError: the file is in neither.
+            HistoryError: if there is no such checkpoint, or a content was not kept.
+            FileNotFoundError: if the file is in neither.
         """
         place = _absolute(path)
         sides = [self._store.manifest(one).get(place) for one in (before, after)]
@@ -184,7 +184,7 @@ class HistoryReaders:
 
     @contextmanager
     def reading(self, run_folder: Path) -> Iterator[HistoryReader]:
-        """The history of the run that has this folder. Raises HistoryError when it has none."""
+        """Yield the history of the run that has this folder. Raises HistoryError when it has none."""
         reader = self._take(run_folder / HISTORY)
         try:
             yield reader
@@ -254,7 +254,7 @@ def _described(path: str, entry: Entry) -> Json:
 
 
 def _workplace(manifest: Mapping[str, Entry]) -> str:
-    """The folder that a person looks for first: where the run worked, else what is kept at all."""
+    """Return the folder that a person looks for first: where the run worked, else what is kept at all."""
     if _WORKPLACE in manifest:
         return _WORKPLACE
     tops = [path for path, entry in manifest.items() if entry.open_folder and parent(path) not in manifest]
@@ -262,7 +262,7 @@ def _workplace(manifest: Mapping[str, Entry]) -> str:
 
 
 def _absolute(path: str) -> str:
-    """A path as manifests have it. Raises ValueError when it is none: nothing else is ever looked for."""
+    """Return a path as manifests have it. Raises ValueError when it is none: nothing else is ever looked for."""
     if not path.startswith("/") or "\0" in path or len(path) > 4096:
         raise ValueError("'path' must be an absolute path in the sandbox, such as /testbed/notes.txt.")
     parts = [part for part in path.split("/") if part not in ("", ".")]

@@ -99,7 +99,7 @@ class ManagedSandbox:
         """Start it; `end` from elsewhere stops the start.
 
         Raises:
-            SandboxLostError: it was ended before it was there.
+            SandboxLostError: if it was ended before it was there.
             SandboxError: whatever `opening` raises.
         """
         self._starting = asyncio.create_task(opening)
@@ -220,7 +220,7 @@ class Opener:
         }
 
     def _certificate_file(self, pem: str) -> Path:
-        """A file that lives as long as the server: isolation `process` reads it whenever a program starts."""
+        """Return a file that lives as long as the server: isolation `process` reads it whenever a program starts."""
         if self._certificates is None:
             self._certificates = TemporaryFolder()
         path = self._certificates.path / f"{hashlib.sha256(pem.encode()).hexdigest()[:32]}.pem"

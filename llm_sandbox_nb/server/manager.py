@@ -107,7 +107,7 @@ class SandboxManager(LoggingConfigurable):
     # -- looking -------------------------------------------------------------------------------------------
 
     def all(self) -> list[ManagedSandbox]:
-        """All sandboxes, oldest first."""
+        """Return all sandboxes, oldest first."""
         return sorted(self._sandboxes.values(), key=lambda one: one.created)
 
     def busy(self) -> list[ManagedSandbox]:
@@ -123,7 +123,7 @@ class SandboxManager(LoggingConfigurable):
         )
 
     def get(self, sandbox_id: str) -> ManagedSandbox:
-        """The sandbox with this id. Raises UnknownSandboxError."""
+        """Return the sandbox with this id. Raises UnknownSandboxError."""
         try:
             return self._sandboxes[sandbox_id]
         except KeyError:
@@ -135,8 +135,8 @@ class SandboxManager(LoggingConfigurable):
         """What runs under this id; it counts as used unless `used` is false.
 
         Raises:
-            UnknownSandboxError: there is none of this id.
-            SandboxLostError: it is lost, or not there yet.
+            UnknownSandboxError: if there is none of this id.
+            SandboxLostError: if it is lost, or not there yet.
         """
         managed = self.get(sandbox_id)
         if managed.sandbox is None or managed.state != "running":
@@ -152,7 +152,7 @@ class SandboxManager(LoggingConfigurable):
         return await self.kernels.notebook(kernel_id)
 
     async def find(self, kernel_id: str) -> ManagedSandbox | None:
-        """The sandbox of a kernel: its own, else the one that its notebook had with a kernel that is gone."""
+        """Return the sandbox of a kernel: its own, else the one that its notebook had with a kernel that is gone."""
         own = [managed for managed in self._sandboxes.values() if managed.fork_of is None]
         for managed in own:
             if managed.kernel_id == kernel_id:
@@ -185,12 +185,12 @@ class SandboxManager(LoggingConfigurable):
     async def acquire(
         self, kernel_id: str, request: SandboxOptions, *, fresh: bool = False
     ) -> tuple[ManagedSandbox, bool]:
-        """The kernel's sandbox and whether it is new; one that was lost is replaced, as is any when `fresh`.
+        """Return the kernel's sandbox and whether it is new; one that was lost is replaced, as is any when `fresh`.
 
         Raises:
-            UnknownSandboxError: the kernel is not this server's.
-            PolicyError: the site does not allow it, or has as many as it allows.
-            IsolationUnavailableError, ImageError, SandboxLostError: it cannot be started.
+            UnknownSandboxError: if the kernel is not this server's.
+            PolicyError: if the site does not allow it, or has as many as it allows.
+            IsolationUnavailableError, ImageError, SandboxLostError: if it cannot be started.
         """
         await self.ready()
         notebook = await self.notebook_of(kernel_id)
@@ -207,7 +207,7 @@ class SandboxManager(LoggingConfigurable):
             return managed, True
 
     async def fork(self, sandbox_id: str) -> ManagedSandbox:
-        """A second sandbox of the same kernel, with the same settings and nothing done in it.
+        """Return a second sandbox of the same kernel, with the same settings and nothing done in it.
 
         It ends with its kernel, when it is stopped, or when nobody uses it. Raises as `acquire`.
         """
@@ -311,7 +311,7 @@ def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:
 
 
 def _notebook_name(managed: ManagedSandbox) -> str:
-    """The notebook of a sandbox, as one short line."""
+    """Return the notebook of a sandbox, as one short line."""
     name = "".join(
         letter if letter.isprintable() else "�"
         for letter in managed.notebook or "a kernel without a notebook"

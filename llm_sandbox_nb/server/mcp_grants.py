@@ -44,7 +44,7 @@ class McpGrants:
         """Called with the name of a grant that is revoked."""
 
     def mint(self, sandbox_id: str, notebook: str | None) -> str:
-        """A new token for a sandbox; the one that it had is revoked. Nobody can read it again."""
+        """Return a new token for a sandbox; the one that it had is revoked. Nobody can read it again."""
         self.revoke(sandbox_id, notebook)
         token, now = PREFIX + secrets.token_urlsafe(32), self._clock()
         grant = Grant(secrets.token_hex(8), _digest(token), sandbox_id, notebook, now, now)
@@ -53,7 +53,7 @@ class McpGrants:
         return token
 
     def keep(self, sandbox_id: str, notebook: str | None) -> Grant | None:
-        """The grant of a sandbox, or of the one that its notebook had before, which is of this one from now on."""
+        """Return the grant of a sandbox, or of the one that its notebook had before, which is of this one from now on."""
         grant = self._of(sandbox_id, notebook)
         if grant is not None and grant.sandbox_id != sandbox_id:
             self._grants[grant.name] = grant = replace(grant, sandbox_id=sandbox_id)
@@ -61,7 +61,7 @@ class McpGrants:
         return grant
 
     def find(self, token: str) -> Grant | None:
-        """The grant of a token; None when there is none."""
+        """Return the grant of a token; None when there is none."""
         if not token.startswith(PREFIX) or len(token) > _LONGEST:
             return None
         digest, found = _digest(token), None

@@ -103,7 +103,7 @@ class KernelHost:
         return found
 
     def _run(self, arguments: Json) -> tuple[PublishedRun, str]:
-        """The run that a call belongs to, and the name of the sandbox that the kernel knows."""
+        """Return the run that a call belongs to, and the name of the sandbox that the kernel knows."""
         named = str(arguments.get("sandbox") or "")
         sandbox_id, inside = self._caller.sandbox_id, named
         if sandbox_id is None:
@@ -263,7 +263,7 @@ class McpHandler(JupyterHandler):
                 raise McpError(HEADER_MISMATCH, f"The header {which} does not say what the body says.")
 
     def _known_session(self, caller: Caller) -> McpSession | None:
-        """The session that the request names; None when it names none. Raises HTTPError for an unknown one."""
+        """Return the session that the request names; None when it names none. Raises HTTPError for an unknown one."""
         id = self.request.headers.get("Mcp-Session-Id")
         if id is None:
             return None
@@ -377,7 +377,7 @@ class McpTokenHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self, sandbox_id: str) -> None:
-        """Whether it has one. The token itself is known to nobody here."""
+        """Return True if it has one. The token itself is known to nobody here."""
         managed = self.manager.get(sandbox_id)
         grant = self._grants.keep(managed.id, managed.notebook)
         run = self.runs.outside_run(sandbox_id)
@@ -414,7 +414,7 @@ class McpTokenHandler(SandboxAPIHandler):
 
 
 def _decoded(value: str | None) -> str | None:
-    """The value of a header that may be in base64."""
+    """Return the value of a header that may be in base64."""
     if value is None or not (value.startswith("=?base64?") and value.endswith("?=")):
         return value
     try:

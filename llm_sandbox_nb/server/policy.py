@@ -132,7 +132,7 @@ class SandboxPolicy(Configurable):
         """Fill in what was left open and check it all.
 
         Raises:
-            PolicyError: the site does not allow what was asked for; says what it does allow.
+            PolicyError: if the site does not allow what was asked for; says what it does allow.
             ValueError: what the site chooses does not go with what was asked for.
         """
         isolation = self._isolation(request.isolation or self.default_isolation)
@@ -213,7 +213,7 @@ class SandboxPolicy(Configurable):
         return wanted
 
     def _default_limits(self) -> Limits:
-        """The site's defaults, which never exceed its maxima."""
+        """Return the site's defaults, which never exceed its maxima."""
 
         def smaller(name: str) -> Any:
             known = [

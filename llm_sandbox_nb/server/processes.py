@@ -133,7 +133,7 @@ async def restart_processes(sandbox: ChannelSandbox) -> None:
     """End every process of the sandbox but its executor; when this returns, a new shell runs.
 
     Raises:
-        SandboxLostError: the sandbox is lost.
+        SandboxLostError: if the sandbox is lost.
         SandboxError: its processes could not be ended.
     """
     argv = ["python3", "-I", "-S", "-c", _KILL_ALL, str(sandbox.executor["pid"])]

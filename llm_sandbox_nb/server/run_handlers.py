@@ -220,7 +220,7 @@ class RunPublishHandler(RunSocket):
         self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket, "shared": shared})
 
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
-        """The sandbox that the kernel offers to outside agents, which has to be its own."""
+        """Return the sandbox that the kernel offers to outside agents, which has to be its own."""
         manager = self.settings["llm_sandbox_manager"]
         own = (one.id for one in manager.all() if one.kernel_id == kernel_id)
         return next((id for id in own if id == sandbox_id), None)
@@ -319,7 +319,7 @@ class RunEventsHandler(RunSocket):
 
 
 def run_folder(path: object, run_id: str) -> Path | None:
-    """The folder that a kernel names for its run; None when it is not one on this machine."""
+    """Return the folder that a kernel names for its run; None when it is not one on this machine."""
     if not isinstance(path, str) or not path or "\0" in path:
         return None
     folder = Path(path)
@@ -330,7 +330,7 @@ def run_folder(path: object, run_id: str) -> Path | None:
 
 
 def run_cell(value: object) -> Json | None:
-    """The cell that a kernel names for its run; None when it names none."""
+    """Return the cell that a kernel names for its run; None when it names none."""
     if not isinstance(value, dict) or not isinstance(value.get("count"), int):
         return None
     texts = {name: value.get(name) for name in ("id", "request", "client")}

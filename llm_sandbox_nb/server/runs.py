@@ -149,7 +149,7 @@ class PublishedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether its last event is here."""
+        """True if its last event is here."""
         return self._said.over
 
     @property
@@ -220,8 +220,8 @@ class PublishedRun:
         """Pass a decision on to the run's kernel, and wait until the run has accepted it.
 
         Raises:
-            ValueError: it is not a decision, see `trajectory.decisions`.
-            RunControlError: the run is over, its kernel is away, it does not answer, or cannot do this now.
+            ValueError: if it is not a decision, see `trajectory.decisions`.
+            RunControlError: if the run is over, its kernel is away, it does not answer, or cannot do this now.
         """
         decision = parse_decision(body)
         if self.finished:
@@ -230,12 +230,12 @@ class PublishedRun:
         await self._ask({"type": "control", **decision.model_dump(exclude_none=True)}, patience)
 
     async def file(self, path: str, most: int, timeout: float) -> bytes:
-        """A file of the run's output folder, as its kernel has it.
+        """Return a file of the run's output folder, as its kernel has it.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: if there is none.
             RunControlError: the run's kernel is away, or does not answer.
-            OutputLimitExceededError: it is larger than `most` bytes.
+            OutputLimitExceededError: if it is larger than `most` bytes.
         """
         answer = await self._ask({"type": "file", "path": path, "most": most}, timeout)
         size, data = answer.get("size"), answer.get("data")
@@ -261,7 +261,7 @@ class PublishedRun:
         return result
 
     async def _ask(self, question: Json, timeout: float | None, cancel: Json | None = None) -> Json:
-        """The kernel's answer. `cancel` is sent when nobody waits for it any more."""
+        """Return the kernel's answer. `cancel` is sent when nobody waits for it any more."""
         if self.kernel is None:
             raise RunControlError(
                 "The run's kernel is not connected at this moment; try again, or restart it."
@@ -337,22 +337,22 @@ class RunRegistry(LoggingConfigurable):
         self._waiting: dict[str, set[Callable[[], None]]] = {}
 
     def all(self) -> list[PublishedRun]:
-        """All runs, oldest first."""
+        """Return all runs, oldest first."""
         return list(self._runs.values())
 
     def live_kernels(self) -> set[str]:
-        """The kernels with a run that is not over."""
+        """Return the kernels with a run that is not over."""
         return {run.kernel_id for run in self._runs.values() if run.state in ("live", "away")}
 
     def outside_run(self, sandbox_id: str) -> PublishedRun | None:
-        """The newest run with which an outside agent drives this sandbox; a live one before one that has ended."""
+        """Return the newest run with which an outside agent drives this sandbox; a live one before one that has ended."""
         found = [run for run in self._runs.values() if run.outside == sandbox_id]
         live = [run for run in found if run.state == "live"]
         known = live or found
         return known[-1] if known else None
 
     def get(self, run_id: str) -> PublishedRun:
-        """The run with this id. Raises UnknownRunError."""
+        """Return the run with this id. Raises UnknownRunError."""
         try:
             return self._runs[run_id]
         except KeyError:
@@ -382,7 +382,7 @@ class RunRegistry(LoggingConfigurable):
             raise ForeignRunError("This server has no such kernel.")
 
     def publish(self, run_id: str, kernel_id: str, owner: str, kernel: Kernel) -> PublishedRun:
-        """A kernel publishes a run, or resumes it, also after a restart, with another secret then.
+        """Return a kernel publishes a run, or resumes it, also after a restart, with another secret then.
 
         Raises:
             ForeignRunError: another kernel does already.
@@ -413,7 +413,7 @@ class RunRegistry(LoggingConfigurable):
             asyncio.get_running_loop().call_later(self.away_grace, self._give_up, run)
 
     async def wait_for(self, run_id: str) -> PublishedRun:
-        """The run, as soon as it is known. Raises UnknownRunError when it does not come."""
+        """Return the run, as soon as it is known. Raises UnknownRunError when it does not come."""
         if run_id not in self._runs:
             known = asyncio.Event()
             waiting = self._waiting.setdefault(run_id, set())

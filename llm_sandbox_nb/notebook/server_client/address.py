@@ -42,7 +42,7 @@ class ServerAddress:
         return f"{self.url}llm-sandbox/api/{path}"
 
     def request(self, path: str, **options: Any) -> Any:
-        """A tornado HTTPRequest for `path`, authenticated; a `ws` scheme makes it one for a WebSocket."""
+        """Return a tornado HTTPRequest for `path`, authenticated; a `ws` scheme makes it one for a WebSocket."""
         from tornado.httpclient import HTTPRequest
 
         headers = {"Authorization": f"token {self.token}"} if self.token else _same_site()
@@ -50,7 +50,7 @@ class ServerAddress:
         return HTTPRequest(self.path(path), headers=headers, ssl_options=self._ssl(), **options)
 
     def channel(self, path: str, **options: Any) -> Any:
-        """The same for a WebSocket."""
+        """Return the same for a WebSocket."""
         request = self.request(path, **options)
         request.url = "ws" + request.url.removeprefix("http")
         return request
@@ -124,14 +124,14 @@ def _from_info_file(parent: str, runtime_folder: Path) -> tuple[str, str, str]:
 
 
 def started_by_server(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this kernel's parent is a Jupyter server, with the extension or without, so that there is a page."""
+    """Return True if this kernel's parent is a Jupyter server, with the extension or without, so that there is a page."""
     from jupyter_core.paths import jupyter_runtime_dir
 
     return bool(_from_info_file(environment.get("JPY_PARENT_PID", ""), Path(jupyter_runtime_dir()))[0])
 
 
 async def find_own_server(kernel_id: str) -> ServerAddress | None:
-    """The Jupyter server that owns this kernel and has the extension; None when there is none.
+    """Return the Jupyter server that owns this kernel and has the extension; None when there is none.
 
     A server that is dead, another's, or without the extension is passed over within seconds.
     """
@@ -169,7 +169,7 @@ async def ask_server(
     *,
     timeout: float = ANSWER_TIMEOUT,
 ) -> tuple[int, dict[str, Any]]:
-    """A request to the server: status and answer.
+    """Return a request to the server: status and answer.
 
     Raises:
         SandboxError: as the server says; SandboxLostError when it does not answer.
@@ -209,7 +209,7 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def _refusal(code: int, answer: Mapping[str, Any]) -> Exception:
-    """The server's refusal as the exception it was there."""
+    """Return the server's refusal as the exception it was there."""
     message = str(answer.get("message") or f"The Jupyter server refused with HTTP {code}.")
     kind = getattr(errors, str(answer.get("error")), None)
     if isinstance(kind, type) and issubclass(kind, SandboxError):

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 async def connect_server() -> ServerKeeper | None:
-    """The keeper at this kernel's own Jupyter server; None when it has none with the extension."""
+    """Return the keeper at this kernel's own Jupyter server; None when it has none with the extension."""
     kernel_id = own_kernel_id()
     address = await find_own_server(kernel_id) if kernel_id else None
     return ServerKeeper(address, kernel_id) if address and kernel_id else None
@@ -53,7 +53,7 @@ class ServerKeeper:
         return self._address.url
 
     async def mint_token(self, sandbox: Sandbox, *, keep: bool) -> str | None:
-        """A token for outside agents to use a sandbox of this server; None when one stays that they have."""
+        """Return a token for outside agents to use a sandbox of this server; None when one stays that they have."""
         _, answer = await self._ask(f"sandboxes/{server_id(sandbox)}/mcp-token", "POST", {"keep": keep})
         token: str | None = answer["token"]
         return token
@@ -160,7 +160,7 @@ class ServerKeeper:
         return model
 
     async def _connected(self, model: Mapping[str, Any]) -> ServerSandbox:
-        """The one of `model`: the one that is connected already, else a new connection."""
+        """Return the one of `model`: the one that is connected already, else a new connection."""
         key = (str(model["id"]), str(model["sandbox_id"]))
         if self._sandbox is None or self._key != key or self._sandbox.lost:
             await self.close()
@@ -177,13 +177,13 @@ class ServerKeeper:
 
 
 def server_id(sandbox: Sandbox) -> str:
-    """The name that the server has for one of its sandboxes."""
+    """Return the name that the server has for one of its sandboxes."""
     assert isinstance(sandbox, ServerSandbox)
     return sandbox.server_id
 
 
 def _request(options: SandboxOptions) -> dict[str, Any]:
-    """The options as the body of a request; what is left open is left out, for the site to choose."""
+    """Return the options as the body of a request; what is left open is left out, for the site to choose."""
     request = {name: value for name, value in options.to_json().items() if value is not None}
     if request.get("isolation") == "auto":
         del request["isolation"]

@@ -87,7 +87,7 @@ class RunPublisher:
 
     @property
     def watched(self) -> bool:
-        """Whether the run can be watched at the server, now or in a moment."""
+        """True if the run can be watched at the server, now or in a moment."""
         here = self._connected or time.monotonic() - self._seen_at < _HOPE
         return here and not self._refused and self._run is not None
 
@@ -264,7 +264,7 @@ async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
 
 
 def _file(run: Run, path: str, most: int) -> dict[str, Any]:
-    """A file's size, and its content unless it is too large; nothing when there is no such file."""
+    """Return a file's size, and its content unless it is too large; nothing when there is no such file."""
     try:
         file = run.files[path]
         size = file.size

@@ -46,8 +46,8 @@ class WebSocketTransport:
         """Connect to a sandbox.
 
         Raises:
-            ServerUnreachableError: the server cannot be reached; trying again may help.
-            SandboxLostError: the server has no such sandbox, or does not let us.
+            ServerUnreachableError: if the server cannot be reached; trying again may help.
+            SandboxLostError: if the server has no such sandbox, or does not let us.
         """
         from tornado.httpclient import HTTPClientError
         from tornado.websocket import WebSocketError, websocket_connect
@@ -76,10 +76,10 @@ class WebSocketTransport:
         return self._connection.close_reason or "The sandbox has ended."
 
     async def read_frame(self) -> Frame | None:
-        """The next frame; None when the connection is closed.
+        """Return the next frame; None when the connection is closed.
 
         Raises:
-            ProtocolError: the server sent something that is no frame.
+            ProtocolError: if the server sent something that is no frame.
         """
         if not self._arrived:
             message = await self._connection.read_message()
@@ -92,7 +92,7 @@ class WebSocketTransport:
         """Queue frames.
 
         Raises:
-            ConnectionError: the connection is closed.
+            ConnectionError: if the connection is closed.
         """
         from tornado.websocket import WebSocketClosedError
 
@@ -201,7 +201,7 @@ class ReconnectingChannel(Channel):
         """Connect when there is no connection, and wait for a server that is away.
 
         Raises:
-            SandboxLostError: the sandbox is gone, or the server stays away.
+            SandboxLostError: if the sandbox is gone, or the server stays away.
         """
         async with self._connecting:
             loop = asyncio.get_running_loop()
