@@ -49,7 +49,7 @@ _Work = Callable[[list[Item]], Coroutine[Any, Any, object]]
 
 
 class BenchmarkCommand:
-    """Call it with the words after `%sandbox benchmark`."""
+    """The command `%sandbox benchmark`. Call an instance with the words after the command."""
 
     def __init__(self, background: BackgroundLoop, settings: SandboxSettings, shell: Any) -> None:
         self._background, self._settings, self._shell = background, settings, shell
@@ -58,9 +58,9 @@ class BenchmarkCommand:
         """List, run, report, score or compare.
 
         Raises:
-            SandboxUsageError: if something named is not there or cannot be understood; nothing was started.
-            SandboxBenchmarkError: if it cannot continue, or no item could be done.
-            KeyboardInterrupt: if it was interrupted, and its sandboxes are closed.
+            SandboxUsageError: if a named file or option is missing or invalid; nothing was started.
+            SandboxBenchmarkError: if the benchmark cannot continue, or every item failed.
+            KeyboardInterrupt: if the cell was interrupted; the sandboxes are closed.
         """
         try:
             parsed = _parsed(rest)
@@ -149,7 +149,7 @@ class BenchmarkCommand:
 
 
 class _View:
-    """The one output of the cell, published only when it changed and at most once an interval."""
+    """The one output of the cell, updated only after a change and at most once per interval."""
 
     def __init__(self, table: BenchmarkTable, live: bool, interval: float) -> None:
         self._table, self._live, self._output = table, live, UpdatedOutput()
@@ -187,7 +187,7 @@ def _parsed(rest: str) -> argparse.Namespace | None:
 
 HEADS = ("task", "mode", "done", "running", "score", "errors", "tokens", "cost", "elapsed", "rest")
 SCRIPTED = "The replies are read from a file: no model is asked and no request is sent."
-"""What the word "scripted" means."""
+"""Explanation of the word "scripted"."""
 KINDS = 4
 """Kinds of errors that a row names; the others are a number."""
 _WORDS = 200
@@ -196,7 +196,7 @@ _CELL = 80
 
 @dataclass(frozen=True)
 class _Standing:
-    """What the table shows; rows and notes are not escaped yet."""
+    """Content of the table; rows and notes are not escaped yet."""
 
     state: str
     rows: Sequence[Sequence[str]]
@@ -206,13 +206,13 @@ class _Standing:
 
 
 class BenchmarkTable:
-    """Renders the progress of a benchmark. Names, kinds and texts of errors are hostile: it escapes them."""
+    """Table with the progress of a benchmark. Names, kinds and texts of errors are hostile and are escaped here."""
 
     def __init__(self, progress: Progress, model: str, scripted: bool, out: str) -> None:
         self.progress, self.model, self.scripted, self.out = progress, model, scripted, out
 
     def bundle(self, state: str, found: Mapping[str, Any] | None = None, note: str = "") -> dict[str, str]:
-        """What to show now; `found` is the report that comes with the end."""
+        """Return the output for the current progress; `found` is the report, at the end of the benchmark."""
         rows = [_cells(row) for row in self.progress.rows()]
         notes = [_note(*one) for one in self.progress.notes]
         now = _Standing(state, rows, notes, found, note)

@@ -1,4 +1,4 @@
-"""One `%%sandbox` cell: from its options and text to the finished run."""
+"""The run of a `%%sandbox` cell, from its options and text to its end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SILENT = ("no_answer", "refused")
 
 
 class CellRun:
-    """Runs what a cell asks for and keeps its card."""
+    """Runner of cells. Each run has a live card."""
 
     def __init__(
         self, background: BackgroundLoop, sandboxes: NotebookSandboxes, settings: SandboxSettings, shell: Any
@@ -53,15 +53,15 @@ class CellRun:
         self._shell = shell
 
     def run(self, options: argparse.Namespace, text: str, keep: Callable[[Run, Output], None]) -> None:
-        """Run the task to its end. `keep` gets the run as soon as there is one, and where its card is.
+        """Run the task to its end. `keep` is called with the run and the place of its card once the run exists.
 
         Raises:
             SandboxUsageError, SandboxInputError, InputError, ModelError: nothing was started.
             RunError: if the run failed.
-            SandboxLimitError: it reached a limit before the model submitted.
-            SandboxNoAnswerError: if the model said nothing, or refused.
-            SandboxCheckError: if the check of its result failed.
-            KeyboardInterrupt: if it was interrupted.
+            SandboxLimitError: if the run reached a limit before the model submitted.
+            SandboxNoAnswerError: if the model gave no answer, or refused.
+            SandboxCheckError: if the check of the result failed.
+            KeyboardInterrupt: if the run was interrupted.
         """
         with TemporaryFolder() as staging:
             task = cell_task(options, text, self._settings, self._shell.user_ns, staging)
@@ -102,7 +102,7 @@ class CellRun:
             raise SandboxCheckError(f"{state.words.rstrip('.')}.")
 
     def _offer_original_files(self, task: CellTask) -> None:
-        """When this cell ran before in this sandbox, say how to give the sandbox the files of that time."""
+        """Print how to give the sandbox its earlier files, if this cell ran before in this sandbox."""
         if task.fresh or task.files_of is not None:
             return
         running = self._background.run(self._sandboxes.current())
@@ -141,7 +141,7 @@ class CellRun:
 
 
 class _Later:
-    """An awaitable that starts its coroutine only when it is awaited."""
+    """An awaitable that starts its coroutine only when awaited."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._start = start

@@ -1,4 +1,4 @@
-"""What a `%%sandbox` cell asks for: its options, the settings behind them and its text, checked."""
+"""Options and text of a `%%sandbox` cell, checked, with the settings as defaults."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _OF_SOLVE = [option for option in NOTEBOOK_SETTINGS if option not in SANDBOX_OPTIONS]
-"""Settings that become arguments of `solve`; a cell opens its sandbox itself: see `sandbox_options`."""
+"""Settings that become arguments of `solve`, except those of the sandbox, which `sandbox_options` reads."""
 
 
 @dataclass(frozen=True)
 class PauseOptions:
-    """When the run pauses, as `solve` takes it."""
+    """Options that pause the run; arguments of `solve`."""
 
     step: bool = False
     breakpoints: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
     """Return the sandbox asked for: by the cell, else by the settings.
 
     Raises:
-        SandboxUsageError: if there is no such isolation, profile, ...
+        SandboxUsageError: if a name such as the isolation or the profile is unknown.
     """
     names = ("isolation", "profile", "image", "network", "allow", "secret")
     asked: dict[str, Any] = {
@@ -171,7 +171,7 @@ def pause_options(options: argparse.Namespace, namespace: Mapping[str, Any]) -> 
     """Return the options of a cell that pause the run.
 
     Raises:
-        SandboxUsageError: if an expression is no breakpoint, or there is no such function.
+        SandboxUsageError: if an expression is not a breakpoint, or a function is missing.
     """
     functions = tuple(_function("--break-when", name, namespace) for name in options.break_when)
     found = PauseOptions(options.step, tuple(options.breakpoints), functions, options.approve)
@@ -200,8 +200,8 @@ def original_files(text: str | None, folder: Path, namespace: dict[str, Any]) ->
     """Return the run and step that `--from-files-of RUN[:STEP]` names.
 
     Raises:
-        SandboxUsageError: if the step is no number.
-        SandboxInputError: if there is no such run.
+        SandboxUsageError: if the step is not a number.
+        SandboxInputError: if the run is missing.
     """
     if not text:
         return None

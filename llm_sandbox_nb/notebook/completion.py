@@ -1,4 +1,4 @@
-"""What the Tab key offers in the first line of `%%sandbox`, and after `%sandbox`. Reads names; starts nothing."""
+"""Completions of the Tab key in the first line of `%%sandbox`, and after `%sandbox`. Reads names; starts nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TAKES_FILES = ("put",)
 
 
 class Names(Protocol):
-    """What `SandboxMagics` knows."""
+    """The parts of `SandboxMagics` that completion reads."""
 
     model: Any
     shell: Any
@@ -53,12 +53,12 @@ class Names(Protocol):
 
     @property
     def folder(self) -> Path:
-        """Where the runs of the notebook are."""
+        """The folder with the runs of the notebook."""
         ...
 
 
 Completion = tuple[str, list[str]]
-"""The end of the line that is completed, and the texts that may stand in its place."""
+"""The end of the line that is completed, and the texts that may replace it."""
 
 
 def complete_cell(line: str, magics: Names) -> Completion:
@@ -99,7 +99,7 @@ def _split(line: str) -> tuple[list[str], str]:
 
 
 def _open_option(before: list[str], options: Mapping[str, argparse.Action]) -> str | None:
-    """Return the option whose value comes next; one that takes several ends at the next option."""
+    """Return the option whose value the cursor is at; an option with several values ends at the next option."""
     for distance, word in enumerate(reversed(before)):
         if word in options:
             action = options[word]
@@ -147,7 +147,7 @@ def _runs(begun: str, magics: Names) -> list[str]:
 
 
 def _files(begun: str, endings: tuple[str, ...] = ()) -> list[str]:
-    """Files and folders of this machine; a folder ends with a slash. Names that need quotes are left out."""
+    """Return files and folders of this machine; a folder ends with a slash. Names that need quotes are left out."""
     head, slash, tail = begun.rpartition("/")
     try:
         entries = islice(os.scandir(Path(head + slash or ".").expanduser()), 10 * _MOST)

@@ -1,4 +1,4 @@
-"""What `-i` names: files, folders and Python variables, made into files for the sandbox."""
+"""Inputs named by `-i`: files, folders and Python variables, written as files for the sandbox."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def collect_inputs(
     `./name` is the file.
 
     Raises:
-        SandboxInputError: nothing has that name, two have the same, or a value cannot be written.
+        SandboxInputError: if a name is unknown, two names are equal, or a value cannot be written.
     """
     inputs: dict[str, Path] = {}
     for name in names:
@@ -69,7 +69,7 @@ def _matching(name: str, path: Path) -> list[Path]:
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the file or the folder, under the name it gets."""
+    """Yield the file or the folder with its name in the input folder."""
     name = path.resolve().name or "input"
     if path.is_file():
         yield path.name or name, path
@@ -120,7 +120,7 @@ def _write(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> P
 
 
 def _plain_value(value: Any) -> Any:
-    """What `json` cannot write itself: arrays and numbers of numpy, dates, paths, sets, dataclasses."""
+    """Convert a value that `json` cannot write: arrays and numbers of numpy, dates, paths, sets, dataclasses."""
     for method in ("tolist", "isoformat", "model_dump", "_asdict"):
         if callable(convert := getattr(value, method, None)):
             return convert()

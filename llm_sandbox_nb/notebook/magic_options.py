@@ -126,10 +126,10 @@ def with_options(function: Any) -> Any:
 def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[str]:
     """Return the words with `$name` and `{name}` replaced by the variable's value, as in IPython's own magics.
 
-    Words with blanks, and what follows `--break`, stay as they are: they are texts and expressions.
+    Words with blanks, and the words after `--break`, stay as they are: they are texts and expressions.
 
     Raises:
-        SandboxInputError: if a word is the name of a variable that is not there, or that holds no text and no number.
+        SandboxInputError: if a word names a missing variable, or a variable that holds neither text nor a number.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -158,7 +158,7 @@ def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[s
 
 
 def line_with_variables(rest: str, namespace: Mapping[str, Any]) -> str:
-    """Return the words after a subcommand of `%sandbox`, with variables replaced as `with_variables` says.
+    """Return the words after a subcommand of `%sandbox`, with variables replaced by `with_variables`.
 
     Raises:
         SandboxInputError: as `with_variables`.
@@ -174,11 +174,11 @@ def line_with_variables(rest: str, namespace: Mapping[str, Any]) -> str:
 def parse_line(
     parser: argparse.ArgumentParser, line: str, namespace: Mapping[str, Any] | None = None
 ) -> argparse.Namespace:
-    """Return the options of a cell's first line; `namespace` holds the variables that `$name` and `{name}` mean.
+    """Return the options of a cell's first line; `namespace` holds the variables for `$name` and `{name}`.
 
     Raises:
-        SandboxInputError: if there is no such variable.
-        SandboxUsageError: if there is no such option, or its value is missing.
+        SandboxInputError: if a variable is missing.
+        SandboxUsageError: if an option is unknown, or its value is missing.
     """
     try:
         words = shlex.split(line, comments=False)
@@ -205,10 +205,10 @@ def _explained(message: str, parser: argparse.ArgumentParser) -> str:
 
 
 def option_value(name: str, text: str) -> Any:
-    """Return the value of an option that the command line has too.
+    """Return the value of an option that the command line has too, in the option's type.
 
     Raises:
-        SandboxUsageError: if it is not valid.
+        SandboxUsageError: if the value is not valid.
     """
     try:
         return converted(option(name), text, f"--{name.replace('_', '-')}")
@@ -217,10 +217,10 @@ def option_value(name: str, text: str) -> Any:
 
 
 def variable_name(name: str) -> str:
-    """Return a valid name of a Python variable.
+    """Return `name` if Python accepts it as the name of a variable.
 
     Raises:
-        SandboxUsageError: if it is not valid.
+        SandboxUsageError: if the name is not valid.
     """
     if not name.isidentifier() or keyword.iskeyword(name):
         raise SandboxUsageError(f"-o takes the name of a variable, not {name!r}.")
@@ -231,7 +231,7 @@ def fill_in(task: str, namespace: Mapping[str, Any]) -> str:
     """Return the task with each `{name}` replaced by the variable's value; any other brace is text.
 
     Raises:
-        SandboxInputError: if there is no such variable.
+        SandboxInputError: if a variable is missing.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -245,7 +245,7 @@ def fill_in(task: str, namespace: Mapping[str, Any]) -> str:
 
 
 def unknown_subcommand(name: str, known: Sequence[str]) -> str:
-    """Return the error for a word after `%sandbox` that is no subcommand."""
+    """Return the error for an unknown subcommand of `%sandbox`."""
     listed = ", ".join(known)
     if not name:
         return f"%sandbox takes one of {listed}; a task goes into a cell that begins with %%sandbox."
@@ -255,7 +255,7 @@ def unknown_subcommand(name: str, known: Sequence[str]) -> str:
 
 
 def split_words(usage: str, rest: str, least: int, most: int) -> list[str]:
-    """Return the words after a subcommand of `%sandbox`; `usage` is how it is written.
+    """Return the words after a subcommand of `%sandbox`; `usage` is the correct form, for the error.
 
     Raises:
         SandboxUsageError: if a quote is open, or there are too few or too many.

@@ -189,7 +189,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             self._execute(name, rest)
 
     def _execute(self, name: str, rest: str) -> None:
-        """Execute a subcommand of `%sandbox`. What it needs is imported here: loading the extension stays light."""
+        """Execute a subcommand of `%sandbox`. Imports are here to keep loading the extension light."""
         if name in _SANDBOX_COMMANDS:
             from llm_sandbox_nb.notebook.cell_options import sandbox_options
             from llm_sandbox_nb.notebook.sandbox_commands import SandboxCommands
@@ -243,7 +243,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             raise SandboxUsageError(unknown_subcommand(name, _SUBCOMMANDS))
 
     def _prepare(self, run: Run, output: Output | None = None) -> None:
-        """When a cell resumes the run, show it there; keep what it forks."""
+        """Show the run in the cell that resumes it, and remember its forks."""
         from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
 
         if output is not None or not isinstance(run.context.resume_display, CellResumeDisplay):
@@ -280,7 +280,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
     @property
     def folder(self) -> Path:
-        """Where the runs of this notebook are."""
+        """The folder with the runs of this notebook."""
         from llm_sandbox_nb.notebook.saved_runs import runs_folder
 
         return runs_folder(self, self._namespace)
@@ -303,7 +303,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         await asyncio.gather(self._forks.close(), self._sandboxes.close())
 
     def _close(self) -> None:
-        """The kernel ends: close the sandboxes, but do not delay the kernel for long."""
+        """Close the sandboxes at the end of the kernel, without a long delay."""
         if self._background.started or self._forks.open:
             with suppress(TimeoutError, SandboxError, OSError, RuntimeError):
                 self._background.run(self._close_all(), timeout=5)

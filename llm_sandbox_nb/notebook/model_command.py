@@ -1,6 +1,6 @@
-"""`%sandbox model`: which model cells use, which can be chosen, and choosing one; the side panel uses it too.
+"""`%sandbox model`: show the model that cells use and those to choose from, or choose; the side panel uses it too.
 
-`%sandbox key` asks for the key of a model's provider in a password field, and forgets it again.
+`%sandbox key` asks for the key of a model's provider in a password field, or forgets the key.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _SHOWN = 8
 
 
 class ModelCommand:
-    """Call it with the words after `%sandbox model`."""
+    """The command `%sandbox model`. Call an instance with the words after the command."""
 
     def __init__(self, background: BackgroundLoop, settings: SandboxSettings) -> None:
         self._background, self._settings = background, settings
 
     def __call__(self, rest: str) -> None:
-        """Show what cells use and what can be chosen, or choose.
+        """Show the model of cells and the models to choose from, or choose a model.
 
         Raises:
-            SandboxUsageError: if the line cannot be understood, or the name is no model's.
+            SandboxUsageError: if the line is invalid, or the name is not that of a model.
         """
         name, api_base, flags = _parsed(rest)
         if name is not None:
@@ -74,7 +74,7 @@ class ModelCommand:
         return "\n".join(lines)
 
     def _described(self, local: list[LocalServer] | None) -> dict[str, Any]:
-        """For the side panel; it has no key, and no address of the settings, which may hold one."""
+        """Return the models for the side panel, without keys and without addresses, which may hold keys."""
         return {
             "model": self._settings.model,
             "providers": {name: list(found) for name, found in configured_models(os.environ).items()},
@@ -137,10 +137,10 @@ _NO_PROVIDER = (
 
 
 def key_command(rest: str, settings: SandboxSettings) -> None:
-    """Ask for a key, or with `--forget` forget it. `rest` is what follows `%sandbox key`.
+    """Ask for a key, or with `--forget` forget it. `rest` holds the words after `%sandbox key`.
 
     Raises:
-        SandboxUsageError: if the line is wrong, nobody can type here, or what was typed is no key.
+        SandboxUsageError: if the line is wrong, nobody can type here, or the typed text is not a key.
     """
     try:
         words = shlex.split(rest)
@@ -165,7 +165,7 @@ def key_command(rest: str, settings: SandboxSettings) -> None:
 
 
 def _asked(provider: str) -> str:
-    """What the person types. Raises SandboxUsageError."""
+    """Return the text that the person types. Raises SandboxUsageError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", getpass.GetPassWarning)  # it would show what is typed

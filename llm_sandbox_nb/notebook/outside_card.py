@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _LATER = 1.0
-"""Seconds after the newest events at which the card is updated once more; then it rests until the next call."""
+"""Seconds after the newest events until one more update of the card."""
 
 
 class OutsideCard:
@@ -32,24 +32,23 @@ class OutsideCard:
 
     @property
     def output(self) -> Output:
-        """Where the card is."""
         return self._display.output
 
     def start(self, run: Run) -> None:
-        """The run has its folder."""
+        """Follow the run, whose folder exists now."""
         self._card.folder = run.folder
         self._watchers.start(run)
         self._updating = asyncio.ensure_future(self._update())
 
     def listen(self, event: Event) -> None:
-        """An event of the run."""
+        """Note an event of the run."""
         self._watchers.listen(event)
         self._card.add(event)
         self._display.add(event)
         self._news.set()
 
     async def finish(self) -> None:
-        """The run is over: show the whole card, which stays."""
+        """Show the whole card, which stays, at the end of the run."""
         if self._updating is not None:
             self._updating.cancel()
         await self._watchers.finish()

@@ -47,7 +47,7 @@ def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] =
 
 
 def runs_folder(settings: SandboxSettings, namespace: dict[str, Any]) -> Path:
-    """Where the runs of this notebook are."""
+    """Return the folder with the runs of this notebook."""
     return Path(settings.output_dir) / notebook_name(namespace)
 
 
@@ -56,13 +56,13 @@ class MovedRuns:
     """Runs that the notebook's saved cards show and that are not in its folder: it was renamed, copied or moved."""
 
     folders: tuple[Path, ...] = ()
-    """Those that are in the folders of other notebooks."""
+    """Runs in the folders of other notebooks."""
     missing: int = 0
-    """How many are nowhere below `output_dir`."""
+    """Number of runs that are nowhere below `output_dir`."""
 
     @property
     def hint(self) -> str:
-        """What to do about those that are missing; empty when none is."""
+        """Advice on missing runs; empty if no run is missing."""
         if not self.missing:
             return ""
         shown = plural(self.missing, "run of this notebook's cards is", "runs of this notebook's cards are")
@@ -72,7 +72,7 @@ class MovedRuns:
 def moved_runs(
     settings: SandboxSettings, namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> MovedRuns:
-    """Return the runs that the notebook's saved cards show, but for those in its own folder. Never raises."""
+    """Return the runs of the notebook's saved cards, except those in the notebook's folder. Never raises."""
     path = Path(environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or ""))
     shown = _shown_runs(path) if path.suffix == ".ipynb" else set()
     shown -= {
@@ -84,7 +84,7 @@ def moved_runs(
 
 
 def _shown_runs(path: Path) -> set[str]:
-    """Return the ids of the runs that the cards of a notebook show. A notebook may be anyone's: its content is checked."""
+    """Return the ids of the runs in a notebook's cards. The notebook may be hostile: its content is checked."""
     try:
         if path.stat().st_size > _NOTEBOOK_MOST:
             return set()
@@ -104,10 +104,10 @@ def _shown_runs(path: Path) -> set[str]:
 def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
     """Return the run `name`: a folder or file, or the name (or a part of it) of a run of this notebook.
 
-    One of the `forks` comes with its sandbox.
+    A fork of `forks` is returned with its sandbox.
 
     Raises:
-        SandboxInputError: if there is none, or several, or it cannot be read.
+        SandboxInputError: if no run or several runs match, or the run cannot be read.
     """
     from llm_sandbox_nb.runs.run import Run
 
@@ -137,7 +137,7 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
 
 
 def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
-    """Return the folder of the first run of a task in a sandbox whose files are kept; None when it did not run there yet."""
+    """Return the folder of the first run of a task in a sandbox, if its files are kept; else None."""
     for one in run_folders(folder)[-_LOOKED_AT:]:
         started = _started(one)
         if (

@@ -132,16 +132,16 @@ class SandboxSettings(Configurable):
             self._given.add(change["name"])
 
     def is_given(self, name: str) -> bool:
-        """Return True if `%config`, `ipython_config.py` or Python code has set it."""
+        """Return True if `%config`, `ipython_config.py` or Python code has set the value."""
         return name in self._given or any(
             name in section for owner, section in self.config.items() if owner in _OWNERS
         )
 
     def read_files(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Take what environment and settings files say now about the settings that were not given here.
+        """Read environment and settings files, and set the settings that were not given here.
 
         Raises:
-            SandboxUsageError: if a file or a variable cannot be understood; nothing was changed.
+            SandboxUsageError: if a file or a variable is invalid; nothing was changed.
         """
         try:
             self._files = find_settings_files({}, environment)
@@ -163,7 +163,7 @@ class SandboxSettings(Configurable):
             self._reading = False
 
     def listed(self) -> str:
-        """Return every setting with its value and its source. Raises SandboxUsageError when a file cannot be understood."""
+        """Return every setting with its value and source. Raises SandboxUsageError if a settings file is invalid."""
         self.read_files()
         found = resolve_options(FILE_SETTINGS, self._layers)
         for name in _NAMES:
@@ -179,10 +179,10 @@ class SandboxSettings(Configurable):
     ) -> str | None:
         """Return the key of `model`: of the variable that a cell names, else as on the command line.
 
-        None also where a key was typed for its provider: each request looks that up.
+        The result is None too if a key was typed for the provider: each request looks that key up.
 
         Raises:
-            SandboxUsageError: if the variable is not set, or is no name of a variable.
+            SandboxUsageError: if the variable is not set, or its name is invalid.
         """
         if not variable and typed_key_of(model, self.api_base):
             return None

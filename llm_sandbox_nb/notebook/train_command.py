@@ -1,6 +1,6 @@
 """`%sandbox train run | watch | evaluate | data`: as on the command line, with live plots in the cell.
 
-A training runs in a process of its own: its memory is free when it ends, and the kernel stays small.
+A training runs in a separate process: its memory is free at the end, and the kernel stays small.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INTERVAL = 1.0
 
 
 class TrainCommand:
-    """Call it with the words after `%sandbox train`."""
+    """The command `%sandbox train`. Call an instance with the words after the command."""
 
     def __init__(self, shell: Any) -> None:
         self._live = has_front_end(shell)
@@ -50,9 +50,9 @@ class TrainCommand:
         """Train, watch, evaluate, or build data.
 
         Raises:
-            SandboxUsageError: if something named is not there or cannot be understood; nothing was started.
-            SandboxTrainingError: it ended with an error.
-            KeyboardInterrupt: if it was interrupted, and its sandboxes are closed.
+            SandboxUsageError: if a named file or option is missing or invalid; nothing was started.
+            SandboxTrainingError: if the training ended with an error.
+            KeyboardInterrupt: if the cell was interrupted; the sandboxes are closed.
         """
         try:
             words = shlex.split(rest)
@@ -105,7 +105,7 @@ class TrainCommand:
             time.sleep(_INTERVAL)
 
     def _execute(self, words: list[str]) -> None:
-        """An action that prints: what it printed is shown when it is done."""
+        """Run an action that prints, and show its output at the end."""
         with tempfile.TemporaryFile() as said:
             process = _start(words, said, subprocess.PIPE)
             try:
@@ -144,7 +144,7 @@ def _follow(process: subprocess.Popen[bytes], show: Callable[[], None]) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a process as Ctrl-C would, so that it closes its sandboxes; end it when it does not."""
+    """Interrupt a process like Ctrl-C, so that it closes its sandboxes; kill the process if it does not end."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
     try:
@@ -174,7 +174,7 @@ _ANSWER = 60
 def training_bundle(
     record: TrainingRecord, state: str, note: str = "", step: int | None = None
 ) -> dict[str, str]:
-    """What a cell shows of a training. `step` chooses the rollouts that are listed; without it, the newest kept ones.
+    """Return a cell's output about a training. `step` chooses the listed rollouts; without it, the newest kept ones.
 
     Raises:
         RecordError: if the rollouts of `step` are not kept.

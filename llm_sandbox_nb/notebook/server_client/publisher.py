@@ -1,8 +1,8 @@
-"""A run of this kernel for whoever watches it at the Jupyter server, and their decisions back to it.
+"""Publication of a run of this kernel at the Jupyter server, and the watchers' decisions on the way back.
 
-Written events are read from the run's own record as fast as the server takes them, so nothing is queued and
-the run never waits; of unfinished text only the end is kept, once. When the connection breaks it is made again,
-and the server says from which event on it needs the record: all of it after a restart of the server.
+Written events are read from the run's record as fast as the server accepts them, so nothing is queued and the run never
+waits; of unfinished text only the end is kept, once. After a broken connection the publisher connects again, and the
+server names the first event that it needs: all events after a restart of the server.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class RunPublisher:
 
     @property
     def run_id(self) -> str | None:
-        """The run under which the server knows it."""
+        """The id of the run at the server."""
         return self._run.folder.name if self._run else None
 
     @property
@@ -103,7 +103,7 @@ class RunPublisher:
         self._task = asyncio.ensure_future(self._publish(run))
 
     def listen(self, event: ev.Event) -> None:
-        """An event of the run, as its listener."""
+        """Note an event of the run, as its listener."""
         self._tail.follow(event)
         self._news.set()
 
@@ -113,7 +113,7 @@ class RunPublisher:
             await asyncio.wait_for(self._known.wait(), patience)
 
     async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:
-        """The run is over: wait a moment until the server has all of it; if it has not, keep trying for a while."""
+        """Wait a moment at the end of the run until the server has all events; after that, retry for a while."""
         if self._task is None:
             return
         self._news.set()
@@ -138,7 +138,7 @@ class RunPublisher:
                 pause = min(2 * pause, _RETRY_MOST)
 
     async def _session(self, run: Run) -> None:
-        """One connection, from its start until it breaks or all is said."""
+        """Serve one connection, until it breaks or everything is sent."""
         connection = await self._connect(run.folder.name)
         try:
             start = await self._greet(connection, run.folder)
@@ -174,7 +174,7 @@ class RunPublisher:
         return connection
 
     async def _greet(self, connection: WebSocketClientConnection, folder: Path) -> int:
-        """Say whose run it is; the number of the first event that the server wants."""
+        """Announce the run, and return the number of the first event that the server wants."""
         hello = {"type": "hello", "kernel_id": self._kernel_id, "owner": _OWNER, "goes_on": self._goes_on}
         await _write(
             connection,
@@ -250,7 +250,7 @@ async def _call(calls: OutsideCalls, connection: WebSocketClientConnection, aske
 
 
 async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
-    """Execute a decision; what is wrong with it, in one sentence."""
+    """Execute a decision, and return an error sentence or None."""
     body = {name: value for name, value in asked.items() if name not in ("type", "id")}
     try:
         decision = parse_decision(body)
@@ -264,7 +264,7 @@ async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
 
 
 def _file(run: Run, path: str, most: int) -> dict[str, Any]:
-    """Return a file's size, and its content unless it is too large; nothing when there is no such file."""
+    """Return a file's size, and its content unless too large; an empty object if the file is missing."""
     try:
         file = run.files[path]
         size = file.size
