@@ -1,4 +1,4 @@
-"""Text files by the mark of their encoding: Windows and its programs begin UTF-8 with one, and write UTF-16."""
+"""Text files with a byte order mark: Windows programs begin UTF-8 with a mark, and write UTF-16."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ _MARKS = (
 
 
 def text_of(data: bytes, errors: str = "replace") -> str:
-    """Return the text in the encoding that its mark names, else in UTF-8, without the mark."""
+    """Decode text in the encoding of its byte order mark, else as UTF-8; the mark is removed."""
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
     return data.decode(encoding, errors)

@@ -43,7 +43,7 @@ def format_size(size: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds, in tenths below ten; the two largest of hours, minutes and seconds above a minute."""
+    """Return seconds in tenths below ten; above a minute, the two largest of hours, minutes and seconds."""
     if not math.isfinite(seconds):
         return "unknown time"
     seconds = max(0.0, seconds)
@@ -59,12 +59,12 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(count: int) -> str:
-    """Return a whole number, its thousands set apart."""
+    """Return a whole number with separators of thousands."""
     return f"{count:,}"
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
-    """`count` and what is counted: `plural(1, "step")`, `plural(2, "reply", "replies")`."""
+    """Return a count with its noun: `plural(1, "step")`, `plural(2, "reply", "replies")`."""
     return f"{format_count(count)} {noun if count == 1 else nouns or noun + 's'}"
 
 
@@ -76,7 +76,7 @@ def format_short(count: int) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """Seconds as a running clock shows them: minutes and seconds, and hours when there are any."""
+    """Return seconds in the form of a running clock: minutes and seconds, after hours if there are any."""
     whole = max(0, math.floor(seconds))
     minutes = (
         f"{whole // 60 % 60}:{whole % 60:02}" if whole < 3600 else f"{whole // 60 % 60:02}:{whole % 60:02}"
@@ -101,7 +101,7 @@ MODEL_FAILURES = {
 
 
 def format_model_failure(kind: str) -> str:
-    """Why a request failed, in a few words; empty when the kind does not say."""
+    """Return the reason of a failed request, in a few words; empty for an unknown kind."""
     return MODEL_FAILURES.get(kind, "")
 
 
@@ -119,7 +119,7 @@ CALL_FAILURES = {
 
 
 def format_call_failure(kind: str) -> str:
-    """Why a tool call failed, in a few words."""
+    """Return the reason of a failed tool call, in a few words."""
     return CALL_FAILURES.get(kind, sentence_case(kind))
 
 
@@ -129,7 +129,7 @@ def format_percent(share: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Any other number, three digits of it; whole from one hundred on."""
+    """Return any other number with three digits, or whole from one hundred on."""
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
@@ -143,7 +143,7 @@ def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
 
 
 def _rounded(value: float) -> int:
-    """Halves go up, as in JavaScript; `round` takes them to the even number."""
+    """Round halves up, as JavaScript does; `round` goes to the even number."""
     return math.floor(value + 0.5)
 
 
@@ -153,20 +153,20 @@ def _decimal(value: float, digits: int) -> str:
 
 
 def shorten(text: str, most: int, mark: str = "...") -> str:
-    """`text`, or its beginning and `mark`, in at most `most` characters."""
+    """Return `text`, or its beginning and `mark`, in at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - len(mark)]}{mark}"
 
 
 TAIL = 20
 """Lines at the end of a text that are always shown: an error is there."""
 _TAIL_LINE = 80
-"""Characters that each of them needs: with less room there are fewer."""
+"""Characters reserved for each of these lines; a smaller limit shows fewer lines."""
 
 
 def clip(text: str, limit: int) -> str:
-    """Return the beginning and the end of `text`, about `limit` characters, cut at line ends; says how much is hidden.
+    """Return the beginning and the end of `text`, about `limit` characters, with the number of hidden lines between.
 
-    The last `TAIL` lines are always there; when they are too long for that, the middle of the long ones is left out.
+    The last `TAIL` lines are always there; if they are too long, the middle of the long lines is left out.
     """
     if len(text) <= limit:
         return text
@@ -192,7 +192,7 @@ def _tail_start(text: str, lines: int) -> int:
 
 
 def _shortened(text: str, room: int) -> str:
-    """Return the lines of `text` in `room` characters; the long ones share what the short ones leave."""
+    """Return the lines of `text` within `room` characters; long lines share the space that short ones leave."""
     lines = text.split("\n")
     share, left = 0, room
     for place, size in enumerate(sorted(map(len, lines))):

@@ -1,7 +1,8 @@
-"""Keys of this process: checked before they are sent, and taken out of every text that leaves it.
+"""Keys of this process: checked before use, and removed from every text that leaves the process.
 
-A key that a person gave, typed or has in the environment is known here. `without_keys` is what journals, cards, the
-terminal, logs and errors pass their texts through. It imports nothing of the package, so that every room can use it.
+Every key that a person gave, typed or has in the environment is known here. Journals, cards, the terminal, logs and
+errors pass their texts through `without_keys`. This module imports nothing of the package, so that every package can
+use it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 HIDDEN = "(key)"
-"""What stands in a text in place of a key."""
+"""Text in place of a key."""
 _SHORTEST = 8
 """Characters below which a key is a word that local servers are given because clients insist on one."""
 _PLACEHOLDERS = frozenset(
@@ -26,14 +27,14 @@ _known: set[str] = set()
 
 
 class KeyTextError(ValueError):
-    """A key has characters that no key has. The message names where it came from, never the key."""
+    """A key with invalid characters. The message names its source, never the key."""
 
 
 def clean_key(key: str, source: str) -> str:
-    """Return the key without the blanks and line ends around it, which copying brings along. `source` says where it is from.
+    """Return the key without blanks and line ends around, which copying adds. Errors name its `source`.
 
     Raises:
-        KeyTextError: nothing is left, or it has other characters than the plain ones of ASCII.
+        KeyTextError: if nothing is left, or the key has other characters than the plain ones of ASCII.
     """
     cleaned = key.strip(_BLANKS)
     if not cleaned:
@@ -49,7 +50,7 @@ def clean_key(key: str, source: str) -> str:
 
 
 def _odd(key: str) -> str:
-    """Return the kind of the first character that is wrong: saying the character itself would tell a part of the key."""
+    """Describe the first wrong character without showing it, because it is a part of the key."""
     found = next(one for one in key if not "!" <= one <= "~")
     if found.isspace():
         return "a blank or the end of a line"
@@ -59,13 +60,13 @@ def _odd(key: str) -> str:
 
 
 def remember_key(key: str) -> None:
-    """Take this key out of texts from now on."""
+    """Remove this key from texts from now on."""
     if len(key) >= _SHORTEST and key.casefold() not in _PLACEHOLDERS:
         _known.add(key)
 
 
 def remember_environment(environment: Mapping[str, str] | None = None) -> None:
-    """Do so with the keys in the environment, by the names of their variables."""
+    """Remember the keys in the environment, recognised by the names of their variables."""
     for name, value in (os.environ if environment is None else environment).items():
         if _VARIABLE.search(name.upper()):
             remember_key(value.strip(_BLANKS))
@@ -80,7 +81,7 @@ def without_keys(text: str) -> str:
 
 
 def without_keys_in(data: bytes) -> bytes:
-    """Return the same for bytes."""
+    """Return the data with `HIDDEN` in place of every known key."""
     for key in tuple(_known):
         if (found := key.encode()) in data:
             data = data.replace(found, HIDDEN.encode())
@@ -88,17 +89,17 @@ def without_keys_in(data: bytes) -> bytes:
 
 
 def knows_keys() -> bool:
-    """Return True if there is any key to take out."""
+    """Return True if any key is known."""
     return bool(_known)
 
 
 def has_key(texts: Iterable[str]) -> bool:
-    """Return True if one of the texts has a known key in it."""
+    """Return True if a text contains a known key."""
     return any(key in text for text in texts for key in tuple(_known))
 
 
 class KeyFilter(logging.Filter):
-    """Takes known keys out of records of a log."""
+    """Filter that removes known keys from log records."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Keep every record, without keys."""

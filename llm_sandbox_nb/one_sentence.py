@@ -1,13 +1,13 @@
-"""Errors whose message says all: a notebook's cell shows the sentence in place of a traceback.
+"""Errors with a complete message: a notebook's cell shows the sentence in place of a traceback.
 
-It imports nothing of the package, so that every room can use it.
+This module imports nothing of the package, so that every package can use it.
 """
 
 from __future__ import annotations
 
 
 class OneSentence:
-    """Mixed into an exception class, before the builtin that it extends."""
+    """Mixin of an exception class, named before the builtin base class."""
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython shows."""

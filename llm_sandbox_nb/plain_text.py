@@ -19,7 +19,7 @@ _KEPT_FORMATS = {"\u200d", "\u200c", "\ufeff"}
 
 
 def plain(text: str) -> str:
-    """`text` as a terminal would leave it on screen, without colours; what could hide or reorder it is shown.
+    """Return `text` as a terminal would leave it on screen, without colours, and with hidden characters made visible.
 
     A carriage return starts its line again, as progress bars expect.
     """

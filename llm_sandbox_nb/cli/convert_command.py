@@ -32,7 +32,7 @@ def convert_command(arguments: argparse.Namespace) -> int:
     """Write the run, and print each file that was written.
 
     Raises:
-        UsageError: if there is no run, the format is not known, or a file cannot be written.
+        UsageError: if the run is missing, the format is unknown, or a file cannot be written.
     """
     runs, folder = _read(arguments.run)
     form = arguments.to or _form_of(arguments.out)
@@ -51,7 +51,7 @@ def convert_command(arguments: argparse.Namespace) -> int:
 
 
 def _read(named: str) -> tuple[dict[str, Trajectory], Path]:
-    """Return the runs by their names, and the folder with the long outputs of ours. Raises UsageError."""
+    """Return the runs by name, and the folder with long outputs of this package's records. Raises UsageError."""
     given, name = split_name(named)
     path = run_path(str(given))
     journal = path / JOURNAL if path.is_dir() else path.resolve()
@@ -91,7 +91,7 @@ def _form_of(out: str) -> str:
 
 
 def _with_word(out: str, word: str) -> str:
-    """Return the name of a file with a word before its endings."""
+    """Return the name of a file with a word inserted before its endings."""
     path = Path(out)
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in word)[:80]
     stem, dot, endings = path.name.partition(".")
@@ -99,7 +99,7 @@ def _with_word(out: str, word: str) -> str:
 
 
 def _written(trajectory: Trajectory, folder: Path, form: str, out: str, *, content: bool) -> list[str]:
-    """Return a line for each file; a branch beside that of HEAD has one of its own where the format has no branches."""
+    """Write the files and return a line for each; without branches in the format, each branch gets a separate file."""
     if form == JOURNAL_FORM:
         return [str(_write_journal(trajectory, Path(out).expanduser()))]
     if out.startswith(("http://", "https://")):

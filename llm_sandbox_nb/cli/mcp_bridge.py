@@ -24,7 +24,7 @@ from llm_sandbox_nb.mcp_server.messages import (
 
 _PIECE = 64 * 1024
 _LOOK = 3.0
-"""Seconds that a server has to say which notebooks are open."""
+"""Seconds for a server to list its open notebooks."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class OpenNotebook:
     """A notebook whose sandbox is open to outside agents."""
 
     notebook: str
-    """Its path, as its server has it."""
+    """Path, as named by its server."""
     url: str
-    """Of the endpoint for its sandbox."""
+    """Address of the endpoint for the notebook's sandbox."""
     token: str
 
 
 async def open_notebooks(wanted: Path | None = None) -> list[OpenNotebook]:
-    """Those of the Jupyter servers of this user on this machine; only that of the file `wanted`, if it is given."""
+    """Return the open notebooks of this user's Jupyter servers here, or only that of the file `wanted`."""
     from jupyter_core.paths import jupyter_runtime_dir
 
     files = sorted(Path(jupyter_runtime_dir()).glob("jpserver-*.json"))
@@ -48,7 +48,7 @@ async def open_notebooks(wanted: Path | None = None) -> list[OpenNotebook]:
 
 
 async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
-    """Return the open notebooks of one server; none of a server that has gone, or lacks the extension."""
+    """Return the open notebooks of a server; an empty list if the server is gone or lacks the extension."""
     try:
         info = json.loads(file.read_bytes())
         url, token, root = str(info["url"]), str(info.get("token") or ""), Path(str(info["root_dir"]))
@@ -79,7 +79,7 @@ class Bridge:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, lines: AsyncIterator[bytes]) -> None:
-        """Pass on every line, until they end."""
+        """Pass on every line until the end."""
         try:
             async for line in lines:
                 try:
@@ -151,7 +151,7 @@ async def _get(url: str, token: str) -> tuple[int, bytes]:
 
 
 class _Request:
-    """One HTTP request on a connection of its own, which closes with it."""
+    """An HTTP request on a separate connection, which closes with the request."""
 
     def __init__(self, url: str, token: str, method: str, headers: dict[str, str], body: bytes) -> None:
         self._url = urlsplit(url)

@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb mcp`: MCP over stdin and stdout, for an open notebook's sandbox or one of its own."""
+"""`llm-sandbox-nb mcp`: MCP over stdin and stdout, for the sandbox of an open notebook or for a new sandbox."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
 
 
 def command_words(words: list[str]) -> list[str]:
-    """Return the words of a command line, with the commands of the paper's package (`build`, `benchmark TASK`) as ours."""
+    """Return the words of a command line, with the paper's commands (`build`, `benchmark TASK`) translated."""
     match words:
         case ["build", *rest]:
             return ["image", "build", *rest]

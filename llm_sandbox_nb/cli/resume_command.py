@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb resume`: a run that ended too early continues, with its options changed as given."""
+"""`llm-sandbox-nb resume`: continue a run that ended too early, with changed options."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _IN_PYTHON = (
     (re.compile(r"result\.resume\(model='([^']*)'\)"), r"--model \1"),
     (re.compile(r'isolation="(\w+)"'), r"--isolation \1"),
 )
-"""What sentences for Python are in the shell."""
+"""Advice in Python, with the same advice for the shell."""
 
 
 def resume_command(arguments: argparse.Namespace) -> int:
-    """Continue the run; print what `run` prints.
+    """Continue the run; print the same as `run`.
 
     Raises:
-        UsageError: if there is no such run, it cannot resume like this, or an option is wrong; nothing was started.
+        UsageError: if the run is missing or cannot resume like this, or an option is wrong; nothing was started.
     """
     flags = vars(arguments)
     run = _loaded(flags.pop("run"))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _POLL = 0.05
-"""Seconds between two looks at what was typed, so that an interrupt takes effect at once."""
+"""Seconds between two looks at the input, so that an interrupt takes effect at once."""
 _LONGEST_LINE = 1_000_000
 _SHOWN = 20_000
 """Characters of a call or an observation that are printed."""
@@ -58,10 +58,10 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def examples_command(arguments: argparse.Namespace) -> int:
-    """List the examples; or run one, with the scripted model unless another is named, and check its result.
+    """List the examples, or run one and check its result; the model is scripted unless another is named.
 
     Raises:
-        UsageError: if there is no such example, or an option is wrong; nothing was started.
+        UsageError: if the example is unknown, or an option is wrong; nothing was started.
     """
     from llm_sandbox_nb.examples.checks import read_files
     from llm_sandbox_nb.examples.gallery import EXAMPLES
@@ -88,10 +88,10 @@ def examples_command(arguments: argparse.Namespace) -> int:
 
 
 def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
-    """Run the task of these flags and print what happens; the exit code, and the run when one was started.
+    """Run the task of these flags and print its events; return the exit code, and the run if one was started.
 
     Raises:
-        UsageError: an option, a settings file or an input is wrong; nothing was started.
+        UsageError: if an option, a settings file or an input is wrong; nothing was started.
     """
     if (task := flags.pop("task", None)) is not None:
         if flags[QUERY.name] is not None:
@@ -115,7 +115,7 @@ def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
 
 
 def exit_code_of(run: Run) -> int:
-    """Return the exit code that the end of a run and its check give."""
+    """Return the exit code for the end of a run and its check."""
     return exit_code(run.stop_reason, run.trajectory.state(live=False).check)
 
 
@@ -128,7 +128,7 @@ class NotStartedError(Exception):
 
 
 def _check(values: dict[str, Any]) -> None:
-    """Check what can be checked before anything heavy is imported."""
+    """Check all that can be checked before heavy imports."""
     if not (values["query"] or "").strip():
         raise UsageError("""There is no task: give one with --query "How many r's are in strawberry?".""")
     if not (values["model"] or "").strip():
@@ -163,12 +163,12 @@ def _check(values: dict[str, Any]) -> None:
 
 
 def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple[str, int | None]:
-    """Await `work`. One sentence about what went wrong, and its code when the stop reason does not tell it.
+    """Await `work`, and return an error sentence, with an exit code if the stop reason does not imply the code.
 
-    `started` has the run as soon as there is one.
+    `started` has the run once the run exists.
 
     Raises:
-        NotStartedError, UsageError: if there is none.
+        NotStartedError, UsageError: if no run was started.
     """
     from llm_sandbox_nb.agent.errors import RunError
     from llm_sandbox_nb.model.contract import ModelError
@@ -194,7 +194,7 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
 
 
 async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run]) -> None:
-    """Await `work`. Ctrl-C is a person's stop; a second one, SIGTERM and SIGHUP interrupt it, whoever sent them."""
+    """Await `work`. Ctrl-C is a person's stop; a second Ctrl-C, SIGTERM and SIGHUP interrupt the run."""
     from llm_sandbox_nb.agent.errors import ControlError
 
     task = asyncio.current_task()
@@ -241,7 +241,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
 
 
 def sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `open_sandbox` that have no argument of their own in `solve`."""
+    """Return the options of `open_sandbox` that are not arguments of `solve`."""
     given = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values[name]}
     given |= {"secrets": values["secret"]} if values["secret"] else {}
     limits = sandbox_limits(values)
@@ -263,11 +263,11 @@ _RESUMABLE = frozenset(
     }
 )
 _KEPT_FLAGS = ("api_base", "isolation")
-"""Options that no record has, or that a loaded run does not take from its record."""
+"""Options that records lack, or that a loaded run does not read from its record."""
 
 
 def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
-    """Return the command that continues a run which has ended too early; `flags` are those that it was started with."""
+    """Return the command that continues a run that has ended too early; `flags` are those of its start."""
     words = ["llm-sandbox-nb", "resume", str(run.folder)]
     for name in _KEPT_FLAGS:
         if flags.get(name):
@@ -285,7 +285,7 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
 
 
 def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
-    """Print answer, files and folder; then on stderr what went wrong, and the command that continues the run."""
+    """Print answer, files and folder; then to stderr the error and the command that continues the run."""
     if run.answer:
         print(f"\nAnswer\n{harmless(run.answer)}")
     if doubts := doubts_text(run.doubts):
@@ -303,17 +303,17 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
 
 
 def check_function_name(option: str, name: str) -> None:
-    """Raises UsageError when `name` is not FILE.py:NAME of an existing file; the file is not run."""
+    """Check that `name` is FILE.py:NAME of an existing file, without running the file. Raises UsageError."""
     file, _, function = name.rpartition(":")
     if not file or not function.isidentifier() or not Path(file).expanduser().is_file():
         raise UsageError(f"--{option} takes FILE.py:NAME of an existing Python file, not {name!r}.")
 
 
 def function_of(option: str, name: str) -> Callable[..., Any]:
-    """Return the function that `FILE.py:NAME` names; the file is run for it.
+    """Run a file, and return the function in `FILE.py:NAME`.
 
     Raises:
-        UsageError: if the file fails, or has no such function.
+        UsageError: if the file fails, or lacks the function.
     """
     file, _, function = name.rpartition(":")
     try:
@@ -326,9 +326,9 @@ def function_of(option: str, name: str) -> Callable[..., Any]:
 
 
 class TerminalPrompt:
-    """Asks at each pause, line by line. Without an answer it ends the run.
+    """Questions at pauses, line by line. Without an answer the run is ended.
 
-    What the run prints meanwhile stands above the question: give `listen` to the run after what prints its events.
+    Output of the run appears above the question: register `listen` with the run after the listener that prints events.
     """
 
     def __init__(self, source: TextIO | None, out: TextIO) -> None:
@@ -342,14 +342,14 @@ class TerminalPrompt:
         """What is asked now; None while nothing is."""
 
     def listen(self, event: ev.Event) -> None:
-        """Ask again below what an event has printed: the sandbox becomes ready while a person reads the question."""
+        """Ask again below the output of an event: the sandbox becomes ready while a person reads the question."""
         if isinstance(event, ev.SandboxReady):
             self._ready.set()
         if self._asked is not None and isinstance(event, _PRINTED):
             self._say(self._asked())
 
     async def ask(self, run: Run) -> None:
-        """Let a person decide what the run does next; see `debug_commands` for what they can write."""
+        """Let a person decide on the next action of the run; see `debug_commands` for the commands."""
         from llm_sandbox_nb.agent.control.debug_commands import Prompt
 
         prompt = Prompt(run.control, source="terminal", trajectory=run.trajectory)

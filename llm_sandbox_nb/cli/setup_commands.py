@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb image | doctor | models | settings`: what runs need here, what works, which models, what is set."""
+"""`llm-sandbox-nb image | doctor | models | settings`: requirements of runs, their state, models and settings."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def _check_image(name: str | None) -> int:
 
 
 def doctor_command(_: argparse.Namespace) -> int:
-    """Print one paragraph per isolation; exit code 0 when `auto` finds one and no malicious release is installed.
+    """Print a paragraph for each isolation; exit code 0 if `auto` finds one and no malicious release is installed.
 
-    An isolation works when a sandbox with the defaults opens in it. What killed processes have left is removed first.
+    An isolation works if a sandbox with the defaults opens. Remains of killed processes are removed first.
     """
     from llm_sandbox_nb.card.export import NO_VIEW, has_view
     from llm_sandbox_nb.model.litellm_model import compromised_version
@@ -120,7 +120,7 @@ def doctor_command(_: argparse.Namespace) -> int:
 
 
 async def _why_it_fails(isolation: str) -> str:
-    """Open a sandbox with the defaults; the reason why that is impossible, without its full stop, else nothing."""
+    """Open a sandbox with the defaults; return the reason of a failure without its full stop, else an empty text."""
     from llm_sandbox_nb.sandbox.errors import SandboxError
     from llm_sandbox_nb.sandbox.open import load_isolation, open_sandbox
 
@@ -156,7 +156,7 @@ def old_front_ends() -> list[str]:
 
 
 def models_command(arguments: argparse.Namespace) -> int:
-    """List the local models that have a name, or fetch one and print the path of its file."""
+    """List the local models by name, or fetch one and print the path of its file."""
     from llm_sandbox_nb.model.contract import ModelError
     from llm_sandbox_nb.model.local.listing import fetch_model, models_json, models_text
 

@@ -292,9 +292,9 @@ class RunFollower:
     def follow(self, task: BackgroundTask[T]) -> T:
         """Wait for `task` and show the events of its run.
 
-        An interrupt stops the run, waits until the run has cleaned up, shows that on the card, and is raised again. A
-        second interrupt, or `CLEAN_UP` seconds, end the wait. The card is complete in every case; there is no card if the
-        task failed before its run began.
+        An interrupt stops the run, waits until the run has cleaned up, shows that on the card, and is raised again.
+        A second interrupt, or `CLEAN_UP` seconds, end the wait. The card is complete in every case; there is no card
+        if the task failed before its run began.
         """
         try:
             self._show_until_done(task, None)

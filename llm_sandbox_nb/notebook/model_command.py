@@ -74,7 +74,7 @@ class ModelCommand:
         return "\n".join(lines)
 
     def _described(self, local: list[LocalServer] | None) -> dict[str, Any]:
-        """Return the models for the side panel, without keys and without addresses, which may hold keys."""
+        """Return the models for the side panel, without keys, and without addresses of the settings."""
         return {
             "model": self._settings.model,
             "providers": {name: list(found) for name, found in configured_models(os.environ).items()},

@@ -229,7 +229,7 @@ class Forks:
 
     @property
     def open(self) -> list[Run]:
-        """Return the forks whose sandboxes are open."""
+        """The forks whose sandboxes are open."""
         return [run for run in self._runs.values() if run.context.living() is not None]
 
     async def close(self) -> None:

@@ -74,8 +74,8 @@ class Watchers:
     def pause_between_updates(self) -> float:
         """Seconds between updates of the output while the run can be watched at the server.
 
-        They are for front ends without the extension. A shared notebook has only front ends with the extension, and each update
-        would rebuild the card of every page.
+        They are for front ends without the extension. A shared notebook has only front ends with the extension, and
+        each update would rebuild the card of every page.
         """
         shared = self.publisher is not None and self.publisher.shared
         return _SHARED if shared else _WATCHED

@@ -1,7 +1,7 @@
 """Records as a page shows them: the final card of a run, and the events of another project's record.
 
-See `rest-api.yml`. Other processes read the records, `llm_sandbox_nb.card.saved` and `llm_sandbox_nb.formats`: this one
-knows neither cards nor formats, and a record that is damaged or very large costs it nothing.
+See `rest-api.yml`. Other processes read the records, `llm_sandbox_nb.card.saved` and `llm_sandbox_nb.formats`: the
+server imports neither cards nor formats, and is not slowed by a damaged or very large record.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RunCardHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self, run_id: str) -> None:
-        """The output that the notebook `path` keeps of a run that is over, from the run's record."""
+        """Return the output that the notebook `path` keeps of an ended run, made from the run's record."""
         path = self.get_query_argument("path")
         notebook = contents_path(self, path)
         known = next((run for run in self.runs.all() if run.id == run_id), None)
@@ -69,7 +69,7 @@ class ForeignRecordHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def post(self) -> None:
-        """Its events, as a journal has them."""
+        """Return the events of a record, in the form of a journal."""
         if len(self.request.body) > _LIMIT:
             raise OutputLimitExceededError(TOO_LARGE)
         with tempfile.TemporaryFile() as given:
@@ -87,7 +87,7 @@ class ForeignRecordHandler(SandboxAPIHandler):
 async def _printed(
     module: str, *arguments: str, cwd: Path | None = None, given: IO[bytes] | None = None
 ) -> tuple[int | None, bytes]:
-    """Return the exit code of a program of this package, and what it printed; no code when that takes too much or too long."""
+    """Return exit code and output of a program of this package; None as code if its time or output is too much."""
     async with _one_at_a_time:
         # -P: nothing that lies in the notebook's folder is imported.
         process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""What the Jupyter server knows of its kernels: which are its own, which live, whose notebook they run."""
+"""Knowledge of the Jupyter server about its kernels: which ones it started, which live, and their notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manager: one sandbox for each notebook, from its first use to the end of its kernel."""
+"""The manager: a sandbox for each notebook, from first use to the end of the kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ADOPTION_WAIT = 10.0
 
 
 class UnknownSandboxError(SandboxError):
-    """There is no such sandbox, or no such kernel, on this server."""
+    """Unknown id of a sandbox or of a kernel on this server."""
 
 
 class SandboxManager(LoggingConfigurable):
@@ -111,11 +111,11 @@ class SandboxManager(LoggingConfigurable):
         return sorted(self._sandboxes.values(), key=lambda one: one.created)
 
     def busy(self) -> list[ManagedSandbox]:
-        """Those with a pending request."""
+        """Return the sandboxes with a pending request."""
         return [one for one in self.all() if one.requests]
 
     def idle(self, kernel_id: str = "") -> list[ManagedSandbox]:
-        """Those of other kernels than this one that do nothing and whose run is over; the longest idle first."""
+        """Return idle sandboxes of other kernels whose runs are over, the longest idle first."""
         live = {kernel_id, *self.live_kernels()}
         free = [one for one in self.all() if one.state != "starting" and not one.requests]
         return sorted(
@@ -132,11 +132,11 @@ class SandboxManager(LoggingConfigurable):
             ) from None
 
     def running(self, sandbox_id: str, *, used: bool = True) -> ChannelSandbox:
-        """What runs under this id; it counts as used unless `used` is false.
+        """Return the open sandbox with this id, and reset its idle timer if `used`.
 
         Raises:
-            UnknownSandboxError: if there is none of this id.
-            SandboxLostError: if it is lost, or not there yet.
+            UnknownSandboxError: if no sandbox has this id.
+            SandboxLostError: if the sandbox is lost, or still starting.
         """
         managed = self.get(sandbox_id)
         if managed.sandbox is None or managed.state != "running":
@@ -146,13 +146,13 @@ class SandboxManager(LoggingConfigurable):
         return managed.sandbox
 
     async def notebook_of(self, kernel_id: str) -> str | None:
-        """Path of the notebook that a kernel of ours runs. Raises UnknownSandboxError for any other."""
+        """Return the path of the notebook that a kernel runs. Raises UnknownSandboxError if not this server's."""
         if not self.kernels.owns(kernel_id):
             raise UnknownSandboxError("This server has no such kernel.")
         return await self.kernels.notebook(kernel_id)
 
     async def find(self, kernel_id: str) -> ManagedSandbox | None:
-        """Return the sandbox of a kernel: its own, else the one that its notebook had with a kernel that is gone."""
+        """Return the sandbox of a kernel, or the one that its notebook had with a kernel that is gone."""
         own = [managed for managed in self._sandboxes.values() if managed.fork_of is None]
         for managed in own:
             if managed.kernel_id == kernel_id:
@@ -166,7 +166,7 @@ class SandboxManager(LoggingConfigurable):
         return None
 
     def info(self) -> dict[str, Any]:
-        """What this server offers and allows."""
+        """Return the offers and limits of this server."""
         return {
             "version": __version__,
             "policy": self.policy.to_json(),
@@ -176,7 +176,7 @@ class SandboxManager(LoggingConfigurable):
         }
 
     def note_activity(self, managed: ManagedSandbox) -> None:
-        """A sandbox was used: it is not idle, and neither is this server (JupyterHub asks)."""
+        """Note a use of a sandbox: neither the sandbox nor this server is idle (JupyterHub asks)."""
         managed.touch()
         self._activity_times["llm_sandbox_nb"] = datetime.now(UTC)
 
@@ -185,12 +185,12 @@ class SandboxManager(LoggingConfigurable):
     async def acquire(
         self, kernel_id: str, request: SandboxOptions, *, fresh: bool = False
     ) -> tuple[ManagedSandbox, bool]:
-        """Return the kernel's sandbox and whether it is new; one that was lost is replaced, as is any when `fresh`.
+        """Return the kernel's sandbox, and True if it is new; a lost one is replaced, as is any with `fresh`.
 
         Raises:
-            UnknownSandboxError: if the kernel is not this server's.
-            PolicyError: if the site does not allow it, or has as many as it allows.
-            IsolationUnavailableError, ImageError, SandboxLostError: if it cannot be started.
+            UnknownSandboxError: if the kernel does not belong to this server.
+            PolicyError: if the site does not allow the sandbox, or has reached its maximum.
+            IsolationUnavailableError, ImageError, SandboxLostError: if the sandbox cannot be started.
         """
         await self.ready()
         notebook = await self.notebook_of(kernel_id)
@@ -207,9 +207,9 @@ class SandboxManager(LoggingConfigurable):
             return managed, True
 
     async def fork(self, sandbox_id: str) -> ManagedSandbox:
-        """Return a second sandbox of the same kernel, with the same settings and nothing done in it.
+        """Return a second, empty sandbox of the same kernel with the same settings.
 
-        It ends with its kernel, when it is stopped, or when nobody uses it. Raises as `acquire`.
+        The second sandbox ends with its kernel, when stopped, or when nobody uses it. Raises the errors of `acquire`.
         """
         managed = self.get(sandbox_id)
         options = replace(managed.options, isolation=self.running(sandbox_id).protection.isolation)
@@ -230,7 +230,7 @@ class SandboxManager(LoggingConfigurable):
         return managed
 
     async def restart(self, sandbox_id: str) -> ManagedSandbox:
-        """End everything that runs in a sandbox; its files stay. Raises as `running`."""
+        """End all processes of a sandbox; its files stay. Raises the errors of `running`."""
         managed = self.get(sandbox_id)
         await restart_processes(self.running(sandbox_id))
         return managed
@@ -249,7 +249,7 @@ class SandboxManager(LoggingConfigurable):
         return stopped
 
     async def end(self, managed: ManagedSandbox, reason: str) -> None:
-        """End this very sandbox, if it still exists; `reason` goes to its clients and the log."""
+        """End this very sandbox, if it still exists; clients and the log get `reason`."""
         if self._sandboxes.get(managed.id) is not managed:
             return
         del self._sandboxes[managed.id]
@@ -260,11 +260,11 @@ class SandboxManager(LoggingConfigurable):
             self.log.warning("Sandbox %s did not end cleanly: %s", managed.id, error)
 
     def adopt(self, managed: ManagedSandbox) -> None:
-        """Take in a sandbox that outlived the server that started it."""
+        """Add a sandbox that outlived its earlier server."""
         self._sandboxes.setdefault(managed.id, managed)
 
     async def start(self) -> None:
-        """Adopt what an earlier server left, then watch; `ready` does it too, should nobody call this."""
+        """Adopt sandboxes of an earlier server, then watch; `ready` starts this too, if nobody called `start`."""
         self._watcher.start(self._opener)
 
     async def close(self) -> None:
@@ -298,7 +298,7 @@ _NAMED = 5
 
 
 def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:
-    """Why no sandbox can be started, and how to make room."""
+    """Explain that the maximum is reached, and how to make room."""
     runs = f"This server runs {plural(count, 'sandbox', 'sandboxes')}, as many as its site allows."
     if not idle:
         return f"{runs} None of them is idle: wait until a run ends, or stop one with `%sandbox stop` in its notebook."
@@ -320,7 +320,7 @@ def _notebook_name(managed: ManagedSandbox) -> str:
 
 
 class Housekeeping:
-    """The background work of one manager, as tasks of its event loop."""
+    """Background work of a manager, as tasks of its event loop."""
 
     def __init__(self, manager: SandboxManager) -> None:
         self._manager = manager
@@ -329,7 +329,7 @@ class Housekeeping:
         self._adopted.set()
 
     def start(self, opener: Opener) -> None:
-        """Begin. Adoption comes first, and does not hold up the start of the server."""
+        """Begin. Adoption runs first, and does not delay the start of the server."""
         if self._tasks:
             return
         self._adopted.clear()
@@ -382,7 +382,7 @@ class Housekeeping:
 
 
 async def why_end(manager: SandboxManager, managed: ManagedSandbox) -> str | None:
-    """Why a sandbox must end now, as a sentence for its clients, or None."""
+    """Return the reason to end a sandbox now, as a sentence for its clients, or None."""
     if managed.state == "lost":
         return "It died or stopped answering; the next use starts a new one."
     if reason := await _without_kernel(manager, managed):

@@ -1,7 +1,7 @@
-"""The MCP endpoint, `/llm-sandbox/mcp`: HTTP in and out, who may call, and the way to the kernel that drives the run.
+"""The MCP endpoint, `/llm-sandbox/mcp`: HTTP, authentication, and the way to the kernel that drives the run.
 
-It is no part of the Jupyter API: a token of its own opens it, in the header `Authorization` only. A cookie, which a
-page of another site could use, means nothing here.
+The endpoint is not part of the Jupyter API: a separate token opens it, in the header `Authorization` only. A cookie,
+which a page of another site could use, has no effect here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _WELCOME = "This is an MCP endpoint: send the token that %sandbox mcp in a noteb
 
 
 class McpServices:
-    """What the endpoint remembers between requests."""
+    """State of the endpoint between requests."""
 
     def __init__(self, grants: McpGrants) -> None:
         self.grants = grants
@@ -71,7 +71,7 @@ class McpServices:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls: with the token of a sandbox, or with that of the Jupyter server, which opens all."""
+    """The caller: with the token of a sandbox, or with that of the Jupyter server, which opens all."""
 
     principal: str
     sandbox_id: str | None
@@ -138,11 +138,11 @@ class KernelHost:
 
 
 class _NotOpenError(Exception):
-    """There is no run that the call could be a step of."""
+    """No run is open to the call."""
 
 
 class McpHandler(JupyterHandler):
-    """One request of an MCP client."""
+    """A request of an MCP client."""
 
     _answering: asyncio.Task[Json] | None = None
     _streaming = False
@@ -170,17 +170,17 @@ class McpHandler(JupyterHandler):
         return pattern is not None and re.fullmatch(pattern, origin) is not None
 
     def check_xsrf_cookie(self) -> None:
-        """No cookie counts here, so none can be misused."""
+        """Accept every request: cookies have no effect here, so they cannot be misused."""
 
     @property
     def services(self) -> McpServices:
-        """What the endpoint remembers."""
+        """State of the endpoint between requests."""
         services: McpServices = self.settings["llm_sandbox_mcp"]
         return services
 
     @allow_unauthenticated
     def get(self, sandbox: str | None = None) -> None:
-        """Refuse: the server begins no messages of its own."""
+        """Refuse: the server never starts messages by itself."""
         self._caller(sandbox)
         self.set_status(405)
         self.set_header("Allow", "POST, DELETE")
@@ -241,7 +241,7 @@ class McpHandler(JupyterHandler):
         self.finish()
 
     def _check_headers(self, message: RpcMessage, header: str | None) -> None:
-        """The headers of a modern request have to say what its body says. Raises McpError."""
+        """Check that the headers of a modern request agree with its body. Raises McpError."""
         if not message.method:
             raise McpError(INVALID_REQUEST, "A response has no place here.")
         if header is not None and header != MODERN:
@@ -263,7 +263,7 @@ class McpHandler(JupyterHandler):
                 raise McpError(HEADER_MISMATCH, f"The header {which} does not say what the body says.")
 
     def _known_session(self, caller: Caller) -> McpSession | None:
-        """Return the session that the request names; None when it names none. Raises HTTPError for an unknown one."""
+        """Return the session named by the request, or None. Raises HTTPError for an unknown session."""
         id = self.request.headers.get("Mcp-Session-Id")
         if id is None:
             return None
@@ -289,7 +289,7 @@ class McpHandler(JupyterHandler):
         self._send(response(message.id, result))
 
     def on_connection_close(self) -> None:
-        """The client has gone: what it has begun ends."""
+        """End the work of a client that has left."""
         super().on_connection_close()
         if self._answering is not None:
             self._answering.cancel()
@@ -341,7 +341,7 @@ class McpHandler(JupyterHandler):
         self._send(error.to_json(id))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Errors are one sentence, not a page."""
+        """Answer an error with a sentence instead of a page."""
         error = kwargs.get("exc_info", (None, None))[1]
         said = error.log_message if isinstance(error, web.HTTPError) else None
         self.set_header("Content-Type", "application/json")
@@ -352,7 +352,7 @@ class McpHandler(JupyterHandler):
     # --- who calls ---
 
     def _caller(self, sandbox: str | None) -> Caller:
-        """Who calls, by the header. Raises HTTPError."""
+        """Return the caller by the header. Raises HTTPError."""
         if not self.settings["llm_sandbox_manager"].policy.allow_mcp:
             raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
@@ -377,7 +377,7 @@ class McpTokenHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self, sandbox_id: str) -> None:
-        """Return True if it has one. The token itself is known to nobody here."""
+        """Answer if the sandbox has a token. The server stores only its hash."""
         managed = self.manager.get(sandbox_id)
         grant = self._grants.keep(managed.id, managed.notebook)
         run = self.runs.outside_run(sandbox_id)
@@ -401,7 +401,7 @@ class McpTokenHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def delete(self, sandbox_id: str) -> None:
-        """Revoke it."""
+        """Revoke the token."""
         managed = self.manager.get(sandbox_id)
         self._grants.revoke(managed.id, managed.notebook)
         self.set_status(204)
@@ -431,4 +431,4 @@ mcp_routes: list[tuple[str, type[Any]]] = [
 mcp_token_routes: list[tuple[str, type[SandboxAPIHandler]]] = [
     (rf"{API}/sandboxes/{ID}/mcp-token", McpTokenHandler)
 ]
-"""The route of its tokens."""
+"""Route of the tokens."""

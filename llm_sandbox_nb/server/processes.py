@@ -1,4 +1,4 @@
-"""The processes of a sandbox, as its executor finds them: what they use, and ending all of them."""
+"""Processes of a sandbox, listed by its executor: their resource use, and the end of all."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SandboxUsage:
     memory_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return asdict(self)
 
 
@@ -65,7 +65,7 @@ class UsageMeter:
         self._last: OrderedDict[str, SandboxUsage] = OrderedDict()
 
     async def measure(self, sandbox: ChannelSandbox) -> SandboxUsage:
-        """What the sandbox uses. Raises SandboxLostError, or SandboxError when it does not answer properly."""
+        """Measure the resource use. Raises SandboxLostError, or SandboxError for an invalid answer."""
         last = self._last.get(sandbox.id)
         if last is not None and self._clock() - last.time < _FRESH:
             return last
@@ -130,11 +130,11 @@ _RESTART_TIMEOUT = 30.0
 
 
 async def restart_processes(sandbox: ChannelSandbox) -> None:
-    """End every process of the sandbox but its executor; when this returns, a new shell runs.
+    """End every process of the sandbox except its executor; afterwards a new shell runs.
 
     Raises:
         SandboxLostError: if the sandbox is lost.
-        SandboxError: its processes could not be ended.
+        SandboxError: if the processes could not be ended.
     """
     argv = ["python3", "-I", "-S", "-c", _KILL_ALL, str(sandbox.executor["pid"])]
     result = await sandbox.exec(argv, cwd="/", timeout=_RESTART_TIMEOUT)

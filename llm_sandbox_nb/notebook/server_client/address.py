@@ -113,7 +113,7 @@ def _is_http(url: str) -> bool:
 
 
 def _from_info_file(parent: str, runtime_folder: Path) -> tuple[str, str, str]:
-    """Return address, token and root of the server with this process id, from its file. A certificate is not named."""
+    """Return address, token and an empty certificate of the server with this process id, from its file."""
     if not parent.isdigit():
         return "", "", ""
     try:
