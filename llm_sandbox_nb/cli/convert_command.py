@@ -59,7 +59,7 @@ def _read(named: str) -> tuple[dict[str, Trajectory], Path]:
         if not is_foreign(journal):
             trajectory = Trajectory(read_journal(journal))
             if trajectory.start is None:
-                raise UsageError(f"There is nothing to convert: no run has begun in {journal.parent}.")
+                raise UsageError(f"Nothing to convert: no run has begun in {journal.parent}.")
             return {journal.parent.name: trajectory}, journal.parent
         runs = {run.name: run.trajectory for run in read_file(journal) if name in ("", run.name)}
     except FileNotFoundError as error:
@@ -86,7 +86,7 @@ def _form_of(out: str) -> str:
     ]
     fitting = [pair for pair in endings if out.endswith(pair[0])]
     if not fitting:
-        raise UsageError(f"The name {out} does not say the format: add --to {', '.join(WRITTEN)}.")
+        raise UsageError(f"The name {out} does not imply a format: add --to {', '.join(WRITTEN)}.")
     return max(fitting, key=lambda pair: len(pair[0]))[1]
 
 

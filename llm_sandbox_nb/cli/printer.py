@@ -85,11 +85,11 @@ class Printer:
         self._own = ""
         """Tokens and cost of the newest reply, until they are printed."""
         self._early: list[ev.Event] | None = []
-        """Events of steps that came before the sandbox; None since it is known."""
+        """Events of steps before the sandbox was ready; None since then."""
         self._calm = {step.number: row for row in calm for step in row.steps}
         self._status = Status()
         self._said = ""
-        """What the model's newest failure said."""
+        """Sentence of the model's newest failure."""
         self._denied: set[str] = set()
         """The calls that a person denied: their results are shown with the decision."""
 
@@ -231,7 +231,7 @@ class Printer:
                 self._block(message_text(event.message), "  ")
 
     def _failed(self, event: ev.ModelFailed) -> None:
-        """Print a failure that is followed by another attempt, each sentence once; the end of the run prints the last."""
+        """Print a failure that is followed by another attempt, each sentence once; the last one waits for the end."""
         said, self._said = self._said, event.message
         if event.retry_in is not None:
             what = "failed again" if event.message == said else f"failed: {event.message}"

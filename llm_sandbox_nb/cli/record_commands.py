@@ -85,7 +85,7 @@ def runs_command(arguments: argparse.Namespace) -> int:
 def _confirmed() -> bool:
     if not sys.stdin.isatty():
         raise UsageError(
-            "There is no terminal to ask at, so nothing was removed: add --yes to remove these runs."
+            "Nothing was removed, because there is no terminal for the question: add --yes to remove these runs."
         )
     return input("Remove these runs? [y/N] ").strip().lower() in ("y", "yes")
 
@@ -132,7 +132,7 @@ def show_command(arguments: argparse.Namespace) -> int:
     if broken is not None:
         raise UsageError(f"The run cannot be read to its end: {str(broken).rstrip('.')}.") from broken
     if not events:
-        raise UsageError(f"There is nothing to show: no run has begun in {folder}.")
+        raise UsageError(f"Nothing to show: no run has begun in {folder}.")
     doubts = doubts_text(doubts_of(trajectory))
     if trajectory.finish is None:
         if doubts:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _POLL = 0.05
-"""Seconds between two looks at the input, so that an interrupt takes effect at once."""
+"""Seconds between two looks at the input; short, so that an interrupt takes effect at once."""
 _LONGEST_LINE = 1_000_000
 _SHOWN = 20_000
 """Characters of a call or an observation that are printed."""
@@ -130,7 +130,7 @@ class NotStartedError(Exception):
 def _check(values: dict[str, Any]) -> None:
     """Check all that can be checked before heavy imports."""
     if not (values["query"] or "").strip():
-        raise UsageError("""There is no task: give one with --query "How many r's are in strawberry?".""")
+        raise UsageError("""The task is missing: give one with --query "How many r's are in strawberry?".""")
     if not (values["model"] or "").strip():
         raise UsageError(
             "There is no model: name one with --model (for example openai/gpt-5), in $LLM_NAME or in a settings file."
@@ -157,9 +157,9 @@ def _check(values: dict[str, Any]) -> None:
         )
     for name in values["check_files"]:
         if not Path(name).expanduser().exists():
-            raise UsageError(f"--check_files: there is no {name}; check the path.")
+            raise UsageError(f"--check_files: {name} does not exist; check the path.")
     if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
-        raise UsageError(f"--input_dir: there is no {values['input_dir']}; check the path.")
+        raise UsageError(f"--input_dir: {values['input_dir']} does not exist; check the path.")
 
 
 def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple[str, int | None]:
@@ -306,7 +306,7 @@ def check_function_name(option: str, name: str) -> None:
     """Check that `name` is FILE.py:NAME of an existing file, without running the file. Raises UsageError."""
     file, _, function = name.rpartition(":")
     if not file or not function.isidentifier() or not Path(file).expanduser().is_file():
-        raise UsageError(f"--{option} takes FILE.py:NAME of an existing Python file, not {name!r}.")
+        raise UsageError(f"--{option} must be FILE.py:NAME of an existing Python file, not {name!r}.")
 
 
 def function_of(option: str, name: str) -> Callable[..., Any]:
@@ -339,7 +339,7 @@ class TerminalPrompt:
         self._ready = asyncio.Event()
         """Whether the sandbox is ready."""
         self._asked: Callable[[], str] | None = None
-        """What is asked now; None while nothing is."""
+        """Function that returns the current question; None if there is none."""
 
     def listen(self, event: ev.Event) -> None:
         """Ask again below the output of an event: the sandbox becomes ready while a person reads the question."""

@@ -49,7 +49,7 @@ def image_command(arguments: argparse.Namespace) -> int:
                 images = list_images()
                 if not images:
                     print(
-                        "There are no images of ours on this engine; make one with `llm-sandbox-nb image build`."
+                        "This engine has no image of this package; make one with `llm-sandbox-nb image build`."
                     )
                 for image in images:
                     created = image.created[:16].replace("T", " ")
@@ -115,7 +115,7 @@ def doctor_command(_: argparse.Namespace) -> int:
     if chosen:
         print(f"\nWithout --isolation, runs here use {chosen}.")
         return ENDED_WELL
-    print("No isolation works here; the lines above say what to do.", file=sys.stderr)
+    print("No isolation works here; see the lines above.", file=sys.stderr)
     return SANDBOX_ERROR
 
 

@@ -90,7 +90,7 @@ class CellRun:
                     print(notice)
         if finished.stop_reason == "interrupted":
             raise in_one_sentence(
-                KeyboardInterrupt("The run was stopped; what was done until then is above.")
+                KeyboardInterrupt("The run was stopped; everything done until then is above.")
             )
         if finished.stop_reason in _SILENT:
             raise SandboxNoAnswerError(finished.error or "The model gave no answer.")

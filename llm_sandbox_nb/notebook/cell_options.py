@@ -113,7 +113,7 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
     if asked["network"] in (None, "allow"):  # the lists of the settings are for this network only
         asked |= {"allow": allow or (), "secrets": secrets or ()}
     elif getattr(options, "allow", None) or getattr(options, "secret", None):
-        raise SandboxUsageError("--allow and --secret go with --network allow only.")
+        raise SandboxUsageError("--allow and --secret need --network allow.")
     try:
         wanted = SandboxOptions(
             limits=settings.limits(),
@@ -186,7 +186,7 @@ def _function(option: str, name: str, namespace: Mapping[str, Any]) -> Callable[
     function = namespace.get(name)
     if not callable(function):
         what = "is not a function" if name in namespace else "is not defined"
-        raise SandboxUsageError(f"{option} takes the name of your own function, and {name!r} {what}.")
+        raise SandboxUsageError(f"{option} needs the name of your function, and {name!r} {what}.")
     return function  # type: ignore[no-any-return]
 
 
@@ -211,7 +211,7 @@ def original_files(text: str | None, folder: Path, namespace: dict[str, Any]) ->
     if not colon or "/" in step:
         name, step = text, "0"
     if not step.isdecimal():
-        raise SandboxUsageError(f"--from-files-of takes RUN or RUN:STEP, not {text!r}.")
+        raise SandboxUsageError(f"--from-files-of must be RUN or RUN:STEP, not {text!r}.")
     held = namespace.get(name)
     run = held if isinstance(held, Run) else find_run(name, folder)
     if not run.has_journal:

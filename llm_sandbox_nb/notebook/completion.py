@@ -48,7 +48,7 @@ class Names(Protocol):
 
     @property
     def sandbox_cell(self) -> Any:
-        """The cell magic, with the parser of its options."""
+        """The cell magic; `parser` knows the options."""
         ...
 
     @property
@@ -164,7 +164,7 @@ def _files(begun: str, endings: tuple[str, ...] = ()) -> list[str]:
 
 
 def _variables(namespace: Mapping[str, Any], wanted: Callable[[Any], bool]) -> list[str]:
-    """Return the user's own variables; modules and what IPython puts there are left out."""
+    """Return variables of the user, without modules and variables of IPython."""
     hidden = {"In", "Out", "exit", "quit", "get_ipython", "open"}
     return [
         name

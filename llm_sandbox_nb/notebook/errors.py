@@ -10,7 +10,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 def in_one_sentence(error: E, message: str | None = None) -> E:
-    """Return `error`, made so that IPython shows its name and message (or `message`) in place of a traceback."""
+    """Return `error`, changed so that IPython shows the name and message (or `message`) in place of a traceback."""
     said = message if message is not None else str(error)
     line = f"{type(error).__name__}: {said}" if said else type(error).__name__
     error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ def plain_errors() -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         if not hasattr(error, "_render_traceback_"):
-            in_one_sentence(error, "The cell was interrupted; what was done until then is above.")
+            in_one_sentence(error, "The cell was interrupted; everything done until then is above.")
         raise
     except Exception as error:
         if type(error).__module__.partition(".")[0] == "llm_sandbox_nb":

@@ -63,7 +63,7 @@ def _matching(name: str, path: Path) -> list[Path]:
     if not found:
         kind = "file, folder or variable" if name.isidentifier() else "file or folder"
         raise SandboxInputError(
-            f"There is no {kind} {name!r} to hand in: check -i ({Path.cwd()} is looked in)."
+            f"There is no {kind} {name!r} for the sandbox: check -i (relative paths start at {Path.cwd()})."
         )
     return found
 

@@ -76,7 +76,7 @@ OPTIONS = [
         action="append",
         default=[],
         metavar="NAME",
-        help="your function of this name, which the model can call too; several are possible",
+        help="your function of this name, which the model can call too; may be repeated",
     ),
     _shared(
         "--doubt",
@@ -84,7 +84,7 @@ OPTIONS = [
         action="append",
         default=[],
         metavar="NAME",
-        help="your function of this name, which says why the result may be wrong; several are possible",
+        help="your function of this name, which returns reasons why the result may be wrong; may be repeated",
     ),
     _shared(
         "--check",
@@ -136,9 +136,7 @@ def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[s
         name = match[1] or match[2]
         if name not in namespace:
             if match[0] == match.string:
-                raise SandboxInputError(
-                    f"There is no variable {name}, which {match[0]} names: define it first."
-                )
+                raise SandboxInputError(f"The variable {name} of {match[0]} is not defined: define it first.")
             return match[0]
         found = namespace[name]
         if not isinstance(found, str | int | float | os.PathLike):
@@ -197,11 +195,11 @@ def _explained(message: str, parser: argparse.ArgumentParser) -> str:
         return f"{message[:1].upper()}{message[1:]} (%%sandbox? explains all options)."
     word = (unknown.split() or [unknown])[0].partition("=")[0]
     if not word.startswith("-"):
-        return f"{word!r} belongs to no option: the task goes below the first line (%%sandbox? explains all)."
+        return f"{word!r} does not belong to an option: write the task below the first line (%%sandbox? explains all options)."
     known = [name for action in parser._actions for name in action.option_strings]
     near = nearest(word, known)
     hint = f"did you mean {near}? " if near else ""
-    return f"There is no option {word}: {hint}%%sandbox? explains all options."
+    return f"Unknown option {word}: {hint}%%sandbox? explains all options."
 
 
 def option_value(name: str, text: str) -> Any:
@@ -223,7 +221,7 @@ def variable_name(name: str) -> str:
         SandboxUsageError: if the name is not valid.
     """
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise SandboxUsageError(f"-o takes the name of a variable, not {name!r}.")
+        raise SandboxUsageError(f"-o must be the name of a variable, not {name!r}.")
     return name
 
 
@@ -237,7 +235,7 @@ def fill_in(task: str, namespace: Mapping[str, Any]) -> str:
     def value(match: re.Match[str]) -> str:
         if match[1] not in namespace:
             raise SandboxInputError(
-                f"The task names {match[0]}, but there is no such variable: define it, or leave out --vars."
+                f"The task names {match[0]}, but that variable is not defined: define it, or leave out --vars."
             )
         return str(namespace[match[1]])
 
@@ -248,10 +246,10 @@ def unknown_subcommand(name: str, known: Sequence[str]) -> str:
     """Return the error for an unknown subcommand of `%sandbox`."""
     listed = ", ".join(known)
     if not name:
-        return f"%sandbox takes one of {listed}; a task goes into a cell that begins with %%sandbox."
+        return f"The subcommands of %sandbox are {listed}; write a task in a cell that begins with %%sandbox."
     near = nearest(name, known)
     hint = f"did you mean {near}? " if near and name != "help" else ""
-    return f"There is no %sandbox {name}: {hint}%sandbox? explains all commands, which are {listed}."
+    return f"Unknown subcommand %sandbox {name}: {hint}%sandbox? explains all commands, which are {listed}."
 
 
 def split_words(usage: str, rest: str, least: int, most: int) -> list[str]:

@@ -76,10 +76,10 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         self._complete_with_tab()
 
     subcommands: tuple[str, ...] = _SUBCOMMANDS
-    """What may follow `%sandbox`."""
+    """Words that may follow `%sandbox`."""
 
     def _complete_with_tab(self) -> None:
-        """Offer options, models, runs and files at the Tab key. What that needs is imported at the first use."""
+        """Offer options, models, runs and files at the Tab key. Imports wait until the first use."""
         completer: Any = getattr(self.shell, "Completer", None)
         if completer is None:
             return

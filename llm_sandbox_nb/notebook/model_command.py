@@ -131,7 +131,7 @@ _NO_FIELD = (
     "starts, and name it with --api-key-env if it has another name."
 )
 _NO_PROVIDER = (
-    "%sandbox key takes the name of a provider, as in %sandbox key openai. If you wrote the key itself there, "
+    "%sandbox key needs the name of a provider, as in %sandbox key openai. If you wrote the key itself there, "
     "remove it from the cell: notebooks and IPython's history keep what you write."
 )
 

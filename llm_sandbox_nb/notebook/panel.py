@@ -124,7 +124,7 @@ def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
     try:
         decision = parse_decision(body)
         if not isinstance(decision, PauseDecision | ResumeDecision | StopDecision | SayDecision):
-            return f"This panel takes pause, resume, stop and say, not {decision.action}."
+            return f"This panel supports pause, resume, stop and say, not {decision.action}."
         decide(control, decision, source="cell")
     except (ValueError, ControlError) as error:
         return str(error)

@@ -57,7 +57,7 @@ class RunCommands:
         newest: the newest run that began in this kernel, if any.
         folder: the folder with the notebook's runs.
         namespace: the user's variables, which may hold runs.
-        find: the run of a name or folder; cells can resume it.
+        find: returns the run of a name or folder, ready to be resumed by cells.
         show: shows the card of a run.
         moved: finds the runs of the notebook's cards that are elsewhere.
     """
@@ -220,7 +220,7 @@ class RunCommands:
             run = self._find_run(str(folder))
             if replayed_run(run.trajectory.start) is None:
                 return run
-        raise SandboxInputError("There is no run in this notebook yet: a %%sandbox cell makes one.")
+        raise SandboxInputError("This notebook has no run yet: a %%sandbox cell starts one.")
 
     def _find(self, name: str) -> Run:
         if self._newest is not None and name in (self._newest.folder.name, str(self._newest.folder)):
@@ -229,7 +229,7 @@ class RunCommands:
 
 
 def _take(words: list[str], option: str) -> bool:
-    """Remove an option from the words, and return True if it was there."""
+    """Remove an option from the words, and return True if found."""
     there = option in words
     if there:
         words.remove(option)
@@ -237,7 +237,7 @@ def _take(words: list[str], option: str) -> bool:
 
 
 def _take_value(name: str, words: list[str], option: str) -> str | None:
-    """Remove an option with its value from the words. Returns the value; None without the option."""
+    """Remove an option and its value from the words. Return the value, or None without the option."""
     if option not in words:
         return None
     place = words.index(option)
@@ -255,7 +255,7 @@ def _edit_next_call(run: Run, text: str) -> None:
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
-        raise SandboxInputError("--edit takes the arguments of the call as a JSON object.")
+        raise SandboxInputError("--edit needs the arguments of the call as a JSON object.")
     step = run.trajectory.ready_at
     if step is not None and all(call.finished for one in run.steps[-1:] for call in one.calls):
         attempts = [

@@ -90,7 +90,7 @@ class SandboxCommands:
         paths = [Path(word).expanduser() for word in words]
         for path in paths:
             if not path.exists():
-                raise SandboxInputError(f"There is no file or folder {path} to copy: check the path.")
+                raise SandboxInputError(f"The file or folder {path} does not exist: check the path.")
         sandbox = self._sandbox()
         for path in paths:
             folder = sandbox.directories.input
@@ -102,7 +102,7 @@ class SandboxCommands:
     def sh(self, rest: str) -> None:
         """Run a command in the sandbox's shell, the one the model uses."""
         if not rest.strip():
-            raise SandboxUsageError("%sandbox sh takes a command, e.g. %sandbox sh ls output.")
+            raise SandboxUsageError("%sandbox sh needs a command, e.g. %sandbox sh ls output.")
         sandbox = self._sandbox()
         printer = _Printer()
         job = BackgroundTask(self._background, sandbox.run(rest, timeout=None, on_output=printer.add))

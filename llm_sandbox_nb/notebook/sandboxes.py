@@ -43,7 +43,7 @@ class SandboxKeeper(Protocol):
     """Keeps the one sandbox of this notebook. One lives here, another speaks to the Jupyter server."""
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
-        """Return the running sandbox, or a new one if none runs, if it was lost, or if `fresh`.
+        """Return the running sandbox, or a new one if none runs, if the old one was lost, or if `fresh`.
 
         The caller does not close the sandbox.
 
@@ -81,7 +81,7 @@ class KernelSandboxes:
         self._options = SandboxOptions()
         self._started = 0.0
         self.notice = ""
-        """What to print about the sandbox, once."""
+        """A notice about the sandbox, printed once."""
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
         """See `SandboxKeeper.acquire`."""

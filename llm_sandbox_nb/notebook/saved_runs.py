@@ -66,7 +66,9 @@ class MovedRuns:
         if not self.missing:
             return ""
         shown = plural(self.missing, "run of this notebook's cards is", "runs of this notebook's cards are")
-        return f"{shown} not here: copy the folder of runs beside the notebook, or set output_dir to where it is."
+        return (
+            f"{shown} not here: copy the folder of runs next to the notebook, or set output_dir to its place."
+        )
 
 
 def moved_runs(
@@ -102,7 +104,7 @@ def _shown_runs(path: Path) -> set[str]:
 
 
 def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
-    """Return the run `name`: a folder or file, or the name (or a part of it) of a run of this notebook.
+    """Return the run `name`: a folder or file, or the name of a run of this notebook, or a part of that name.
 
     A fork of `forks` is returned with its sandbox.
 

@@ -22,7 +22,7 @@ _SHOWN = 10_000
 _WATCHED, _SHARED = 1.0, 3600.0
 NOBODY = (
     "{option} needs a person who decides when the run pauses, and this notebook runs without a front end that can "
-    "ask one, as with nbclient or papermill. Leave it out, or say what to do instead: --on-pause stop "
+    "ask one, as with nbclient or papermill. Leave it out, or choose another action: --on-pause stop "
     "ends the run at its first pause, --on-pause continue only records the pauses, and --break EXPR --on-pause stop "
     "ends it at certain calls."
 )
@@ -45,7 +45,7 @@ class Watchers:
         """Refuse an `option` that always pauses the run when there is no person to decide.
 
         Raises:
-            SandboxUsageError: if there is no server, the cell cannot ask, and its options do not say what to do.
+            SandboxUsageError: if there is no server, the cell cannot ask, and its options do not name an action.
         """
         if option and self._on_pause is None and self.publisher is None and not _can_ask(shell):
             raise SandboxUsageError(NOBODY.format(option=option))

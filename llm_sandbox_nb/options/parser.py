@@ -11,7 +11,7 @@ from llm_sandbox_nb.options.table import Option, UsageError
 
 VALUES_FROM = """\
 A value comes from its flag, else an environment variable, else the project's settings file (llm-sandbox-nb.toml
-here or in a folder above), else yours (~/.config/llm-sandbox-nb/settings.toml), else it is the default. --settings
+here or in a folder above), else yours (~/.config/llm-sandbox-nb/settings.toml), else the default is used. --settings
 or $LLM_SANDBOX_SETTINGS names another file instead. `llm-sandbox-nb settings` shows every value and its source"""
 RUN_EPILOG = f"""\
 {VALUES_FROM}.
@@ -21,8 +21,8 @@ Exit codes: 0 the run ended well, 2 the command line or a file it names is wrong
 1 anything else.
 """
 RESUME_EPILOG = """\
-Model, limits, sampling and the rest stay as they were, but for what is given here. Address and key of the model are
-in no record: give them as for `run`. Exit codes are those of `run`.
+Model, limits, sampling and the rest stay as they were, except for options given here. Records lack the address and
+key of the model: give them as for `run`. Exit codes are those of `run`.
 """
 
 
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Raise argparse's message as an error, in place of printing it and exiting."""
+        """Raise argparse's message as an error, in place of an exit."""
         raise UsageError(f"{_sentence(message)}; see `{self.prog} --help`.")
 
     def parse_known_args(  # type: ignore[override]
@@ -166,9 +166,11 @@ def prune_rule(arguments: argparse.Namespace) -> tuple[float | None, int | None]
             raise UsageError("--older-than, --keep and --yes belong to --prune: add --prune to remove runs.")
         return None, None
     if older is None and keep is None:
-        raise UsageError("Say which runs: --prune --older-than 30 (days), or --prune --keep 20 (the newest).")
+        raise UsageError(
+            "Choose the runs: --prune --older-than 30 (days), or --prune --keep 20 (the newest)."
+        )
     if keep is not None and not keep.isdecimal():
-        raise UsageError(f"--keep takes the number of newest runs to keep, not {keep!r}.")
+        raise UsageError(f"--keep must be the number of newest runs to keep, not {keep!r}.")
     return _days(older), None if keep is None else int(keep)
 
 
@@ -180,5 +182,5 @@ def _days(word: str | None) -> float | None:
     except ValueError:
         days = -1.0
     if not 0 <= days < 1_000_000:
-        raise UsageError(f"--older-than takes a number of days, such as 30, not {word!r}.")
+        raise UsageError(f"--older-than must be a number of days, such as 30, not {word!r}.")
     return days

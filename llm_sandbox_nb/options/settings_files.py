@@ -38,7 +38,7 @@ def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
-            raise UsageError(f"{source}: there is no settings file {named}; check the path.")
+            raise UsageError(f"{source}: the settings file {named} does not exist; check the path.")
         return (path,)
     project = next(_project_files(Path.cwd()), None)
     own = user_file(environment)

@@ -21,7 +21,7 @@ Convert = Callable[[Any], Any]
 
 
 class UsageError(Exception):
-    """Invalid command line, settings file or cell. The message is one sentence with what to do."""
+    """Invalid command line, settings file or cell. The message is one sentence with the remedy."""
 
 
 _SECONDS_PER_UNIT = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}

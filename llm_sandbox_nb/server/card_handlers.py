@@ -28,8 +28,8 @@ _PATIENCE = 60.0
 _RUNNING = 4
 """The exit code of `llm_sandbox_nb.card.saved` when a process still executes the run."""
 _one_at_a_time = asyncio.Semaphore(1)
-NO_RECORD = "The record of this run is not beside the notebook, or cannot be read."
-NO_TRAJECTORY = "This file is no trajectory."
+NO_RECORD = "The record of this run is not next to the notebook, or cannot be read."
+NO_TRAJECTORY = "This file is not a trajectory."
 TOO_LARGE = "This file is too large to be shown: read it with llm-sandbox-nb show."
 
 

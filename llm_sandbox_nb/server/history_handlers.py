@@ -140,9 +140,7 @@ def _journal(folder: Path, limit: int) -> bytes:
 
 def _look(readers: HistoryReaders, folder: Path, work: Callable[[HistoryReader], T]) -> T:
     if (folder / HISTORY).is_symlink():
-        raise HistoryError(
-            "The run's history is a link; the server reads only what lies in the run's folder."
-        )
+        raise HistoryError("The run's history is a link; the server reads only files in the run's folder.")
     with readers.reading(folder) as reader:
         return work(reader)
 

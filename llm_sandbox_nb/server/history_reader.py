@@ -262,7 +262,7 @@ def _workplace(manifest: Mapping[str, Entry]) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Return a path in the form of manifests. Raises ValueError if it is not valid: nothing else is looked for."""
+    """Return a path in the form of manifests. Raises ValueError for an invalid path: nothing else is looked for."""
     if not path.startswith("/") or "\0" in path or len(path) > 4096:
         raise ValueError("'path' must be an absolute path in the sandbox, such as /testbed/notes.txt.")
     parts = [part for part in path.split("/") if part not in ("", ".")]

@@ -69,7 +69,7 @@ class ManagedSandbox:
         self.sandbox: ChannelSandbox | None = None
         self.kernel_dead_since: float | None = None
         self.unclaimed_since: float | None = None
-        """When it was adopted from a server that has ended, until one of this server's kernels takes it."""
+        """Time of the adoption from an ended server, until a kernel of this server uses the sandbox."""
         self._starting: asyncio.Task[ChannelSandbox] | None = None
 
     @property

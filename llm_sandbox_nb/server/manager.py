@@ -301,7 +301,9 @@ def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:
     """Explain that the maximum is reached, and how to make room."""
     runs = f"This server runs {plural(count, 'sandbox', 'sandboxes')}, as many as its site allows."
     if not idle:
-        return f"{runs} None of them is idle: wait until a run ends, or stop one with `%sandbox stop` in its notebook."
+        return (
+            f"{runs} All are in use: wait until a run ends, or stop one with `%sandbox stop` in its notebook."
+        )
     names = [f"{_notebook_name(one)} (for {format_duration(one.idle_seconds)})" for one in idle[:_NAMED]]
     more = [f"{len(idle) - _NAMED} more"] if len(idle) > _NAMED else []
     return (
@@ -348,7 +350,7 @@ class Housekeeping:
         try:
             await asyncio.wait_for(self._adopted.wait(), timeout)
         except TimeoutError:
-            self._manager.log.warning("Looking for sandboxes to adopt takes long; continuing without.")
+            self._manager.log.warning("The search for sandboxes to adopt is slow; continuing without them.")
 
     async def _adopt_and_reap(self, opener: Opener) -> None:
         log = self._manager.log

@@ -74,7 +74,7 @@ class McpGrants:
         return found
 
     def revoke(self, sandbox_id: str, notebook: str | None = None) -> bool:
-        """Revoke the token of a sandbox; return True if it had one."""
+        """Revoke the token of a sandbox; return True if there was a token."""
         grant = self._of(sandbox_id, notebook)
         if grant is None:
             return False

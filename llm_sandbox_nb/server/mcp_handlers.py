@@ -215,7 +215,7 @@ class McpHandler(JupyterHandler):
             raise
         except Exception:
             self.log.exception("an MCP request failed")
-            self._fail(McpError(INTERNAL_ERROR, "The server failed; its log says why.", status=500), id)
+            self._fail(McpError(INTERNAL_ERROR, "The server failed: see its log.", status=500), id)
 
     async def _take(self, message: RpcMessage, caller: Caller) -> None:
         header = self.request.headers.get("MCP-Protocol-Version")
@@ -260,7 +260,7 @@ class McpHandler(JupyterHandler):
             )
         for which, (sent, meant) in names.items():
             if sent != meant:
-                raise McpError(HEADER_MISMATCH, f"The header {which} does not say what the body says.")
+                raise McpError(HEADER_MISMATCH, f"The header {which} does not agree with the body.")
 
     def _known_session(self, caller: Caller) -> McpSession | None:
         """Return the session named by the request, or None. Raises HTTPError for an unknown session."""
@@ -269,7 +269,7 @@ class McpHandler(JupyterHandler):
             return None
         session = self.services.sessions.find(id, caller.principal)
         if session is None:
-            raise web.HTTPError(404, "There is no such session (any more): begin with initialize.")
+            raise web.HTTPError(404, "This session does not exist (any more): begin with initialize.")
         return session
 
     async def _answer(self, message: RpcMessage, caller: Caller) -> None:
@@ -362,7 +362,7 @@ class McpHandler(JupyterHandler):
         grant = self.services.grants.find(token)
         if grant is not None:
             if sandbox not in (None, grant.sandbox_id):
-                raise web.HTTPError(404, "There is no such sandbox for this token.")
+                raise web.HTTPError(404, "This token is not for that sandbox.")
             return Caller(grant.name, grant.sandbox_id)
         own = self.identity_provider.token
         if own and hmac.compare_digest(own.encode(), token.encode("utf-8", "replace")):

@@ -75,7 +75,9 @@ class UsageMeter:
             words = result.stdout.decode("ascii").split()
             processes, milliseconds, memory = (int(word) for word in words if len(word) < 20)
         except ValueError:
-            raise SandboxError("The sandbox did not report what it uses; restart it if it hangs.") from None
+            raise SandboxError(
+                "The sandbox did not report its resource use; restart it if it hangs."
+            ) from None
         usage = SandboxUsage(self._clock(), processes, milliseconds / 1000, memory)
         self._last[sandbox.id] = usage
         self._last.move_to_end(sandbox.id)

@@ -88,7 +88,7 @@ def records_folder(notebook: Path) -> Path:
 
 
 def record_folder(notebook: Path, run_id: str) -> Path | None:
-    """Return the folder with the record of a run next to its notebook; None if it is missing."""
+    """Return the folder with the record of a run next to its notebook, or None."""
     return run_folder(str((records_folder(notebook) / run_id).absolute()), run_id)
 
 
@@ -202,12 +202,12 @@ class RunPublishHandler(RunSocket):
         elif kind == "answer":
             self._run.take_answer(message)
         else:
-            raise PublisherError("That is no message of a publisher.")
+            raise PublisherError("This message is not a publisher's.")
 
     def _begin(self, message: Json) -> None:
         kernel_id, owner = message.get("kernel_id"), message.get("owner")
         if message.get("type") != "hello" or not isinstance(kernel_id, str) or not isinstance(owner, str):
-            raise PublisherError("The first message must say whose run it is.")
+            raise PublisherError("The first message must name the run and its kernel.")
         self.runs.check_kernel(self._run_id, kernel_id, message.get("ticket"))
         self._run = self.runs.publish(self._run_id, kernel_id, owner, self)
         self._run.folder = run_folder(message.get("folder"), self._run_id)
@@ -283,7 +283,7 @@ class RunEventsHandler(RunSocket):
         except WebSocketClosedError:
             return
         except TooSlowError:
-            self.close(TOO_SLOW, "It did not take what was sent to it; connect again.")
+            self.close(TOO_SLOW, "The watcher did not read its messages; connect again.")
             return
         finally:
             run.watchers.discard(news.set)
@@ -319,7 +319,7 @@ class RunEventsHandler(RunSocket):
 
 
 def run_folder(path: object, run_id: str) -> Path | None:
-    """Return the run's folder named by a kernel; None if it is not on this machine."""
+    """Return the run's folder named by a kernel; None if the folder is not on this machine."""
     if not isinstance(path, str) or not path or "\0" in path:
         return None
     folder = Path(path)
@@ -343,9 +343,9 @@ def _object(message: bytes | str) -> Json:
     try:
         value = json.loads(message)
     except (ValueError, RecursionError) as error:
-        raise PublisherError("That is no JSON.") from error
+        raise PublisherError("The message is not JSON.") from error
     if not isinstance(value, dict):
-        raise PublisherError("That is no JSON object.")
+        raise PublisherError("The message is not a JSON object.")
     return value
 
 

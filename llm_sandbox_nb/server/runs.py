@@ -126,16 +126,16 @@ class PublishedRun:
         self.id = run_id
         self.kernel_id = kernel_id
         self.owner = owner
-        """A secret of the kernel that publishes it."""
+        """A secret of the kernel that publishes the run."""
         self.notebook: str | None = None
         self.folder: Path | None = None
-        """Where its record lies, when that is on this machine."""
+        """Folder of the record, if on this machine."""
         self.outside: str | None = None
         """The sandbox that an outside agent drives with this run."""
         self.cell: Json | None = None
-        """The cell that shows it, see `notebook/display.py`."""
+        """The cell that shows the run, see `notebook/display.py`."""
         self.ended: float | None = None
-        """When its last event came, in seconds since the epoch."""
+        """Time of the last event, in seconds since the epoch."""
         self.store = EventStore(full_at)
         self.tail = LiveTail()
         self.kernel: Kernel | None = None
@@ -187,7 +187,7 @@ class PublishedRun:
             raise PublisherError(f"Events from number {len(self.store)} on are missing.")
         for event in events[len(self.store) - start :]:
             if not is_event(event):
-                raise PublisherError("That is no event.")
+                raise PublisherError("The message is not an event.")
             self.store.append(event)
             self.tail.written(event)
             before = self._said.over
@@ -196,9 +196,9 @@ class PublishedRun:
         self.notify()
 
     def take_transient(self, events: list[Json]) -> None:
-        """Store text that is shown live. Raises PublisherError if it is something else."""
+        """Store text that is shown live. Raises PublisherError for anything else."""
         if not all(map(is_live_text, events)):
-            raise PublisherError("That is no transient event.")
+            raise PublisherError("The message is not a transient event.")
         new = [self.tail.add(event) for event in events]
         if any(new):
             self.notify()
@@ -413,7 +413,7 @@ class RunRegistry(LoggingConfigurable):
             asyncio.get_running_loop().call_later(self.away_grace, self._give_up, run)
 
     async def wait_for(self, run_id: str) -> PublishedRun:
-        """Return the run, as soon as it is known. Raises UnknownRunError if it does not appear."""
+        """Return the run, once known. Raises UnknownRunError if the run does not appear."""
         if run_id not in self._runs:
             known = asyncio.Event()
             waiting = self._waiting.setdefault(run_id, set())

@@ -241,7 +241,7 @@ async def _outcome(terminal: Terminal) -> tuple[int, str]:
 
 
 def _act(terminal: Terminal, message: object) -> None:
-    """Handle a message of the page. Raises ValueError, TypeError or LookupError if it is invalid."""
+    """Handle a message of the page. Raises ValueError, TypeError or LookupError for an invalid message."""
     if not isinstance(message, list):
         raise TypeError("A message is a list.")
     kind, *content = message

@@ -75,7 +75,7 @@ class RunPublisher:
         self.shared = False
         """Whether all who have the notebook open share one document, and so each change of an output."""
         self._ticket: str | None = None
-        """What the server gave for the case that another takes its place."""
+        """Ticket of the server for its successor."""
         self._outside: tuple[OutsideCalls, str] | None = None
         self._calls: dict[int, asyncio.Task[None]] = {}
         """Calls of an outside agent that are executed, by the server's numbers."""
@@ -244,7 +244,7 @@ async def _call(calls: OutsideCalls, connection: WebSocketClientConnection, aske
         )
     except Exception:
         logger.exception("a call of an outside agent failed")
-        answer["error"] = "The call failed in the notebook's kernel, whose log says why."
+        answer["error"] = "The call failed in the notebook's kernel: see the kernel's log."
     with suppress(_AwayError):
         await _write(connection, answer)
 

@@ -178,7 +178,7 @@ class ReconnectingChannel(Channel):
         super().__init__(_NoTransport())
         self.lost = SandboxLostError("It is not connected yet.")
         self.greeting: Mapping[str, Any] = {}
-        """What `hello` says on each new connection."""
+        """Fields of `hello` on each new connection."""
         self.why_ended = lambda: self._sandbox_ended() or "the connection to the Jupyter server broke"
         self._address = address
         self._sandbox_id = sandbox_id

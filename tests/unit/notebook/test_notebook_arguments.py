@@ -90,8 +90,8 @@ def refuse(line: str) -> str:
 
 
 def test_wrong_lines() -> None:
-    assert "no option --budgt: did you mean --budget?" in refuse("--budgt 3")
-    assert "no option --zzz" in refuse("--zzz")
+    assert "Unknown option --budgt: did you mean --budget?" in refuse("--budgt 3")
+    assert "Unknown option --zzz" in refuse("--zzz")
     assert "'draw'" in refuse("draw a poster")
     assert "expected one argument" in refuse("-m").lower()
     assert "quotes" in refuse("-m 'x")
@@ -182,7 +182,7 @@ def test_variables_are_replaced_as_in_other_magics() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("-m $modle", "There is no variable modle, which $modle names: define it first."),
+        ("-m $modle", "The variable modle of $modle is not defined: define it first."),
         ("-i $frame", "$frame is a list, neither text nor a number: name it without $ and braces."),
     ],
 )
