@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 
-_MARKS = (
+_BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # before the mark of UTF-16, with which it begins
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -15,5 +15,5 @@ _MARKS = (
 
 def text_of(data: bytes, errors: str = "replace") -> str:
     """Decode text in the encoding of its byte order mark, else as UTF-8; the mark is removed."""
-    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
+    encoding = next((name for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), "utf-8")
     return data.decode(encoding, errors)

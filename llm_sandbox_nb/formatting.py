@@ -53,9 +53,9 @@ def format_duration(seconds: float) -> str:
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
-        return _two(whole // 60, "min", whole % 60, "s")
+        return _two_units(whole // 60, "min", whole % 60, "s")
     minutes = _rounded(seconds / 60)
-    return _two(minutes // 60, "h", minutes % 60, "min")
+    return _two_units(minutes // 60, "h", minutes % 60, "min")
 
 
 def format_count(count: int) -> str:
@@ -138,7 +138,7 @@ def sentence_case(name: str) -> str:
     return (name[:1].upper() + name[1:]).replace("_", " ")
 
 
-def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
 
 
@@ -159,7 +159,7 @@ def shorten(text: str, most: int, mark: str = "...") -> str:
 
 TAIL = 20
 """Lines at the end of a text that are always shown: an error is there."""
-_TAIL_LINE = 80
+_TAIL_LINE_CHARACTERS = 80
 """Characters reserved for each of these lines; a smaller limit shows fewer lines."""
 
 
@@ -170,7 +170,7 @@ def clip(text: str, limit: int) -> str:
     """
     if len(text) <= limit:
         return text
-    start = _tail_start(text, max(1, min(TAIL, limit // _TAIL_LINE)))
+    start = _tail_start(text, max(1, min(TAIL, limit // _TAIL_LINE_CHARACTERS)))
     room = limit - limit // 4 if start else limit
     tail = text[start:] if len(text) - start <= room else _shortened(text[start:], room)
     head = text[: min(start, max(0, limit - len(tail)))]

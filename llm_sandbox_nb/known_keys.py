@@ -14,15 +14,15 @@ from collections.abc import Iterable, Mapping
 
 HIDDEN = "(key)"
 """Text in place of a key."""
-_SHORTEST = 8
+_MIN_KEY_CHARACTERS = 8
 """Characters below which a key is a word that local servers are given because clients insist on one."""
 _PLACEHOLDERS = frozenset(
     {"lm-studio", "no-key-required", "not-needed", "not-required", "sk-no-key-required", "anything", "unused"}
 )
 """Words that documentation of local servers gives in place of a key; texts may have them."""
-_VARIABLE = re.compile(r"(?:API_KEY|AUTH_TOKEN|ACCESS_TOKEN|SECRET_ACCESS_KEY|^HF_TOKEN)$")
+_KEY_VARIABLE = re.compile(r"(?:API_KEY|AUTH_TOKEN|ACCESS_TOKEN|SECRET_ACCESS_KEY|^HF_TOKEN)$")
 _BLANKS = " \t\r\n\v\f\ufeff\u00a0\u200b\u2060"
-_PLAIN = re.compile(r"[!-~]+")
+_ASCII_KEY = re.compile(r"[!-~]+")
 _known: set[str] = set()
 
 
@@ -39,9 +39,9 @@ def clean_key(key: str, source: str) -> str:
     cleaned = key.strip(_BLANKS)
     if not cleaned:
         raise KeyTextError(f"{source} is empty: put the key there")
-    if not _PLAIN.fullmatch(cleaned):
+    if not _ASCII_KEY.fullmatch(cleaned):
         raise KeyTextError(
-            f"{source} has a character that no key has ({_odd(cleaned)}): copy the key again, without quotes"
+            f"{source} has a character that no key has ({_wrong_kind(cleaned)}): copy the key again, without quotes"
         )
     if len(cleaned) > 2 and cleaned[0] == cleaned[-1] and cleaned[0] in "\"'`":
         raise KeyTextError(f"{source} has quotes around the key: remove them")
@@ -49,7 +49,7 @@ def clean_key(key: str, source: str) -> str:
     return cleaned
 
 
-def _odd(key: str) -> str:
+def _wrong_kind(key: str) -> str:
     """Describe the first wrong character without showing it, because it is a part of the key."""
     found = next(one for one in key if not "!" <= one <= "~")
     if found.isspace():
@@ -61,14 +61,14 @@ def _odd(key: str) -> str:
 
 def remember_key(key: str) -> None:
     """Remove this key from texts from now on."""
-    if len(key) >= _SHORTEST and key.casefold() not in _PLACEHOLDERS:
+    if len(key) >= _MIN_KEY_CHARACTERS and key.casefold() not in _PLACEHOLDERS:
         _known.add(key)
 
 
 def remember_environment(environment: Mapping[str, str] | None = None) -> None:
     """Remember the keys in the environment, recognised by the names of their variables."""
     for name, value in (os.environ if environment is None else environment).items():
-        if _VARIABLE.search(name.upper()):
+        if _KEY_VARIABLE.search(name.upper()):
             remember_key(value.strip(_BLANKS))
 
 

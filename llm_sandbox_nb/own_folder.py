@@ -18,11 +18,11 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import IO
 
-_RELATIVE = {os.open, os.mkdir, os.unlink, os.rename} <= os.supports_dir_fd
-_FOLDER = (
+_OPENS_RELATIVE = {os.open, os.mkdir, os.unlink, os.rename} <= os.supports_dir_fd
+_FOLDER_FLAGS = (
     os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 )
-_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK_NO_WAIT = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags that neither follow a link nor wait for the other end of a pipe."""
 _BINARY = getattr(os, "O_BINARY", 0)
 DEPTH_MOST = 64
@@ -205,21 +205,21 @@ def _parts(name: str | PurePath) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _opened(folder: Path, parts: tuple[str, ...], *, make: bool = False) -> Iterator[tuple[int | None, Path]]:
     """Yield descriptor (None on Windows) and path of the folder `parts` below `folder`."""
-    if not _RELATIVE:
-        yield None, _looked_at(folder, parts, make=make)
+    if not _OPENS_RELATIVE:
+        yield None, _checked_folder(folder, parts, make=make)
         return
-    here = os.open(folder, _FOLDER)
+    here = os.open(folder, _FOLDER_FLAGS)
     try:
         for count, part in enumerate(parts, 1):
             if make:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, dir_fd=here)
             try:
-                inner = os.open(part, _FOLDER | _SAFE, dir_fd=here)
+                inner = os.open(part, _FOLDER_FLAGS | _NO_LINK_NO_WAIT, dir_fd=here)
             except FileNotFoundError:
                 raise
             except OSError as error:
-                raise _named(error, folder.joinpath(*parts[:count]), "folder") from None
+                raise _kind_error(error, folder.joinpath(*parts[:count]), "folder") from None
             os.close(here)
             here = inner
         yield here, folder.joinpath(*parts)
@@ -227,7 +227,7 @@ def _opened(folder: Path, parts: tuple[str, ...], *, make: bool = False) -> Iter
         os.close(here)
 
 
-def _looked_at(folder: Path, parts: tuple[str, ...], *, make: bool) -> Path:
+def _checked_folder(folder: Path, parts: tuple[str, ...], *, make: bool) -> Path:
     path = folder
     for part in parts:
         path = path / part
@@ -242,11 +242,13 @@ def _open_regular(parent: int | None, path: Path, name: str, flags: int, mode: i
     if parent is None and place.is_symlink():
         raise NotOwnFileError(f"{place} is a link instead of a file")
     try:
-        descriptor = os.open(place if parent is None else name, flags | _SAFE | _BINARY, mode, dir_fd=parent)
+        descriptor = os.open(
+            place if parent is None else name, flags | _NO_LINK_NO_WAIT | _BINARY, mode, dir_fd=parent
+        )
     except (FileNotFoundError, FileExistsError):
         raise
     except OSError as error:
-        raise _named(error, place, "file") from None
+        raise _kind_error(error, place, "file") from None
     kind = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(kind):
         os.close(descriptor)
@@ -258,7 +260,7 @@ def _unlink(parent: int | None, path: Path, name: str) -> None:
     os.unlink(path / name if parent is None else name, dir_fd=parent)
 
 
-def _named(error: OSError, path: Path, wanted: str) -> OSError:
+def _kind_error(error: OSError, path: Path, wanted: str) -> OSError:
     """Return an error with the kind of `path` if that is not the `wanted` kind; else the system's error."""
     with contextlib.suppress(OSError):
         kind = path.lstat().st_mode

@@ -14,8 +14,8 @@ _ESCAPE_SEQUENCE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
-_UNUSUAL = re.compile(r"[^\n\t -~]")
-_KEPT_FORMATS = {"\u200d", "\u200c", "\ufeff"}
+_UNUSUAL_CHARACTER = re.compile(r"[^\n\t -~]")
+_ALLOWED_FORMAT_CHARACTERS = {"\u200d", "\u200c", "\ufeff"}
 
 
 def plain(text: str) -> str:
@@ -28,7 +28,9 @@ def plain(text: str) -> str:
     text = _ESCAPE_SEQUENCE.sub("", text)
     if "\r" in text:
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return _UNUSUAL.sub(lambda found: found[0] if found[0] in _KEPT_FORMATS else visible(found[0]), text)
+    return _UNUSUAL_CHARACTER.sub(
+        lambda found: found[0] if found[0] in _ALLOWED_FORMAT_CHARACTERS else visible(found[0]), text
+    )
 
 
 def visible(character: str) -> str:

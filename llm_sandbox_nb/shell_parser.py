@@ -33,9 +33,9 @@ _KEYWORDS = frozenset(
         "function",
     )
 )
-_DEEPEST = 8
-_PLAIN = re.compile(r"[^ \t\r\n|&;()<>'\"\\`$]+")
-_HEAD = re.compile(r"[A-Za-z_]\w*=")
+_MAX_NESTING = 8
+_PLAIN_TEXT = re.compile(r"[^ \t\r\n|&;()<>'\"\\`$]+")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
 @dataclass
@@ -74,7 +74,7 @@ def shell_commands(text: str, depth: int = 0) -> list[Command]:
     except _OpenQuoteError:
         line = []
     found += line
-    if depth < _DEEPEST:
+    if depth < _MAX_NESTING:
         for inner in lexer.substitutions:
             found += shell_commands(inner, depth + 1)
     return [_without_keywords(command) for command in found]
@@ -87,7 +87,7 @@ def _without_keywords(command: Command) -> Command:
         words = words[1:]
     if words and words[0] in ("for", "case", "select", "in"):
         words, command.loop = [], True
-    while words and _HEAD.match(words[0]):
+    while words and _ASSIGNMENT.match(words[0]):
         words = words[1:]
     command.words = words
     return command
@@ -179,7 +179,7 @@ class _Lexer:
     def _word(self) -> str:
         parts: list[str] = []
         while self.position < len(self.text):
-            if plain := _PLAIN.match(self.text, self.position):
+            if plain := _PLAIN_TEXT.match(self.text, self.position):
                 parts.append(plain[0])
                 self.position = plain.end()
                 continue

@@ -28,7 +28,7 @@ CHECK_FAILED = 7
 """The check of the result failed, or could not run."""
 INTERRUPTED = 130
 _BROKEN_PIPE = 141
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _MODULES = {
     "run": "run_command",
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         return _BROKEN_PIPE
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _DISK_FULL_ERRNOS:
             raise
         where = f" to {error.filename}" if error.filename else ""
         print(

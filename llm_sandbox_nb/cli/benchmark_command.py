@@ -90,10 +90,10 @@ def _until_over(made: Prepared, work: Callable[[list[Item]], Coroutine[Any, Any,
         return INTERRUPTED
     finally:
         line.close()
-    return _tell(made)
+    return _print_report(made)
 
 
-def _tell(made: Prepared) -> int:
+def _print_report(made: Prepared) -> int:
     from llm_sandbox_nb.benchmark.report import as_text
 
     try:

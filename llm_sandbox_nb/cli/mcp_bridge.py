@@ -22,8 +22,8 @@ from llm_sandbox_nb.mcp_server.messages import (
     read_message,
 )
 
-_PIECE = 64 * 1024
-_LOOK = 3.0
+_PIECE_BYTES = 64 * 1024
+_LIST_TIMEOUT = 3.0
 """Seconds for a server to list its open notebooks."""
 
 
@@ -52,7 +52,7 @@ async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
     try:
         info = json.loads(file.read_bytes())
         url, token, root = str(info["url"]), str(info.get("token") or ""), Path(str(info["root_dir"]))
-        async with asyncio.timeout(_LOOK):
+        async with asyncio.timeout(_LIST_TIMEOUT):
             status, body = await _get(f"{url}llm-sandbox/api/runs", token)
         runs = json.loads(body)["runs"] if status == 200 else []
     except (OSError, ValueError, KeyError, TypeError, TimeoutError, h11.ProtocolError):
@@ -188,7 +188,7 @@ class _Request:
 
     async def _next(self) -> Any:
         while (event := self._h11.next_event()) is h11.NEED_DATA:
-            self._h11.receive_data(await self._reader.read(_PIECE))
+            self._h11.receive_data(await self._reader.read(_PIECE_BYTES))
         return event
 
     async def _pieces(self) -> AsyncIterator[bytes]:

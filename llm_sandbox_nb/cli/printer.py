@@ -32,9 +32,9 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 LIVE_LINES = 20
 """Lines shown of the beginning of a thought or output during a run; as many of the end, and of stderr."""
-_LINE_LENGTH = 400
+_MAX_LINE_CHARACTERS = 400
 
-_DECIDED = {
+_DECISION_LABELS = {
     "edit": "Edited by you",
     "skip": "Denied by you; the model read your answer",
     "observe": "Result changed by you",
@@ -155,7 +155,7 @@ class Printer:
             case ev.CallDecided() if event.action != "run":
                 if event.action == "skip":
                     self._denied.add(event.call_id)
-                self._say(f"  {_DECIDED[event.action]} ({event.source})")
+                self._say(f"  {_DECISION_LABELS[event.action]} ({event.source})")
                 self._block((event.observation or "").removesuffix(event.after), "  | ")
             case ev.ArtifactSaved():
                 self._say(f"  Copied to the run's folder: {event.path} ({format_size(event.size)})")
@@ -351,7 +351,7 @@ class _Block:
         *whole, rest = (self._rest.get(stream, "") + text).split("\n")
         for line in whole:
             self._line(line, stream)
-        self._rest[stream] = rest if self._lines is None else rest[: _LINE_LENGTH + 1]
+        self._rest[stream] = rest if self._lines is None else rest[: _MAX_LINE_CHARACTERS + 1]
 
     def end(self) -> None:
         for stream, rest in self._rest.items():
@@ -370,7 +370,7 @@ class _Block:
         if self._lines is None:
             self._say(self._indent + line)
             return
-        line = line if len(line) <= _LINE_LENGTH else line[:_LINE_LENGTH] + " ..."
+        line = line if len(line) <= _MAX_LINE_CHARACTERS else line[:_MAX_LINE_CHARACTERS] + " ..."
         if self._count <= self._lines:
             self._say(self._indent + line)
             return

@@ -40,7 +40,7 @@ from llm_sandbox_nb.trajectory.run_folder import (
 )
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-_ANALYZED = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_rate", "files_rate", "computation_rate",
+_COLUMNS = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_rate", "files_rate", "computation_rate",
           "environment_share", "tokens_once_mean", "tokens_billed_mean", "tool_share", "runs_per_minute",
           "wandering_runs"]  # fmt: skip
 
@@ -233,7 +233,7 @@ def analyze_command(arguments: argparse.Namespace) -> int:
         from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame  # needs pandas
 
         groups = groups_frame(runs_frame(reading.runs))
-        print(harmless(groups[_ANALYZED].map(_shown).T.to_string(header=False)))
+        print(harmless(groups[_COLUMNS].map(_shown).T.to_string(header=False)))
         if arguments.html is not None:
             from llm_sandbox_nb.analysis.report import write_report
 

@@ -30,9 +30,9 @@ from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
-_CHECK = ("check", "check_files", "check_tries", "check_timeout")
-_PAUSES = ("step", "break", "break_when", "approve", "on_pause")
-_IN_PYTHON = (
+_CHECK_NAMES = ("check", "check_files", "check_tries", "check_timeout")
+_PAUSE_NAMES = ("step", "break", "break_when", "approve", "on_pause")
+_PYTHON_TO_SHELL = (
     (re.compile(r"result\.resume\(limits=\{'steps': (\d+)\}\)"), r"--steps \1"),
     (re.compile(r"result\.resume\(limits=\{'cost': ([\d.]+)\}\)"), r"--budget \1"),
     (re.compile(r"result\.resume\('([^']*)'\)"), r"llm-sandbox-nb resume RUN '\1'"),
@@ -112,7 +112,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         tools=[function_of("tool", name) for name in values["tool"]] or None,
         doubts=[function_of("doubt", name) for name in values["doubt"]] or None,
         retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in changed else None,
-        check={name: changed[name] for name in _CHECK if name in changed},
+        check={name: changed[name] for name in _CHECK_NAMES if name in changed},
         **{name: changed[name] for name in RECORDED_BY_NAME if name in changed},
     )
     try:
@@ -124,7 +124,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
 
 
 def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: TerminalPrompt) -> dict[str, Any]:
-    if not any(name in given for name in _PAUSES):
+    if not any(name in given for name in _PAUSE_NAMES):
         return {}
     return {
         "step": values["step"],
@@ -136,6 +136,6 @@ def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: Termina
 
 
 def _in_the_shell(sentence: str) -> str:
-    for pattern, flags in _IN_PYTHON:
+    for pattern, flags in _PYTHON_TO_SHELL:
         sentence = pattern.sub(flags, sentence)
     return sentence

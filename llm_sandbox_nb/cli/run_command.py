@@ -32,12 +32,12 @@ from llm_sandbox_nb.trajectory.run_folder import FILES
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
-_POLL = 0.05
+_POLL_SECONDS = 0.05
 """Seconds between two looks at the input; short, so that an interrupt takes effect at once."""
-_LONGEST_LINE = 1_000_000
-_SHOWN = 20_000
+_MAX_LINE_BYTES = 1_000_000
+_MAX_QUESTION_CHARACTERS = 20_000
 """Characters of a call or an observation that are printed."""
-_PRINTED = (
+_PRINTED_EVENTS = (
     ev.SandboxReady,
     ev.ArtifactSaved,
     ev.ArtifactRemoved,
@@ -143,7 +143,7 @@ def _check(values: dict[str, Any]) -> None:
         if not can_answer(sys.stdin):
             raise UsageError(
                 f"{option} needs a person at the terminal, and there is no input here: leave it out, or "
-                "say what to do instead: --on_pause stop, --on_pause continue, or --break EXPR --on_pause stop."
+                "choose another action: --on_pause stop, --on_pause continue, or --break EXPR --on_pause stop."
             )
     for name in values["break_when"]:
         check_function_name("break_when", name)
@@ -262,14 +262,14 @@ _RESUMABLE = frozenset(
         "repeated",
     }
 )
-_KEPT_FLAGS = ("api_base", "isolation")
+_REPEATED_FLAGS = ("api_base", "isolation")
 """Options that records lack, or that a loaded run does not read from its record."""
 
 
 def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
     """Return the command that continues a run that has ended too early; `flags` are those of its start."""
     words = ["llm-sandbox-nb", "resume", str(run.folder)]
-    for name in _KEPT_FLAGS:
+    for name in _REPEATED_FLAGS:
         if flags.get(name):
             words += [f"--{name}", str(flags[name])]
     start, changed = run.trajectory.start, run.trajectory.changed
@@ -337,7 +337,7 @@ class TerminalPrompt:
         self._read = b""
         self._ended = source is None
         self._ready = asyncio.Event()
-        """Whether the sandbox is ready."""
+        """Set once the sandbox is ready."""
         self._asked: Callable[[], str] | None = None
         """Function that returns the current question; None if there is none."""
 
@@ -345,7 +345,7 @@ class TerminalPrompt:
         """Ask again below the output of an event: the sandbox becomes ready while a person reads the question."""
         if isinstance(event, ev.SandboxReady):
             self._ready.set()
-        if self._asked is not None and isinstance(event, _PRINTED):
+        if self._asked is not None and isinstance(event, _PRINTED_EVENTS):
             self._say(self._asked())
 
     async def ask(self, run: Run) -> None:
@@ -356,7 +356,7 @@ class TerminalPrompt:
         if run.trajectory.sandbox is None:
             self._say("\nThe sandbox starts; then you are asked.\n")
             await self._ready.wait()  # the question says where the call would run
-        text = f"{prompt.text[:_SHOWN]}\n" if prompt.text else ""
+        text = f"{prompt.text[:_MAX_QUESTION_CHARACTERS]}\n" if prompt.text else ""
         self._asked = lambda: f"\n{text}{prompt.hint}" if prompt.open else ""
         try:
             self._say(self._asked())
@@ -383,11 +383,11 @@ class TerminalPrompt:
             assert self._source is not None
             number = self._source.fileno()
             if not select.select([number], [], [], 0)[0]:
-                await asyncio.sleep(_POLL)
+                await asyncio.sleep(_POLL_SECONDS)
                 continue
             data = os.read(number, 65536)
             self._read += data
-            self._ended = not data or len(self._read) > _LONGEST_LINE
+            self._ended = not data or len(self._read) > _MAX_LINE_BYTES
         if not self._read:
             return None
         line, _, self._read = self._read.partition(b"\n")

@@ -38,7 +38,7 @@ from llm_sandbox_nb.plain_text import first_line, plain
 
 CLOSING = 120.0
 """Seconds that all sandboxes of a benchmark that was interrupted may take to be closed."""
-_INTERVAL = 1.0
+_UPDATE_SECONDS = 1.0
 """Seconds between two updates of the table while nothing changes."""
 _SETTINGS = (
     "model", "api_base", "api_key_env", "isolation", "profile", "image", "network", "allow", "secret",
@@ -154,7 +154,7 @@ class _View:
     def __init__(self, table: BenchmarkTable, live: bool, interval: float) -> None:
         self._table, self._live, self._output = table, live, UpdatedOutput()
         self._last: dict[str, str] = {}
-        self.interval = min(max(interval, 0.1), _INTERVAL)
+        self.interval = min(max(interval, 0.1), _UPDATE_SECONDS)
 
     def show(self, state: str) -> None:
         """Show the table during the benchmark."""
@@ -190,12 +190,12 @@ SCRIPTED = "The replies are read from a file: no model is asked and no request i
 """Explanation of the word "scripted"."""
 KINDS = 4
 """Kinds of errors that a row names; the others are a number."""
-_WORDS = 200
-_CELL = 80
+_MAX_ERROR_CHARACTERS = 200
+_MAX_CELL_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
-class _Standing:
+class _TableContent:
     """Content of the table; rows and notes are not escaped yet."""
 
     state: str
@@ -215,10 +215,10 @@ class BenchmarkTable:
         """Return the output for the current progress; `found` is the report, at the end of the benchmark."""
         rows = [_cells(row) for row in self.progress.rows()]
         notes = [_note(*one) for one in self.progress.notes]
-        now = _Standing(state, rows, notes, found, note)
+        now = _TableContent(state, rows, notes, found, note)
         return {"text/html": self._html(now), "text/plain": self._text(now)}
 
-    def _html(self, now: _Standing) -> str:
+    def _html(self, now: _TableContent) -> str:
         scripted = f"<span class='lsn-badge' title='{SCRIPTED}'>scripted</span>" if self.scripted else ""
         head = (
             f"<div class='lsn-head'><b>Benchmark</b> <span class='lsn-badge'>{escape(now.state)}</span> "
@@ -231,7 +231,7 @@ class BenchmarkTable:
         parts += [short_html(now.found)] if now.found else []
         return card_html("".join(parts))
 
-    def _text(self, now: _Standing) -> str:
+    def _text(self, now: _TableContent) -> str:
         scripted = f" (scripted: {SCRIPTED})" if self.scripted else ""
         parts = [
             f"Benchmark: {now.state}, {self.model}{scripted}, results in {self.out}",
@@ -269,24 +269,25 @@ def _note(key: tuple[str, str, str, int], kind: str, error: str) -> str:
     task, mode, item, repeat = key
     words = (f"{task}/{mode}", first_line(plain(item), 60), f"repeat {repeat}" if repeat else "", kind)
     return first_line(
-        plain(f"{', '.join(filter(None, words))}: {first_line(plain(error[:2_000]), _WORDS)}"), 400
+        plain(f"{', '.join(filter(None, words))}: {first_line(plain(error[:2_000]), _MAX_ERROR_CHARACTERS)}"),
+        400,
     )
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     def line(tag: str, cells: Iterable[str]) -> str:
-        return f"<tr>{''.join(f'<{tag}>{escape(_one(cell))}</{tag}>' for cell in cells)}</tr>"
+        return f"<tr>{''.join(f'<{tag}>{escape(_cell_text(cell))}</{tag}>' for cell in cells)}</tr>"
 
     body = "".join(line("td", row) for row in rows)
     return f"<table class='lsn-table'><thead>{line('th', heads)}</thead><tbody>{body}</tbody></table>"
 
 
-def _one(text: str) -> str:
-    return first_line(plain(text), _CELL)
+def _cell_text(text: str) -> str:
+    return first_line(plain(text), _MAX_CELL_CHARACTERS)
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:
-    shown = [[_one(cell) for cell in row] for row in rows]
+    shown = [[_cell_text(cell) for cell in row] for row in rows]
     widths = [max(len(row[place]) for row in shown) for place in range(len(HEADS))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -30,7 +30,7 @@ OFFER = (
     "This task ran before in this sandbox, which has other files now. To begin with the files of that time, add: "
     "--from-files-of {run}"
 )
-_LIMITS = {
+_LIMIT_SENTENCES = {
     "steps": "The run used up its steps before the model submitted: allow more with --steps.",
     "tokens": "The conversation reached its limit of tokens before the model submitted: allow more with --tokens.",
     "total_tokens": "The run used up its tokens before the model submitted: allow more with --total-tokens.",
@@ -38,7 +38,7 @@ _LIMITS = {
     "time": "The run used up its time before the model submitted: allow more with --time.",
     "repeated": "The same call failed too often in a row: see what it needs, or allow more with --same-failures.",
 }
-_SILENT = ("no_answer", "refused")
+_WITHOUT_ANSWER = ("no_answer", "refused")
 
 
 class CellRun:
@@ -92,11 +92,11 @@ class CellRun:
             raise in_one_sentence(
                 KeyboardInterrupt("The run was stopped; everything done until then is above.")
             )
-        if finished.stop_reason in _SILENT:
+        if finished.stop_reason in _WITHOUT_ANSWER:
             raise SandboxNoAnswerError(finished.error or "The model gave no answer.")
-        if finished.stop_reason in _LIMITS:
+        if finished.stop_reason in _LIMIT_SENTENCES:
             # With a sentence it was the model's context, not the run's own limit of tokens.
-            raise SandboxLimitError(finished.error or _LIMITS[finished.stop_reason])
+            raise SandboxLimitError(finished.error or _LIMIT_SENTENCES[finished.stop_reason])
         state = finished.trajectory.state(live=False)
         if state.check in ("failed", "error"):
             raise SandboxCheckError(f"{state.words.rstrip('.')}.")

@@ -27,10 +27,10 @@ Listener = Callable[[Event], None]
 
 _BYTES_A_SECOND = 1_000_000
 """Most bytes a second that the page gets during a run."""
-_SHARE = 0.1
+_RENDERING_SHARE = 0.1
 """Share of the time that rendering may take."""
-_TICK = 0.05
-_CLOCK = 1.0
+_TICK_SECONDS = 0.05
+_CLOCK_SECONDS = 1.0
 """Seconds after which the card is updated although nothing happened, so that its clock advances."""
 
 
@@ -184,7 +184,7 @@ class LiveDisplay:
         self._live = terminal or (front_end and (output is not None or replaces_outputs(shell)))
         self.output = TerminalOutput() if terminal else output or UpdatedOutput()
         self._asked = not front_end
-        """Whether `make_panel` was asked, or need not be."""
+        """True if `make_panel` was called, or need not be."""
         self._card = card
         self._interval = interval
         self._watched_as: str | None = None
@@ -222,7 +222,7 @@ class LiveDisplay:
             interval = max(interval, self._watched.pause_between_updates())
         self._publish(bundle)
         elapsed = time.monotonic() - started
-        pause = max(interval, elapsed / _SHARE, len(bundle["text/html"]) / _BYTES_A_SECOND)
+        pause = max(interval, elapsed / _RENDERING_SHARE, len(bundle["text/html"]) / _BYTES_A_SECOND)
         self._due = time.monotonic() + pause
 
     def show_loading(self, line: str) -> None:
@@ -279,7 +279,7 @@ class RunFollower:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._loading: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._paused = False
-        """Whether the run has paused since `on_pause` was called."""
+        """True if the run has paused since the last call of `on_pause`."""
 
     def listen(self, event: Event) -> None:
         """Queue an event of the run, from any thread."""
@@ -311,8 +311,8 @@ class RunFollower:
 
     def _show_until_done(self, task: BackgroundTask[Any], deadline: float | None) -> None:
         shown = time.monotonic()
-        while not task.wait(_TICK) and (deadline is None or time.monotonic() < deadline):
-            if self._take_events() or time.monotonic() - shown > _CLOCK:
+        while not task.wait(_TICK_SECONDS) and (deadline is None or time.monotonic() < deadline):
+            if self._take_events() or time.monotonic() - shown > _CLOCK_SECONDS:
                 self._display.update_if_due()
                 shown = time.monotonic()
             if deadline is None and self._card.trajectory.paused and self._paused:

@@ -18,7 +18,7 @@ from llm_sandbox_nb.options.parser import nearest
 from llm_sandbox_nb.options.table import UsageError, option
 from llm_sandbox_nb.options.values import converted
 
-_NAME = re.compile(r"\{([^\W\d]\w*)\}")
+_BRACED_NAME = re.compile(r"\{([^\W\d]\w*)\}")
 _VARIABLE = re.compile(r"\$([^\W\d]\w*)|\{([^\W\d]\w*)\}")
 
 _option: Any = argument
@@ -195,7 +195,7 @@ def _explained(message: str, parser: argparse.ArgumentParser) -> str:
         return f"{message[:1].upper()}{message[1:]} (%%sandbox? explains all options)."
     word = (unknown.split() or [unknown])[0].partition("=")[0]
     if not word.startswith("-"):
-        return f"{word!r} does not belong to an option: write the task below the first line (%%sandbox? explains all options)."
+        return f"{word!r} does not belong to an option: write the task below the first line (see %%sandbox?)."
     known = [name for action in parser._actions for name in action.option_strings]
     near = nearest(word, known)
     hint = f"did you mean {near}? " if near else ""
@@ -239,7 +239,7 @@ def fill_in(task: str, namespace: Mapping[str, Any]) -> str:
             )
         return str(namespace[match[1]])
 
-    return _NAME.sub(value, task)
+    return _BRACED_NAME.sub(value, task)
 
 
 def unknown_subcommand(name: str, known: Sequence[str]) -> str:

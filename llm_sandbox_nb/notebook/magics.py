@@ -49,8 +49,8 @@ _SUBCOMMANDS = (
     *_DECISIONS,
 )
 
-_RECENT = 8
-_TAB = "llm_sandbox_nb.SandboxMagics"
+_MAX_RECENT_RUNS = 8
+_MATCHER_ID = "llm_sandbox_nb.SandboxMagics"
 
 _cell_magic: Any = magic.cell_magic("sandbox")
 _line_magic: Any = magic.line_magic("sandbox")
@@ -69,7 +69,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         self._outside = OpenSandbox()
         self._live: Run | None = None
         """The newest run that began here."""
-        self._recent: deque[Run] = deque(maxlen=_RECENT)
+        self._recent: deque[Run] = deque(maxlen=_MAX_RECENT_RUNS)
         """The newest runs that began here: those whose sandbox is still at hand."""
         EventLoops.cells_wait = True
         atexit.register(self._close)
@@ -102,10 +102,12 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             shown = [SimpleCompletion(text=text, type="param") for text in found]
             return {"completions": shown, "matched_fragment": word, "suppress": True, "ordered": True}
 
-        others = [one for one in completer.custom_matchers if getattr(one, "matcher_identifier", "") != _TAB]
+        others = [
+            one for one in completer.custom_matchers if getattr(one, "matcher_identifier", "") != _MATCHER_ID
+        ]
         from IPython.core.completer import context_matcher
 
-        decorate: Any = context_matcher(identifier=_TAB, priority=200)
+        decorate: Any = context_matcher(identifier=_MATCHER_ID, priority=200)
         completer.custom_matchers[:] = [*others, decorate(match)]
 
     @magic.no_var_expand

@@ -34,7 +34,7 @@ from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.sandbox.isolations import isolates
 
 USAGE = "model [NAME [--api-base URL]] [--local] [--json]"
-_SHOWN = 8
+_MAX_NAMES = 8
 """Names of a provider in the printed list."""
 
 
@@ -55,7 +55,7 @@ class ModelCommand:
             print(plain(self._choose(name, api_base)))
             return
         local = self._background.run(find_local_servers()) if "--local" in flags else None
-        print(json.dumps(self._described(local)) if "--json" in flags else plain(self._told(local)))
+        print(json.dumps(self._described(local)) if "--json" in flags else plain(self._text(local)))
 
     def _choose(self, name: str, api_base: str) -> str:
         try:
@@ -82,7 +82,7 @@ class ModelCommand:
             "local": None if local is None else [server._asdict() for server in local],
         }
 
-    def _told(self, local: list[LocalServer] | None) -> str:
+    def _text(self, local: list[LocalServer] | None) -> str:
         model = self._settings.model
         lines = [f"Cells use {model}." if model else "No model is chosen: %sandbox model NAME chooses one."]
         for provider, found in configured_models(os.environ).items():
@@ -100,8 +100,8 @@ class ModelCommand:
 
 
 def _some(names: Any) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more (the Tab key lists them)" if more > 0 else "")
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more (the Tab key lists them)" if more > 0 else "")
 
 
 def _parsed(rest: str) -> tuple[str | None, str, set[str]]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
     from llm_sandbox_nb.runs.run import Run
 
-_LATER = 1.0
+_LAST_UPDATE_SECONDS = 1.0
 """Seconds after the newest events until one more update of the card."""
 
 
@@ -60,5 +60,5 @@ class OutsideCard:
             await self._news.wait()
             self._news.clear()
             self._display.update_if_due()
-            await asyncio.sleep(_LATER)
+            await asyncio.sleep(_LAST_UPDATE_SECONDS)
             self._display.update_if_due()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.agent.control.run_control import RunControl
 
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
-_PART = 512 * 1024
+_PART_CHARACTERS = 512 * 1024
 """Characters of events in one part of the state, about."""
 
 
@@ -90,7 +90,7 @@ class Panel:
         shown: dict[str, Any] = {}
         size = 0
         events = self._card.trajectory.events
-        while self._written < len(events) and size < _PART:
+        while self._written < len(events) and size < _PART_CHARACTERS:
             event = events[self._written]
             self._written += 1
             lines.append(ev.dump_event(event))

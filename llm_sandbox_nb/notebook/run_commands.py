@@ -37,7 +37,7 @@ NO_RUN = (
     "No run is active: start one with a %%sandbox cell. These commands are for a second thread of this kernel "
     "(a subshell); the panel and the buttons of the card need none."
 )
-_SHOWN = 30
+_MAX_LISTED_RUNS = 30
 """Runs that a list shows."""
 _USAGE = {
     "preview": "preview STEP [both|files|conversation] [--json] [--run RUN]",
@@ -90,7 +90,7 @@ class RunCommands:
             return
         if not arguments.prune:
             moved = self._moved()
-            lines = [runs_text(self._folder, _SHOWN, moved.folders), moved.hint]
+            lines = [runs_text(self._folder, _MAX_LISTED_RUNS, moved.folders), moved.hint]
             print(plain("\n".join(filter(None, lines))))
             return
         plan = plan_prune(list_runs(self._folder), days=days, keep=keep)

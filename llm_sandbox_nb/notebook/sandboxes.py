@@ -70,7 +70,9 @@ class SandboxKeeper(Protocol):
         ...
 
 
-_LOST = "The notebook's earlier sandbox died or stopped answering, with the files in it; a new one is empty."
+_LOST_NOTICE = (
+    "The notebook's earlier sandbox died or stopped answering, with the files in it; a new one is empty."
+)
 
 
 class KernelSandboxes:
@@ -96,7 +98,7 @@ class KernelSandboxes:
     async def current(self) -> Sandbox | None:
         """See `SandboxKeeper.current`. One that no longer answers is closed."""
         if self._sandbox is not None and not await _answers(self._sandbox):
-            self.notice = _LOST
+            self.notice = _LOST_NOTICE
             await self.stop()
         return self._sandbox
 

@@ -32,10 +32,10 @@ from llm_sandbox_nb.trajectory.run_folder import (
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
-_LOOKED_AT = 200
+_MAX_SEARCHED_RUNS = 200
 """Newest runs of a notebook that are searched for an earlier run of a cell."""
-_FIRST_LINE = 4 * 1024 * 1024
-_NOTEBOOK_MOST = 256 * 1024**2
+_MAX_FIRST_LINE_BYTES = 4 * 1024 * 1024
+_MAX_NOTEBOOK_BYTES = 256 * 1024**2
 """Bytes of a notebook whose cards are looked at."""
 _RUN_ID = re.compile(r"[\w.-]{1,200}")
 
@@ -88,7 +88,7 @@ def moved_runs(
 def _shown_runs(path: Path) -> set[str]:
     """Return the ids of the runs in a notebook's cards. The notebook may be hostile: its content is checked."""
     try:
-        if path.stat().st_size > _NOTEBOOK_MOST:
+        if path.stat().st_size > _MAX_NOTEBOOK_BYTES:
             return set()
         cells = json.loads(path.read_bytes())["cells"]
         cards = [
@@ -140,7 +140,7 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
 
 def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
     """Return the folder of the first run of a task in a sandbox, if its files are kept; else None."""
-    for one in run_folders(folder)[-_LOOKED_AT:]:
+    for one in run_folders(folder)[-_MAX_SEARCHED_RUNS:]:
         started = _started(one)
         if (
             started is not None
@@ -170,7 +170,7 @@ def _ran_in(folder: Path, sandbox_id: str) -> bool:
 def _started(folder: Path) -> RunStarted | None:
     try:
         with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
-            event = parse_event(file.readline(_FIRST_LINE))
+            event = parse_event(file.readline(_MAX_FIRST_LINE_BYTES))
     except (OSError, ValueError):
         return None
     return event if isinstance(event, RunStarted) else None

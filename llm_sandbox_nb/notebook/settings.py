@@ -107,7 +107,7 @@ class SandboxSettings(Configurable):
         self._given: set[str] = set()
         """Settings that were given here; those of `%config` and `ipython_config.py` are in `self.config` too."""
         self._sources: dict[str, str] = {}
-        """Where the other settings come from."""
+        """Sources of the other settings."""
         self._layers: list[Layer] = []
         self._files: tuple[Path, ...] = ()
         self._reading = False

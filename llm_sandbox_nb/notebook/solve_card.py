@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 Resume = Callable[[list[Listener]], Coroutine[Any, Any, "Run"]]
-_CLOCK = 1.0
+_CLOCK_SECONDS = 1.0
 """Seconds after which the card is updated although nothing happened, so that its clock advances."""
 
 
@@ -86,7 +86,7 @@ class SolveCard:
 
     async def _advance(self) -> None:
         while True:
-            await asyncio.sleep(_CLOCK)
+            await asyncio.sleep(_CLOCK_SECONDS)
             self._display.update_if_due()
 
 

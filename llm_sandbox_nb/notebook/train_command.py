@@ -36,7 +36,7 @@ from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
 CLOSING = 120.0
 """Seconds that a training which was interrupted may take to close its sandboxes."""
-_INTERVAL = 1.0
+_UPDATE_SECONDS = 1.0
 """Seconds between two looks at the training."""
 
 
@@ -102,7 +102,7 @@ class TrainCommand:
             output.publish(training_bundle(record, "done" if over else "running", step=parsed.step))
             if over or parsed.once or parsed.step is not None:
                 return
-            time.sleep(_INTERVAL)
+            time.sleep(_UPDATE_SECONDS)
 
     def _execute(self, words: list[str]) -> None:
         """Run an action that prints, and show its output at the end."""
@@ -139,7 +139,7 @@ def _follow(process: subprocess.Popen[bytes], show: Callable[[], None]) -> None:
     while True:
         show()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_INTERVAL)
+            process.wait(_UPDATE_SECONDS)
             return
 
 
@@ -168,7 +168,7 @@ def _last_line(said: IO[bytes]) -> str:
 
 
 _HEADS = ("rollout", "row", "reward", "advantage", "turns", "tokens", "seconds", "stop", "answer")
-_ANSWER = 60
+_MAX_ANSWER_CHARACTERS = 60
 
 
 def training_bundle(
@@ -230,7 +230,7 @@ def _cells(record: TrainingRecord, row: RolloutRow) -> list[str]:
         str(row.model_tokens),
         f"{row.seconds:.1f}",
         row.stop_reason,
-        first_line(row.answer, _ANSWER),
+        first_line(row.answer, _MAX_ANSWER_CHARACTERS),
     )
     return [f"<td>{name}</td>", *(f"<td>{escape(text)}</td>" for text in texts)]
 

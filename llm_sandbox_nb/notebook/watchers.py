@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.notebook.panel import Panel
     from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
     from llm_sandbox_nb.runs.run import Run
-_SHOWN = 10_000
+_MAX_PRINTED_CHARACTERS = 10_000
 """Characters printed of a call or observation that waits; the card shows all."""
-_WATCHED, _SHARED = 1.0, 3600.0
+_WATCHED_SECONDS, _SHARED_SECONDS = 1.0, 3600.0
 NOBODY = (
     "{option} needs a person who decides when the run pauses, and this notebook runs without a front end that can "
     "ask one, as with nbclient or papermill. Leave it out, or choose another action: --on-pause stop "
@@ -78,7 +78,7 @@ class Watchers:
         each update would rebuild the card of every page.
         """
         shared = self.publisher is not None and self.publisher.shared
-        return _SHARED if shared else _WATCHED
+        return _SHARED_SECONDS if shared else _WATCHED_SECONDS
 
     def make_panel(self, card: Card, shell: Any, use: str) -> Panel | None:
         """Return the panel of a run that no server shows, where a page can show it; `use` is auto, always or never."""
@@ -121,7 +121,7 @@ def _ask(run: Run) -> None:
     control = run.control
     prompt = Prompt(control, source="cell", trajectory=run.trajectory)
     if prompt.open and prompt.text:
-        print(plain(prompt.text[:_SHOWN]))
+        print(plain(prompt.text[:_MAX_PRINTED_CHARACTERS]))
     while prompt.open:
         try:
             line = input(prompt.hint)

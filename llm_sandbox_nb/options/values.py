@@ -33,7 +33,7 @@ from llm_sandbox_nb.sandbox.contract import Limits
 DEFAULT = "default"
 SECRET = ("api_key", "api_key_env")
 """Options whose values no message and no list shows: `api_key_env` may hold the key itself by mistake."""
-_WIDTH = 40
+_VALUE_CHARACTERS = 40
 """Characters shown of a value."""
 _PROVIDER_KEYS = (
     ("anthropic/", "ANTHROPIC_API_KEY"),
@@ -237,4 +237,4 @@ def _shown(name: str, value: Any) -> str:
         return "(set)"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     text = "".join(one if one.isprintable() else "?" for one in text)
-    return shorten(text, _WIDTH)
+    return shorten(text, _VALUE_CHARACTERS)

@@ -21,11 +21,11 @@ from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors
 from llm_sandbox_nb.server.run_handlers import RUN_ID, contents_path, record_folder
 from llm_sandbox_nb.server.runs import RunControlError, UnknownRunError
 
-_LIMIT = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 """Bytes that such a process may print, and bytes of a `trajectory.json`."""
-_PATIENCE = 60.0
+_READ_SECONDS = 60.0
 """Seconds that reading a record may take."""
-_RUNNING = 4
+_STILL_RUNNING_CODE = 4
 """The exit code of `llm_sandbox_nb.card.saved` when a process still executes the run."""
 _one_at_a_time = asyncio.Semaphore(1)
 NO_RECORD = "The record of this run is not next to the notebook, or cannot be read."
@@ -54,7 +54,7 @@ class RunCardHandler(SandboxAPIHandler):
         code, card = await _printed(
             "llm_sandbox_nb.card.saved", str(folder), cwd=notebook.parent if notebook is not None else folder
         )
-        if code == _RUNNING:
+        if code == _STILL_RUNNING_CODE:
             raise RunControlError("A process still executes the run.")
         if code != 0:
             raise UnknownRunError(NO_RECORD)
@@ -70,7 +70,7 @@ class ForeignRecordHandler(SandboxAPIHandler):
     @report_errors
     async def post(self) -> None:
         """Return the events of a record, in the form of a journal."""
-        if len(self.request.body) > _LIMIT:
+        if len(self.request.body) > _MAX_BYTES:
             raise OutputLimitExceededError(TOO_LARGE)
         with tempfile.TemporaryFile() as given:
             given.write(self.request.body)
@@ -100,10 +100,10 @@ async def _printed(
         assert process.stdout is not None
         printed = bytearray()
         try:
-            async with asyncio.timeout(_PATIENCE):
-                while len(printed) <= _LIMIT and (part := await process.stdout.read(1024 * 1024)):
+            async with asyncio.timeout(_READ_SECONDS):
+                while len(printed) <= _MAX_BYTES and (part := await process.stdout.read(1024 * 1024)):
                     printed += part
-                code = await process.wait() if len(printed) <= _LIMIT else None
+                code = await process.wait() if len(printed) <= _MAX_BYTES else None
         except TimeoutError:
             code = None
         finally:

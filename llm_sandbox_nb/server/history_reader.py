@@ -22,7 +22,7 @@ Json = dict[str, Any]
 LISTED = 2_000
 """Entries of a folder, or changes, in one answer."""
 DIFF_CHARACTERS = 256 * 1024
-_AT_ONCE = 2
+_READER_THREADS = 2
 """Threads that read histories: more would keep kernels and pages waiting."""
 _WORKPLACE = "/testbed"
 _KINDS = {FILE: "file", FOLDER: "directory", LINK: "link"}
@@ -175,7 +175,7 @@ class HistoryReaders:
     """The histories that are being read; the last few stay open."""
 
     def __init__(self, most: int = 4) -> None:
-        self.turn = asyncio.Semaphore(_AT_ONCE)
+        self.turn = asyncio.Semaphore(_READER_THREADS)
         """To be held, in the server's event loop, while a thread reads."""
         self._most = most
         self._mutex = threading.Lock()

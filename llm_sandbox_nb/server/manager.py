@@ -25,7 +25,7 @@ from llm_sandbox_nb.server.processes import restart_processes
 from llm_sandbox_nb.server.relay import Hang, RelayClient, Send
 from llm_sandbox_nb.version import __version__
 
-_ADOPTION_WAIT = 10.0
+_ADOPTION_SECONDS = 10.0
 
 
 class UnknownSandboxError(SandboxError):
@@ -88,7 +88,7 @@ class SandboxManager(LoggingConfigurable):
     async def ready(self) -> None:
         """Wait until sandboxes of an earlier server are adopted, so that no client hears that they are gone."""
         self._watcher.start(self._opener)
-        await self._watcher.adopted(_ADOPTION_WAIT)
+        await self._watcher.adopted(_ADOPTION_SECONDS)
 
     def connect(self, sandbox_id: str, send: Send, hang: Hang) -> RelayClient:
         """Connect a client to a running sandbox. Raises as `running`."""
@@ -293,7 +293,7 @@ class SandboxManager(LoggingConfigurable):
         self.log.info("Started sandbox %s for kernel %s.", managed.id, managed.kernel_id)
 
 
-_NAMED = 5
+_MAX_NAMED_NOTEBOOKS = 5
 """Most notebooks that a refusal names."""
 
 
@@ -304,8 +304,11 @@ def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:
         return (
             f"{runs} All are in use: wait until a run ends, or stop one with `%sandbox stop` in its notebook."
         )
-    names = [f"{_notebook_name(one)} (for {format_duration(one.idle_seconds)})" for one in idle[:_NAMED]]
-    more = [f"{len(idle) - _NAMED} more"] if len(idle) > _NAMED else []
+    names = [
+        f"{_notebook_name(one)} (for {format_duration(one.idle_seconds)})"
+        for one in idle[:_MAX_NAMED_NOTEBOOKS]
+    ]
+    more = [f"{len(idle) - _MAX_NAMED_NOTEBOOKS} more"] if len(idle) > _MAX_NAMED_NOTEBOOKS else []
     return (
         f"{runs} Idle: {', '.join(names + more)}. To stop the one that is idle longest, and lose its files, execute "
         "`%sandbox stop --idle`, then run this cell again."

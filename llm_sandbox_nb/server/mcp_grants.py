@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 PREFIX = "lsnb_"
-_UNUSED = 90 * 24 * 3600.0
+_UNUSED_TOKEN_SECONDS = 90 * 24 * 3600.0
 """Seconds after which a token that nobody uses is revoked."""
-_LONGEST = 200
+_MAX_TOKEN_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class McpGrants:
 
     def find(self, token: str) -> Grant | None:
         """Return the grant of a token; None when there is none."""
-        if not token.startswith(PREFIX) or len(token) > _LONGEST:
+        if not token.startswith(PREFIX) or len(token) > _MAX_TOKEN_CHARACTERS:
             return None
         digest, found = _digest(token), None
         for grant in self._grants.values():
@@ -93,7 +93,7 @@ class McpGrants:
         try:
             found = [Grant(**one) for one in json.loads(self._file.read_bytes())]
             valid = [one for one in found if all(isinstance(text, str) for text in (one.name, one.digest))]
-            return [one for one in valid if self._clock() - one.used < _UNUSED]
+            return [one for one in valid if self._clock() - one.used < _UNUSED_TOKEN_SECONDS]
         except (OSError, ValueError, TypeError):
             return []
 

@@ -41,11 +41,11 @@ from llm_sandbox_nb.server.mcp_grants import McpGrants
 from llm_sandbox_nb.server.runs import PublishedRun, RunControlError, RunRegistry
 
 MCP = "/llm-sandbox/mcp"
-_AT_ONCE = 0.5
+_STREAM_AFTER_SECONDS = 0.5
 """Seconds after which an answer that is not there yet is streamed."""
-_KEEP_ALIVE = 15.0
+_KEEP_ALIVE_SECONDS = 15.0
 """Seconds between two signs of life on a stream."""
-_ANSWER = 300.0
+_ANSWER_SECONDS = 300.0
 """Seconds that a client's person has for an answer."""
 NOT_OPEN = (
     "The notebook does not offer its sandbox now: ask the person to execute %sandbox mcp in the notebook, then call "
@@ -279,10 +279,10 @@ class McpHandler(JupyterHandler):
         self._answering = asyncio.ensure_future(self.services.endpoint.answer(message, client, host, self))
         streams = "text/event-stream" in self.request.headers.get("Accept", "")
         try:
-            await asyncio.wait({self._answering}, timeout=_AT_ONCE if streams else None)
+            await asyncio.wait({self._answering}, timeout=_STREAM_AFTER_SECONDS if streams else None)
             while not self._answering.done():
                 self._write_event(None)
-                await asyncio.wait({self._answering}, timeout=_KEEP_ALIVE)
+                await asyncio.wait({self._answering}, timeout=_KEEP_ALIVE_SECONDS)
             result = self._answering.result()
         finally:
             self._answering.cancel()
@@ -309,7 +309,7 @@ class McpHandler(JupyterHandler):
         id, answer = self._session.ask()
         self._write_event({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": params})
         try:
-            return await asyncio.wait_for(answer, _ANSWER)
+            return await asyncio.wait_for(answer, _ANSWER_SECONDS)
         except TimeoutError:
             return None
         finally:

@@ -57,7 +57,7 @@ class SandboxPolicy(Configurable):
     allowed_networks = List(
         Enum(NETWORKS),
         default_value=list(NETWORKS),
-        help="Networks a sandbox may have. `open` is not safe: it reaches all servers on this machine and in its network; "
+        help="Networks a sandbox may have. `open` is not safe: it reaches servers on this machine and around it; "
         "where it is allowed, `public` is too.",
     ).tag(config=True)
     default_network = Enum(

@@ -13,7 +13,7 @@ from llm_sandbox_nb.sandbox.errors import SandboxError
 
 # Everything in a sandbox descends from its executor, so this holds for each isolation, `process` too, whose
 # processes are among those of the host. The time of ended children has gone to who waited for them.
-_MEASURE = """
+_MEASURE_PROGRAM = """
 import os, sys
 root, me = int(sys.argv[1]), os.getpid()
 tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -37,9 +37,9 @@ while todo:
 print(count, ticks * 1000 // tick, pages * page)
 """
 _MEASURE_TIMEOUT = 10.0
-_FRESH = 0.5
+_MEASUREMENT_SECONDS = 0.5
 """Seconds for which a measurement is good enough for the next who asks: many pages may watch one sandbox."""
-_KEPT = 64
+_MAX_MEASUREMENTS = 64
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class UsageMeter:
     async def measure(self, sandbox: ChannelSandbox) -> SandboxUsage:
         """Measure the resource use. Raises SandboxLostError, or SandboxError for an invalid answer."""
         last = self._last.get(sandbox.id)
-        if last is not None and self._clock() - last.time < _FRESH:
+        if last is not None and self._clock() - last.time < _MEASUREMENT_SECONDS:
             return last
-        argv = ["python3", "-I", "-S", "-c", _MEASURE, str(sandbox.executor["pid"])]
+        argv = ["python3", "-I", "-S", "-c", _MEASURE_PROGRAM, str(sandbox.executor["pid"])]
         result = await sandbox.exec(argv, cwd="/", timeout=_MEASURE_TIMEOUT, output_limit=4096)
         try:
             words = result.stdout.decode("ascii").split()
@@ -81,7 +81,7 @@ class UsageMeter:
         usage = SandboxUsage(self._clock(), processes, milliseconds / 1000, memory)
         self._last[sandbox.id] = usage
         self._last.move_to_end(sandbox.id)
-        while len(self._last) > _KEPT:
+        while len(self._last) > _MAX_MEASUREMENTS:
             self._last.popitem(last=False)
         return usage
 
@@ -90,7 +90,7 @@ class UsageMeter:
 # and not by `kill -1` makes this safe under isolation `process` too. All is stopped before anything is
 # killed, so nothing escapes by forking, and the shell that the executor starts anew is left alone. Helpers
 # of the executor, forks with its command line, stay: one is our parent, one knows what has changed.
-_KILL_ALL = """
+_KILL_PROGRAM = """
 import os, signal, sys
 root, me = int(sys.argv[1]), os.getpid()
 def read(pid, name):
@@ -138,7 +138,7 @@ async def restart_processes(sandbox: ChannelSandbox) -> None:
         SandboxLostError: if the sandbox is lost.
         SandboxError: if the processes could not be ended.
     """
-    argv = ["python3", "-I", "-S", "-c", _KILL_ALL, str(sandbox.executor["pid"])]
+    argv = ["python3", "-I", "-S", "-c", _KILL_PROGRAM, str(sandbox.executor["pid"])]
     result = await sandbox.exec(argv, cwd="/", timeout=_RESTART_TIMEOUT)
     if result.exit_code != 0:
         raise SandboxError(

@@ -179,7 +179,7 @@ class RelayClient:
         self._more.set()
         if self._queued > QUEUE_HIGH and self._held_back is None:
             self._channel.hold(self)
-            reason = f"It did not take what was sent to it for {STALL:g} seconds."
+            reason = f"The client did not read its messages for {STALL:g} seconds."
             self._held_back = asyncio.get_running_loop().call_later(STALL, self.leave, TOO_SLOW, reason)
 
     async def _send_queue(self) -> None:

@@ -37,8 +37,8 @@ SHARED_NOTEBOOKS = "collaborative_document_save_delay"
 LISTED = 30
 """Most runs of a notebook that are listed."""
 MESSAGE_LIMIT = 64 * 1024 * 1024
-_BATCH = 512 * 1024
-_BREATH = 0.03
+_BATCH_BYTES = 512 * 1024
+_TEXT_INTERVAL = 0.03
 """Seconds between two messages that hold nothing but unfinished text."""
 
 
@@ -298,7 +298,7 @@ class RunEventsHandler(RunSocket):
         sent: str | None = None
         while True:
             news.clear()
-            lines = run.store.read(position, _BATCH)
+            lines = run.store.read(position, _BATCH_BYTES)
             position += len(lines)
             whole = position >= len(run.store)
             texts = [json.dumps(event) for event in run.tail.since(seen)] if whole else []
@@ -315,7 +315,7 @@ class RunEventsHandler(RunSocket):
             if whole and not news.is_set():
                 await news.wait()
             if texts and not lines:
-                await asyncio.sleep(_BREATH)
+                await asyncio.sleep(_TEXT_INTERVAL)
 
 
 def run_folder(path: object, run_id: str) -> Path | None:

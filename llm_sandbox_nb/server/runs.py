@@ -28,7 +28,7 @@ from llm_sandbox_nb.trajectory.watched_run import WatchedRun, is_event, is_live_
 Json = dict[str, Any]
 Reach = Literal["live", "away", "lost", "finished"]
 """`away`: the kernel is not connected at this moment; `lost`: the kernel has not returned."""
-_CLIPPED = 2000
+_CLIPPED_CHARACTERS = 2000
 """Characters of each text of an event that arrives when the store is full."""
 
 
@@ -79,7 +79,7 @@ class EventStore:
 
     def append(self, event: dict[str, Any]) -> None:
         """Keep one more event. Raises OSError when the disk is full."""
-        kept = clip_texts(event, _CLIPPED) if self.size > self._full_at else event
+        kept = clip_texts(event, _CLIPPED_CHARACTERS) if self.size > self._full_at else event
         data = json.dumps(kept, separators=(",", ":")).encode()
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="llm-sandbox-nb-")  # noqa: SIM115 - closed in `close`

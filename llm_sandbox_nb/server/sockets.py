@@ -34,7 +34,7 @@ MAX_TERMINALS = 8
 """Terminals that one sandbox may have open."""
 TOO_MANY = 4429
 ENDED, FAILED = 1000, 4500
-_LAST_WORDS = 5.0
+_LAST_OUTPUT_SECONDS = 5.0
 REPORT = re.compile(
     r"\x1b(?:"
     r"\[[?>]?[\d;]*(?:c|n|R|t|\$y)"  # what it is, how it is, where its cursor is, its size, its modes
@@ -206,7 +206,7 @@ class TerminalHandler(SandboxSocket):
         try:
             code, reason = await _outcome(terminal)
             self._show(b"")
-            await asyncio.wait({sender}, timeout=_LAST_WORDS)
+            await asyncio.wait({sender}, timeout=_LAST_OUTPUT_SECONDS)
             self._hang(code, reason)
         finally:
             sender.cancel()

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 logger = logging.getLogger(__name__)
-_BATCH = 512 * 1024
-_BREATH = 0.02
+_BATCH_BYTES = 512 * 1024
+_TEXT_INTERVAL = 0.02
 """Seconds between two messages that hold nothing but unfinished text."""
-_RETRY_FIRST, _RETRY_MOST = 0.1, 2.0
+_RETRY_FIRST, _RETRY_MAX = 0.1, 2.0
 _ANSWER_TIMEOUT = 10.0
-_HOPE = 5.0
+_AWAY_SECONDS = 5.0
 """Seconds for which a server that is away is expected back."""
 _OWNER = secrets.token_hex(16)
 """With this the server recognises that a resumed run is still this kernel's."""
-_FOR_GOOD = (4403,)
+_FINAL_CLOSE_CODES = (4403,)
 """Close codes after which connecting again is of no use."""
 
 
@@ -73,7 +73,7 @@ class RunPublisher:
         self._known = asyncio.Event()
         """Set when the server has known the run once."""
         self.shared = False
-        """Whether all who have the notebook open share one document, and so each change of an output."""
+        """True if all pages of the notebook share one document, and so each change of an output."""
         self._ticket: str | None = None
         """Ticket of the server for its successor."""
         self._outside: tuple[OutsideCalls, str] | None = None
@@ -88,7 +88,7 @@ class RunPublisher:
     @property
     def watched(self) -> bool:
         """True if the run can be watched at the server, now or in a moment."""
-        here = self._connected or time.monotonic() - self._seen_at < _HOPE
+        here = self._connected or time.monotonic() - self._seen_at < _AWAY_SECONDS
         return here and not self._refused and self._run is not None
 
     def take_calls(self, calls: OutsideCalls, sandbox_id: str) -> None:
@@ -107,7 +107,7 @@ class RunPublisher:
         self._tail.follow(event)
         self._news.set()
 
-    async def until_known(self, patience: float = _HOPE) -> None:
+    async def until_known(self, patience: float = _AWAY_SECONDS) -> None:
         """Wait until the server knows the run, but not for long."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._known.wait(), patience)
@@ -135,7 +135,7 @@ class RunPublisher:
                 return
             if not self._sent.is_set():
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _RETRY_MOST)
+                pause = min(2 * pause, _RETRY_MAX)
 
     async def _session(self, run: Run) -> None:
         """Serve one connection, until it breaks or everything is sent."""
@@ -157,7 +157,7 @@ class RunPublisher:
             if self._connected:
                 self._seen_at = time.monotonic()
             self._connected = False
-            self._refused = self._refused or connection.close_code in _FOR_GOOD
+            self._refused = self._refused or connection.close_code in _FINAL_CLOSE_CODES
             connection.close()
 
     async def _connect(self, run_id: str) -> WebSocketClientConnection:
@@ -210,7 +210,7 @@ class RunPublisher:
                 return
             if texts := list(self._tail.since(seen)):
                 await _write(connection, {"type": "transient", "events": texts})
-                await asyncio.sleep(_BREATH)
+                await asyncio.sleep(_TEXT_INTERVAL)
                 continue
             await self._news.wait()
 
@@ -277,7 +277,7 @@ def _file(run: Run, path: str, most: int) -> dict[str, Any]:
 def _batch(events: list[ev.Event], start: int) -> list[str]:
     lines: list[str] = []
     size = 0
-    while start < len(events) and size < _BATCH:
+    while start < len(events) and size < _BATCH_BYTES:
         lines.append(ev.dump_event(events[start]))
         size += len(lines[-1])
         start += 1

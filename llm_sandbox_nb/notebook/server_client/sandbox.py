@@ -107,7 +107,7 @@ class WebSocketTransport:
         self._connection.close()
 
 
-_RETRY_FIRST, _RETRY_MOST = 0.1, 2.0
+_RETRY_FIRST, _RETRY_MAX = 0.1, 2.0
 
 
 class ServerSandbox(ChannelSandbox):
@@ -222,7 +222,7 @@ class ReconnectingChannel(Channel):
                             "and this kernel."
                         ) from error
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, _RETRY_MOST)
+                    pause = min(2 * pause, _RETRY_MAX)
 
     async def _greet(self) -> None:
         try:
