@@ -93,7 +93,7 @@ class Bridge:
                     continue
                 passing = self._pass_on(line, message)
                 if message.method == "initialize":
-                    await passing  # what follows is of its session
+                    await passing  # later requests belong to this session
                     continue
                 task = asyncio.ensure_future(passing)
                 self._tasks.add(task)

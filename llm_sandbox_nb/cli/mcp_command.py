@@ -51,7 +51,7 @@ def mcp_command(arguments: argparse.Namespace) -> int:
     own = any(flags.get(name) is not None for name in _NEW_SANDBOX_OPTIONS)
     if notebook and own:
         raise UsageError("--notebook uses the notebook's own sandbox: leave out --isolation and the like.")
-    # Only messages may go to stdout, whatever a library prints.
+    # stdout is for messages only, so the output of libraries is redirected.
     messages, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
         return asyncio.run(_serve(values, notebook, own, messages))

@@ -279,7 +279,7 @@ class Printer:
         else:
             for stream in (event.stdout, event.stderr):
                 self._block(self._text(stream), "  | ")
-            # What a check has found stands above already.
+            # The check's result is printed above already.
             if (
                 not (event.stdout or event.stderr or event.error == "check_failed")
                 and event.exit_code is None

@@ -54,7 +54,7 @@ def resume_command(arguments: argparse.Namespace) -> int:
     text = flags.pop("text")
     given = flag_layer(flags)
     flags[QUERY.name] = run.task
-    flags["model"] = flags.get("model") or run.model  # the key is that of its provider
+    flags["model"] = flags.get("model") or run.model  # selects the provider, and so the key
     values = resolve(flags, os.environ)
     for name in values["break_when"]:
         check_function_name("break_when", name)

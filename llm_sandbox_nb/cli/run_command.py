@@ -202,7 +202,7 @@ async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run])
 
     def stop() -> None:
         if started and not started[-1].control.stopped:
-            with contextlib.suppress(ControlError):  # it does not run yet, or is over
+            with contextlib.suppress(ControlError):  # the run has not begun, or is over
                 started[-1].control.stop(source="terminal")
                 return
         task.cancel()
@@ -355,7 +355,7 @@ class TerminalPrompt:
         prompt = Prompt(run.control, source="terminal", trajectory=run.trajectory)
         if run.trajectory.sandbox is None:
             self._say("\nThe sandbox starts; then you are asked.\n")
-            await self._ready.wait()  # the question says where the call would run
+            await self._ready.wait()  # the question names the place of the call
         text = f"{prompt.text[:_MAX_QUESTION_CHARACTERS]}\n" if prompt.text else ""
         self._asked = lambda: f"\n{text}{prompt.hint}" if prompt.open else ""
         try:

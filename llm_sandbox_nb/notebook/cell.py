@@ -95,7 +95,7 @@ class CellRun:
         if finished.stop_reason in _WITHOUT_ANSWER:
             raise SandboxNoAnswerError(finished.error or "The model gave no answer.")
         if finished.stop_reason in _LIMIT_SENTENCES:
-            # With a sentence it was the model's context, not the run's own limit of tokens.
+            # A sentence in `error` means that the model's context was full, not that the run's limit was reached.
             raise SandboxLimitError(finished.error or _LIMIT_SENTENCES[finished.stop_reason])
         state = finished.trajectory.state(live=False)
         if state.check in ("failed", "error"):

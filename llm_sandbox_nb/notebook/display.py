@@ -58,7 +58,8 @@ def page_cell(shell: Any) -> PageCell | None:
         "id": str(metadata.get("cellId") or ""),
         "request": str(header.get("msg_id") or ""),
         "client": str(header.get("session") or ""),
-        "count": len(shell.user_ns.get("In", ())) - 1,  # the shell has counted on already, in some versions
+        "count": len(shell.user_ns.get("In", ()))
+        - 1,  # some versions of the shell have already counted this cell
     }
 
 

@@ -164,7 +164,7 @@ def line_with_variables(rest: str, namespace: Mapping[str, Any]) -> str:
     try:
         words = shlex.split(rest)
     except ValueError:
-        return rest  # the command says what is wrong with its quotes
+        return rest  # the command reports the wrong quotes
     replaced = with_variables(words, namespace)
     return rest if replaced == words else shlex.join(replaced)
 

@@ -125,7 +125,6 @@ def _parsed(rest: str) -> tuple[str | None, str, set[str]]:
     return (names[0] if names else None), api_base, flags
 
 
-KEY_USAGE = "key [PROVIDER] [--forget]"
 _NO_FIELD = (
     "Nobody can type a key here: set the variable of its provider, such as OPENAI_API_KEY, before the kernel "
     "starts, and name it with --api-key-env if it has another name."
@@ -168,7 +167,7 @@ def _asked(provider: str) -> str:
     """Return the text that the person types. Raises SandboxUsageError."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", getpass.GetPassWarning)  # it would show what is typed
+            warnings.simplefilter("error", getpass.GetPassWarning)  # it would show the typed text
             key = getpass.getpass(f"Key for {provider}: ").strip()
     except (StdinNotImplementedError, getpass.GetPassWarning, EOFError):
         raise SandboxUsageError(_NO_FIELD) from None

@@ -137,8 +137,8 @@ def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | 
     try:
         script, style = ((folder / name).read_text("utf-8") for name in ("widget.js", "widget.css"))
         widget = _widget_class()(_esm=script, _css=style)
-        # From 7.4 on, ipykernel hears what the page says where the kernel spoke last: in the shell that the cell keeps
-        # busy. Without its rule, as before, on the subshell that the page chose.
+        # ipykernel 7.4 and later handle messages of the page in the shell that sent last, which the cell keeps busy.
+        # Without that rule, they are handled on the subshell that the page chose, as before 7.4.
         widget.comm._reply_subshell_for = None
     except (ImportError, OSError):
         return None

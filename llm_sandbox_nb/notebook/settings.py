@@ -114,7 +114,7 @@ class SandboxSettings(Configurable):
         super().__init__(**options)
         self.observe(self._note_given, names=_NAMES)
         self._given |= set(options) & set(_NAMES)
-        with suppress(SandboxUsageError):  # a wrong file is an error of the cell that uses it
+        with suppress(SandboxUsageError):  # the cell that uses a wrong file reports the error
             self.read_files()
 
     @validate(*_OR_EMPTY)

@@ -121,7 +121,9 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
         UsageError: if a value is invalid; names the value and its source.
     """
     values, paths = resolve_sources(flags, environment)
-    resolve_options(NOTEBOOK_OPTIONS, file_layers(paths))  # a wrong line is an error, whoever reads the file
+    resolve_options(
+        NOTEBOOK_OPTIONS, file_layers(paths)
+    )  # a wrong line is an error for every reader of the file
     plain = {name: one.value for name, one in values.items()}
     return {QUERY.name: flags.get(QUERY.name), SETTINGS.name: paths, **plain}
 

@@ -89,7 +89,7 @@ async def _printed(
 ) -> tuple[int | None, bytes]:
     """Return exit code and output of a program of this package; None as code if its time or output is too much."""
     async with _one_at_a_time:
-        # -P: nothing that lies in the notebook's folder is imported.
+        # -P: modules in the notebook's folder are not imported.
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", module, *arguments),
             cwd=cwd,

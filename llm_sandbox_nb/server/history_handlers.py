@@ -122,7 +122,7 @@ class OldDiffHandler(HistoryAPIHandler):
 
 def _journal(folder: Path, limit: int) -> bytes:
     try:
-        # Neither what a link leads to is opened, nor is the other end of a FIFO waited for.
+        # Links are not followed, and the other end of a FIFO is not waited for.
         own = os.O_NOFOLLOW | os.O_NONBLOCK
         with open(folder / JOURNAL, "rb", opener=lambda path, flags: os.open(path, flags | own)) as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)

@@ -104,7 +104,7 @@ class SandboxManager(LoggingConfigurable):
         managed.clients.add(client)
         return client
 
-    # -- looking -------------------------------------------------------------------------------------------
+    # -- look-ups -------------------------------------------------------------------------------------------
 
     def all(self) -> list[ManagedSandbox]:
         """Return all sandboxes, oldest first."""
@@ -361,7 +361,7 @@ class Housekeeping:
             for managed in await opener.adopt():
                 log.info("Adopted sandbox %s of kernel %s.", managed.id, managed.kernel_id)
                 self._manager.adopt(managed)
-        except Exception:  # whatever an engine does, the server starts
+        except Exception:  # the server starts despite any failure of an engine
             log.exception("Adopting sandboxes of an ended server failed.")
         finally:
             self._adopted.set()
@@ -369,7 +369,7 @@ class Housekeeping:
             try:
                 for name in await opener.reap():
                     log.info("Removed %s, whose owner has died.", name)
-            except Exception:  # tried again at the next turn
+            except Exception:  # retried at the next turn
                 log.exception("Reaping sandboxes without an owner failed.")
             if self._manager.reap_interval <= 0:
                 return
@@ -382,7 +382,7 @@ class Housekeeping:
                 try:
                     if reason := await why_end(self._manager, managed):
                         await self._manager.end(managed, reason)
-                except Exception:  # one bad sandbox must not keep the others from being looked at
+                except Exception:  # a failure of one sandbox must not stop the check of the others
                     self._manager.log.exception("Looking after sandbox %s failed.", managed.id)
 
 

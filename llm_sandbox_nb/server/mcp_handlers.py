@@ -349,7 +349,7 @@ class McpHandler(JupyterHandler):
             self.set_header("WWW-Authenticate", "Bearer")
         self.finish(json.dumps({"message": said or "The request failed."}))
 
-    # --- who calls ---
+    # --- the caller ---
 
     def _caller(self, sandbox: str | None) -> Caller:
         """Return the caller by the header. Raises HTTPError."""

@@ -12,7 +12,7 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 
 # Everything in a sandbox descends from its executor, so this holds for each isolation, `process` too, whose
-# processes are among those of the host. The time of ended children has gone to who waited for them.
+# processes are among those of the host. CPU time of ended children is counted with the process that waited for them.
 _MEASURE_PROGRAM = """
 import os, sys
 root, me = int(sys.argv[1]), os.getpid()
@@ -87,9 +87,9 @@ class UsageMeter:
 
 
 # All processes of a sandbox descend from its executor, which is PID 1 or a subreaper. Killing by ancestry
-# and not by `kill -1` makes this safe under isolation `process` too. All is stopped before anything is
-# killed, so nothing escapes by forking, and the shell that the executor starts anew is left alone. Helpers
-# of the executor, forks with its command line, stay: one is our parent, one knows what has changed.
+# and not by `kill -1` makes this safe under isolation `process` too. All processes are stopped before any is
+# killed, so that none escapes by forking, and the executor's new shell is left alone. Helpers of the executor,
+# forks with its command line, stay: the parent of this program, and the watcher of changed files.
 _KILL_PROGRAM = """
 import os, signal, sys
 root, me = int(sys.argv[1]), os.getpid()

@@ -225,5 +225,5 @@ class RelayClient:
         if self._sender is not asyncio.current_task():
             self._sender.cancel()
         self._queue.clear()
-        # A close frame has room for 123 bytes; what is cut is cut between characters.
+        # A close frame holds 123 bytes; the text is cut between characters.
         self._hang(code, reason.encode()[:120].decode("utf-8", "ignore"))

@@ -325,7 +325,7 @@ def run_folder(path: object, run_id: str) -> Path | None:
     folder = Path(path)
     try:
         return folder if folder.is_absolute() and folder.name == run_id and folder.is_dir() else None
-    except OSError:  # a path that is too long
+    except OSError:  # the path is too long
         return None
 
 

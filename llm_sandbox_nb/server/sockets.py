@@ -37,7 +37,7 @@ ENDED, FAILED = 1000, 4500
 _LAST_OUTPUT_SECONDS = 5.0
 REPORT = re.compile(
     r"\x1b(?:"
-    r"\[[?>]?[\d;]*(?:c|n|R|t|\$y)"  # what it is, how it is, where its cursor is, its size, its modes
+    r"\[[?>]?[\d;]*(?:c|n|R|t|\$y)"  # identity, status, cursor position, size, modes
     r"|\[<[\d;]*[Mm]|\[[IO]"  # mouse, focus
     r"|P[01]\$r[^\x1b]*\x1b\\|\]\d+;(?:\d+;)?rgb:[\da-f/]+\x1b\\"  # settings, colours
     r")"

@@ -60,7 +60,7 @@ class ServerAddress:
             return None
         context = ssl.create_default_context()
         if self.certificate:
-            # The server's very certificate is known; its name, often not that of loopback, says nothing more.
+            # The exact certificate is known; the host name in it is often not that of loopback, so it is not checked.
             context.load_verify_locations(self.certificate)
             context.check_hostname = False
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -70,7 +70,7 @@ class ServerKeeper:
         status, model = await self._ask("sandboxes", "POST", body, timeout=START_TIMEOUT)
         sandbox = await self._connected(model)
         await self._serve_network(sandbox, model, options)
-        if status == 200:  # it ran already: it has to be what the cell asks for, but for its certificates
+        if status == 200:  # a running sandbox must match the cell's options, except for certificates
             started_with = SandboxOptions.from_json(model["settings"])
             started_with = replace(started_with, ca_bundle=options.ca_bundle)
             check_matches(options, started_with=started_with, protection=sandbox.protection)

@@ -141,7 +141,7 @@ class ServerSandbox(ChannelSandbox):
         self.serve: Callable[[ServerSandbox], Awaitable[object]] | None = None
         """Serves the network of this sandbox, and of its forks, from this kernel."""
         self.channel.greeting = self.greeting
-        self.channel.on_lost = None  # a broken connection matters only when something is asked
+        self.channel.on_lost = None  # a broken connection matters only at the next request
 
     @property
     def lost(self) -> SandboxLostError | None:
@@ -166,7 +166,7 @@ class ServerSandbox(ChannelSandbox):
 
     async def _delete_own(self) -> None:
         if self._own:
-            # When this fails, the server ends it, at the latest with this kernel.
+            # If this fails, the server ends the clone, at the latest with this kernel.
             with contextlib.suppress(SandboxError):
                 await ask_server(self._address, f"sandboxes/{self.server_id}", "DELETE")
 
