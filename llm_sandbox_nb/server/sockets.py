@@ -42,7 +42,7 @@ REPORT = re.compile(
     r"|P[01]\$r[^\x1b]*\x1b\\|\]\d+;(?:\d+;)?rgb:[\da-f/]+\x1b\\"  # settings, colours
     r")"
 )
-"""Reports that the page's terminal sends by itself, one at a time; of all keys only F3 with Shift, Alt or Ctrl does."""
+"""Automatic reports of the page's terminal, one at a time; of all keys only F3 with Shift, Alt or Ctrl sends one."""
 
 
 class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
