@@ -1,4 +1,4 @@
-"""The run of a `%%sandbox` cell, from its options and text to its end."""
+"""The run of a `%%sandbox` cell, from options and text to the end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CellRun:
         self._shell = shell
 
     def run(self, options: argparse.Namespace, text: str, keep: Callable[[Run, Output], None]) -> None:
-        """Run the task to its end. `keep` is called with the run and the place of its card once the run exists.
+        """Run the task to the end. `keep` is called with the run and the place of its card once the run exists.
 
         Raises:
             SandboxUsageError, SandboxInputError, InputError, ModelError: nothing was started.

@@ -175,7 +175,7 @@ class LiveDisplay:
 
         `watched` reports if the run can be watched at the server.
 
-        `make_panel` is called once, when the run has begun: the panel then follows the run to its end.
+        `make_panel` is called once, when the run has begun: the panel then follows the run to the end.
         """
         self._watched = watched
         self._make_panel = make_panel

@@ -38,7 +38,7 @@ class BackgroundLoop:
             raise
 
     def stop(self) -> None:
-        """End the loop and its thread; a later use starts another."""
+        """End the loop and the thread; a later use starts another."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None:

@@ -51,7 +51,7 @@ _USAGE = {
 
 
 class RunCommands:
-    """Subcommands for runs. Each method is a subcommand and prints its result.
+    """Subcommands for runs. Each method is a subcommand and prints the result.
 
     Args:
         newest: the newest run that began in this kernel, if any.

@@ -29,7 +29,7 @@ NO_IDLE = "No other notebook of this Jupyter server has an idle sandbox."
 
 
 class SandboxCommands:
-    """Subcommands for the sandbox. Each method is a subcommand and prints its result."""
+    """Subcommands for the sandbox. Each method is a subcommand and prints the result."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ _CLOCK_SECONDS = 1.0
 
 
 class SolveCard:
-    """The card of a run from its first event to its last."""
+    """The card of a run from the first event to the last."""
 
     def __init__(self, shell: Any, settings: SandboxSettings) -> None:
         self._shell = shell

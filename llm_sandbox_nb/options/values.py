@@ -87,7 +87,7 @@ def resolve_options(options: Iterable[Option], layers: Iterable[Layer]) -> dict[
     """Return the value of every option from the first layer that has one, else its default.
 
     Raises:
-        UsageError: if a value is invalid; names the value and its source.
+        UsageError: if a value is invalid; names value and source.
     """
     layers = list(layers)
     found = {}
@@ -105,7 +105,7 @@ def resolve_sources(
     """Return the value of every option with its source, and the settings files that were read.
 
     Raises:
-        UsageError: if a value is invalid; names the value and its source.
+        UsageError: if a value is invalid; names value and source.
     """
     paths = find_settings_files(flags, environment)
     layers = [flag_layer(flags), environment_layer(environment), *file_layers(paths)]
@@ -118,7 +118,7 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
     """Return the value of every option of `run`, and `settings`: the files that were read.
 
     Raises:
-        UsageError: if a value is invalid; names the value and its source.
+        UsageError: if a value is invalid; names value and source.
     """
     values, paths = resolve_sources(flags, environment)
     resolve_options(

@@ -110,7 +110,7 @@ class ManagedSandbox:
         self.touch()
 
     async def end(self, reason: str) -> None:
-        """Dismiss the clients and end the sandbox or its start. Raises SandboxError if that fails."""
+        """Dismiss the clients and end the sandbox, or the start. Raises SandboxError if that fails."""
         for client in list(self.clients):
             client.dismiss(reason)
         self.clients.clear()

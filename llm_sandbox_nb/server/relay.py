@@ -43,7 +43,7 @@ Hang = Callable[[int, str], None]
 
 
 class _Request:
-    """A request of a client: its call, and the unused pieces of its body."""
+    """A request of a client: the call, and the unused pieces of the body."""
 
     def __init__(self, number: int, op: str) -> None:
         self.number = number

@@ -43,7 +43,7 @@ _TEXT_INTERVAL = 0.03
 
 
 class TooSlowError(Exception):
-    """A watcher does not read its messages."""
+    """A watcher does not read messages."""
 
 
 class RunsHandler(SandboxAPIHandler):

@@ -230,7 +230,7 @@ class TerminalHandler(SandboxSocket):
 
 
 async def _outcome(terminal: Terminal) -> tuple[int, str]:
-    """Run the terminal to its end, and return close code and reason."""
+    """Run the terminal to the end, and return close code and reason."""
     try:
         status = await terminal.run()
     except SandboxLostError as error:
