@@ -57,7 +57,7 @@ _CHOICES = {
 }
 _OR_EMPTY = ("isolation", "profile", "network")
 """Settings with choices that may also be empty. `_checked_choice` reports a mistyped word with the nearest one."""
-_NUMBERS: dict[Convert, type[Float[Any, Any] | Int[Any, Any]]] = {
+_NUMBERS: dict[Convert, Any] = {
     whole_number: Int,
     count: Int,
     number: Float,
@@ -102,6 +102,8 @@ class SandboxSettings(Configurable):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __init__(self, **options: Any) -> None:
         self._given: set[str] = set()

@@ -15,7 +15,7 @@ from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.saved_runs import notebook_name
 from llm_sandbox_nb.notebook.settings import SandboxSettings
-from llm_sandbox_nb.options.table import option
+from llm_sandbox_nb.options.table import NOTEBOOK_SETTINGS, option
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 
 PARSER: argparse.ArgumentParser = SandboxMagics.sandbox_cell.parser
@@ -71,8 +71,16 @@ def test_an_option_that_the_command_line_has_too_is_described_once() -> None:
 
 def test_the_defaults_of_cells_are_those_of_the_command_line() -> None:
     settings = SandboxSettings()
-    for name in ("steps", "tokens", "command_timeout"):
-        assert getattr(settings, name) == option(name).default
+    other = {}
+    for setting in NOTEBOOK_SETTINGS:
+        value = getattr(settings, setting.name)
+        if value != setting.default and (
+            value or setting.default
+        ):  # an empty text or mapping stands for None
+            other[setting.name] = value
+    assert other == {"temperature": None, "max_tokens_per_call": None, "profile": ""}, (
+        "table.py gives the reasons"
+    )
     assert option("command_timeout").default == DEFAULT_TIMEOUT
 
 
