@@ -151,11 +151,11 @@ class Watch(Protocol):
     """A place outside the output where a run can be watched."""
 
     def run_id(self) -> str | None:
-        """The id of the run at the server, while the run can be watched there; else None."""
+        """Return the id of the run at the server, while the run can be watched there; else None."""
         ...
 
     def pause_between_updates(self) -> float:
-        """Seconds between updates of the output meanwhile."""
+        """Return the seconds between updates of the output meanwhile."""
         ...
 
 

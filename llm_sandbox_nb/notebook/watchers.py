@@ -67,12 +67,12 @@ class Watchers:
             await self.publisher.finish()
 
     def run_id(self) -> str | None:
-        """The id of the run at the server, while the run can be watched there; else None."""
+        """Return the id of the run at the server, while the run can be watched there; else None."""
         publisher = self.publisher
         return publisher.run_id if publisher is not None and publisher.watched else None
 
     def pause_between_updates(self) -> float:
-        """Seconds between updates of the output while the run can be watched at the server.
+        """Return the seconds between updates of the output while the run can be watched at the server.
 
         They are for front ends without the extension. A shared notebook has only front ends with the extension, and
         each update would rebuild the card of every page.

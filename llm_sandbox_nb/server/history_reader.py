@@ -149,7 +149,7 @@ class HistoryReader:
         return entry
 
     def _children(self, manifest: Mapping[str, Entry], place: str, entry: Entry) -> dict[str, Entry] | None:
-        """Return a folder's content; None if unchanged since the image, which is not read here."""
+        """Return a folder's content; None if the folder was as in the image and is not listed there."""
         if not entry.base:
             return {path: one for path, one in manifest.items() if path != "/" and parent(path) == place}
         known = self._store.image_entry(place)

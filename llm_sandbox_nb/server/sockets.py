@@ -51,7 +51,7 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
     auth_resource = AUTH_RESOURCE
 
     def set_default_headers(self) -> None:
-        """Set none: JupyterHandler's headers have no meaning for a WebSocket."""
+        """Set no headers: those of JupyterHandler have no meaning for a WebSocket."""
 
     def get_compression_options(self) -> None:
         """Disable compression: most clients are on this machine, where it costs more than it saves."""
