@@ -128,7 +128,7 @@ class SandboxManager(LoggingConfigurable):
             return self._sandboxes[sandbox_id]
         except KeyError:
             raise UnknownSandboxError(
-                "This server has no such sandbox; it was stopped, culled or never was."
+                f"No sandbox {sandbox_id:.64} on this server (it may have been stopped, or removed when idle)."
             ) from None
 
     def running(self, sandbox_id: str, *, used: bool = True) -> ChannelSandbox:
@@ -148,7 +148,9 @@ class SandboxManager(LoggingConfigurable):
     async def notebook_of(self, kernel_id: str) -> str | None:
         """Return the path of the notebook that a kernel runs. Raises UnknownSandboxError if not this server's."""
         if not self.kernels.owns(kernel_id):
-            raise UnknownSandboxError("This server has no such kernel.")
+            raise UnknownSandboxError(
+                f"No kernel {kernel_id:.64} on this server (it may have been restarted)."
+            )
         return await self.kernels.notebook(kernel_id)
 
     async def find(self, kernel_id: str) -> ManagedSandbox | None:

@@ -379,7 +379,7 @@ class RunRegistry(LoggingConfigurable):
         if not isinstance(ticket, str) or not hmac.compare_digest(
             ticket.encode("utf-8", "replace"), expected
         ):
-            raise ForeignRunError("This server has no such kernel.")
+            raise ForeignRunError(f"No kernel {kernel_id:.64} on this server (it may have been restarted).")
 
     def publish(self, run_id: str, kernel_id: str, owner: str, kernel: Kernel) -> PublishedRun:
         """Register a run that a kernel publishes or resumes, perhaps after a restart, and then with another secret.

@@ -47,7 +47,7 @@ class WebSocketTransport:
 
         Raises:
             ServerUnreachableError: if the server cannot be reached; trying again may help.
-            SandboxLostError: if the server has no such sandbox, or does not let us.
+            SandboxLostError: if the sandbox is unknown to the server, or access is refused.
         """
         from tornado.httpclient import HTTPClientError
         from tornado.websocket import WebSocketError, websocket_connect
