@@ -99,7 +99,7 @@ def __dir__() -> list[str]:
 
 
 def _show_in_notebooks() -> None:
-    """Let `await solve(...)` show its card in the cell. In a process that is no kernel nothing is imported."""
+    """Let `await solve(...)` show its card in the cell. Outside a kernel nothing is imported."""
     if "ipykernel.kernelapp" in sys.modules:
         cards = import_module("llm_sandbox_nb.runs.solve").LiveCards
         cards.make = staticmethod(import_module("llm_sandbox_nb.notebook.solve_card").open_card)
@@ -108,7 +108,7 @@ def _show_in_notebooks() -> None:
 def load_ipython_extension(ipython: Any) -> None:
     """Register the `%%sandbox` and `%sandbox` magics; called by `%load_ext llm_sandbox_nb`.
 
-    Loaded again, they stay what they are: they keep the notebook's sandbox, its runs and what `%config` has set.
+    Loading again changes nothing: the notebook's sandbox, its runs and the values of `%config` stay.
     """
     from llm_sandbox_nb.notebook.magics import SandboxMagics
 

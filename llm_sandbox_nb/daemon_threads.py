@@ -1,6 +1,6 @@
-"""Waits for a function in a thread that nobody has to wait for: not the end of a run at its limit, nor of the program.
+"""Functions in threads that need not end: neither a run at its limit nor the end of the program waits for them.
 
-It imports nothing of the package, so that every room can use it.
+This module imports nothing of the package, so that every package can use it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(function: Callable[..., T], *arguments: Any, name: str = "in-thread") -> T:
-    """The result of `function(*arguments)`.
+    """Run `function(*arguments)` in a daemon thread, and return the result.
 
     Unlike `asyncio.to_thread`, a function that is no longer awaited keeps neither the event loop nor the program alive.
     """

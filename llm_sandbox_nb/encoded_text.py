@@ -1,10 +1,10 @@
-"""Text files by the mark of their encoding: Windows and its programs begin UTF-8 with one, and write UTF-16."""
+"""Text files with a byte order mark: Windows programs begin UTF-8 with a mark, and write UTF-16."""
 
 from __future__ import annotations
 
 import codecs
 
-_MARKS = (
+_BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # before the mark of UTF-16, with which it begins
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -14,6 +14,6 @@ _MARKS = (
 
 
 def text_of(data: bytes, errors: str = "replace") -> str:
-    """The text in the encoding that its mark names, else in UTF-8, without the mark."""
-    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
+    """Decode text in the encoding of its byte order mark, else as UTF-8; the mark is removed."""
+    encoding = next((name for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), "utf-8")
     return data.decode(encoding, errors)

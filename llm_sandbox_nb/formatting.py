@@ -31,7 +31,7 @@ def _cents(dollars: float) -> str:
 
 
 def format_size(size: float) -> str:
-    """A number of bytes; 1 KB is 1024 bytes."""
+    """Return a number of bytes; 1 KB is 1024 bytes."""
     if size < 1024:
         return f"{size:.0f} B"
     value = float(size)
@@ -43,7 +43,7 @@ def format_size(size: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds, in tenths below ten; the two largest of hours, minutes and seconds above a minute."""
+    """Return seconds in tenths below ten; above a minute, the two largest of hours, minutes and seconds."""
     if not math.isfinite(seconds):
         return "unknown time"
     seconds = max(0.0, seconds)
@@ -53,30 +53,30 @@ def format_duration(seconds: float) -> str:
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
-        return _two(whole // 60, "min", whole % 60, "s")
+        return _two_units(whole // 60, "min", whole % 60, "s")
     minutes = _rounded(seconds / 60)
-    return _two(minutes // 60, "h", minutes % 60, "min")
+    return _two_units(minutes // 60, "h", minutes % 60, "min")
 
 
 def format_count(count: int) -> str:
-    """A whole number, its thousands set apart."""
+    """Return a whole number with separators of thousands."""
     return f"{count:,}"
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
-    """`count` and what is counted: `plural(1, "step")`, `plural(2, "reply", "replies")`."""
+    """Return a count with its noun: `plural(1, "step")`, `plural(2, "reply", "replies")`."""
     return f"{format_count(count)} {noun if count == 1 else nouns or noun + 's'}"
 
 
 def format_short(count: int) -> str:
-    """A number of tokens in few characters: thousands as `0.7k`, millions as `2.5M`."""
+    """Return a number of tokens in few characters: thousands as `0.7k`, millions as `2.5M`."""
     if count < 100:
         return str(count)
     return f"{_decimal(count / 1000, 1)}k" if count < 999_950 else f"{_decimal(count / 1_000_000, 1)}M"
 
 
 def format_clock(seconds: float) -> str:
-    """Seconds as a running clock shows them: minutes and seconds, and hours when there are any."""
+    """Return seconds in the form of a running clock: minutes and seconds, after hours if there are any."""
     whole = max(0, math.floor(seconds))
     minutes = (
         f"{whole // 60 % 60}:{whole % 60:02}" if whole < 3600 else f"{whole // 60 % 60:02}:{whole % 60:02}"
@@ -101,7 +101,7 @@ MODEL_FAILURES = {
 
 
 def format_model_failure(kind: str) -> str:
-    """Why a request failed, in a few words; empty when the kind does not say."""
+    """Return the reason of a failed request, in a few words; empty for an unknown kind."""
     return MODEL_FAILURES.get(kind, "")
 
 
@@ -119,31 +119,31 @@ CALL_FAILURES = {
 
 
 def format_call_failure(kind: str) -> str:
-    """Why a tool call failed, in a few words."""
+    """Return the reason of a failed tool call, in a few words."""
     return CALL_FAILURES.get(kind, sentence_case(kind))
 
 
 def format_percent(share: float) -> str:
-    """A share of one, or a score, in percent, without the sign."""
+    """Return a share of one, or a score, in percent, without the sign."""
     return f"{100 * share:.1f}"
 
 
 def format_number(value: float) -> str:
-    """Any other number, three digits of it; whole from one hundred on."""
+    """Return any other number with three digits, or whole from one hundred on."""
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
 def sentence_case(name: str) -> str:
-    """A name as words: `model_error` as `Model error`."""
+    """Return a name as words: `model_error` as `Model error`."""
     return (name[:1].upper() + name[1:]).replace("_", " ")
 
 
-def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
 
 
 def _rounded(value: float) -> int:
-    """Halves go up, as in JavaScript; `round` takes them to the even number."""
+    """Round halves up, as JavaScript does; `round` goes to the even number."""
     return math.floor(value + 0.5)
 
 
@@ -153,24 +153,24 @@ def _decimal(value: float, digits: int) -> str:
 
 
 def shorten(text: str, most: int, mark: str = "...") -> str:
-    """`text`, or its beginning and `mark`, in at most `most` characters."""
+    """Return `text`, or its beginning and `mark`, in at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - len(mark)]}{mark}"
 
 
 TAIL = 20
 """Lines at the end of a text that are always shown: an error is there."""
-_TAIL_LINE = 80
-"""Characters that each of them needs: with less room there are fewer."""
+_TAIL_LINE_CHARACTERS = 80
+"""Characters reserved for each of these lines; a smaller limit shows fewer lines."""
 
 
 def clip(text: str, limit: int) -> str:
-    """The beginning and the end of `text`, about `limit` characters, cut at line ends; says how much is hidden.
+    """Return the beginning and the end of `text`, about `limit` characters, with the number of hidden lines between.
 
-    The last `TAIL` lines are always there; when they are too long for that, the middle of the long ones is left out.
+    The last `TAIL` lines are always there; if they are too long, the middle of the long lines is left out.
     """
     if len(text) <= limit:
         return text
-    start = _tail_start(text, max(1, min(TAIL, limit // _TAIL_LINE)))
+    start = _tail_start(text, max(1, min(TAIL, limit // _TAIL_LINE_CHARACTERS)))
     room = limit - limit // 4 if start else limit
     tail = text[start:] if len(text) - start <= room else _shortened(text[start:], room)
     head = text[: min(start, max(0, limit - len(tail)))]
@@ -192,7 +192,7 @@ def _tail_start(text: str, lines: int) -> int:
 
 
 def _shortened(text: str, room: int) -> str:
-    """The lines of `text` in `room` characters; the long ones share what the short ones leave."""
+    """Return the lines of `text` within `room` characters; long lines share the space that short ones leave."""
     lines = text.split("\n")
     share, left = 0, room
     for place, size in enumerate(sorted(map(len, lines))):

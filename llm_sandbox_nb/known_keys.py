@@ -1,7 +1,8 @@
-"""Keys of this process: checked before they are sent, and taken out of every text that leaves it.
+"""Keys of this process: checked before use, and removed from every text that leaves the process.
 
-A key that a person gave, typed or has in the environment is known here. `without_keys` is what journals, cards, the
-terminal, logs and errors pass their texts through. It imports nothing of the package, so that every room can use it.
+Every key that a person gave, typed or has in the environment is known here. Journals, cards, the terminal, logs and
+errors pass their texts through `without_keys`. This module imports nothing of the package, so that every package can
+use it.
 """
 
 from __future__ import annotations
@@ -14,35 +15,35 @@ from collections.abc import Iterable, Mapping
 from llm_sandbox_nb.errors import LLMSandboxError
 
 HIDDEN = "(key)"
-"""What stands in a text in place of a key."""
-_SHORTEST = 8
+"""Text in place of a key."""
+_MIN_KEY_CHARACTERS = 8
 """Characters below which a key is a word that local servers are given because clients insist on one."""
 _PLACEHOLDERS = frozenset(
     {"lm-studio", "no-key-required", "not-needed", "not-required", "sk-no-key-required", "anything", "unused"}
 )
 """Words that documentation of local servers gives in place of a key; texts may have them."""
-_VARIABLE = re.compile(r"(?:API_KEY|AUTH_TOKEN|ACCESS_TOKEN|SECRET_ACCESS_KEY|^HF_TOKEN)$")
+_KEY_VARIABLE = re.compile(r"(?:API_KEY|AUTH_TOKEN|ACCESS_TOKEN|SECRET_ACCESS_KEY|^HF_TOKEN)$")
 _BLANKS = " \t\r\n\v\f\ufeff\u00a0\u200b\u2060"
-_PLAIN = re.compile(r"[!-~]+")
+_ASCII_KEY = re.compile(r"[!-~]+")
 _known: set[str] = set()
 
 
 class KeyTextError(LLMSandboxError, ValueError):
-    """A key has characters that no key has. The message names where it came from, never the key."""
+    """A key with invalid characters. The message names its source, never the key."""
 
 
 def clean_key(key: str, source: str) -> str:
-    """The key without the blanks and line ends around it, which copying brings along. `source` says where it is from.
+    """Return the key without blanks and line ends around, which copying adds. Errors name its `source`.
 
     Raises:
-        KeyTextError: nothing is left, or it has other characters than the plain ones of ASCII.
+        KeyTextError: if nothing is left, or the key has other characters than the plain ones of ASCII.
     """
     cleaned = key.strip(_BLANKS)
     if not cleaned:
         raise KeyTextError(f"{source} is empty: put the key there")
-    if not _PLAIN.fullmatch(cleaned):
+    if not _ASCII_KEY.fullmatch(cleaned):
         raise KeyTextError(
-            f"{source} has a character that no key has ({_odd(cleaned)}): copy the key again, without quotes"
+            f"{source} has a character that no key has ({_wrong_kind(cleaned)}): copy the key again, without quotes"
         )
     if len(cleaned) > 2 and cleaned[0] == cleaned[-1] and cleaned[0] in "\"'`":
         raise KeyTextError(f"{source} has quotes around the key: remove them")
@@ -50,8 +51,8 @@ def clean_key(key: str, source: str) -> str:
     return cleaned
 
 
-def _odd(key: str) -> str:
-    """The kind of the first character that is wrong: saying the character itself would tell a part of the key."""
+def _wrong_kind(key: str) -> str:
+    """Describe the first wrong character without showing it, because it is a part of the key."""
     found = next(one for one in key if not "!" <= one <= "~")
     if found.isspace():
         return "a blank or the end of a line"
@@ -61,20 +62,20 @@ def _odd(key: str) -> str:
 
 
 def remember_key(key: str) -> None:
-    """Take this key out of texts from now on."""
-    if len(key) >= _SHORTEST and key.casefold() not in _PLACEHOLDERS:
+    """Remove this key from texts from now on."""
+    if len(key) >= _MIN_KEY_CHARACTERS and key.casefold() not in _PLACEHOLDERS:
         _known.add(key)
 
 
 def remember_environment(environment: Mapping[str, str] | None = None) -> None:
-    """Do so with the keys in the environment, by the names of their variables."""
+    """Remember the keys in the environment, recognised by the names of their variables."""
     for name, value in (os.environ if environment is None else environment).items():
-        if _VARIABLE.search(name.upper()):
+        if _KEY_VARIABLE.search(name.upper()):
             remember_key(value.strip(_BLANKS))
 
 
 def without_keys(text: str) -> str:
-    """The text with `HIDDEN` in place of every known key."""
+    """Return the text with `HIDDEN` in place of every known key."""
     for key in tuple(_known):
         if key in text:
             text = text.replace(key, HIDDEN)
@@ -82,7 +83,7 @@ def without_keys(text: str) -> str:
 
 
 def without_keys_in(data: bytes) -> bytes:
-    """The same for bytes."""
+    """Return the data with `HIDDEN` in place of every known key."""
     for key in tuple(_known):
         if (found := key.encode()) in data:
             data = data.replace(found, HIDDEN.encode())
@@ -90,17 +91,17 @@ def without_keys_in(data: bytes) -> bytes:
 
 
 def knows_keys() -> bool:
-    """Whether there is any key to take out."""
+    """Return True if any key is known."""
     return bool(_known)
 
 
 def has_key(texts: Iterable[str]) -> bool:
-    """Whether one of the texts has a known key in it."""
+    """Return True if a text contains a known key."""
     return any(key in text for text in texts for key in tuple(_known))
 
 
 class KeyFilter(logging.Filter):
-    """Takes known keys out of records of a log."""
+    """Filter that removes known keys from log records."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Keep every record, without keys."""

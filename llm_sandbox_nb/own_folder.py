@@ -1,9 +1,9 @@
 """Files below one folder, read, written and removed without ever following a link.
 
-A run folder may come from a stranger, with links, pipes and devices at any place. The folder itself may be reached
-through a link, because a person names it. Below it, every part of a name is opened without following links, each
+A run folder may be hostile, with links, pipes and devices at any place. The folder itself may be reached through a
+link, because a person names that path. Below the folder, every part of a name is opened without following links, each
 relative to the one before, and only regular files are opened. Where the system cannot open relative to a folder
-(Windows), every part is looked at before the file is opened.
+(Windows), every part is checked before the file is opened.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import IO
 
 from llm_sandbox_nb.errors import LLMSandboxError
 
-_RELATIVE = {os.open, os.mkdir, os.unlink, os.rename} <= os.supports_dir_fd
-_FOLDER = (
+_OPENS_RELATIVE = {os.open, os.mkdir, os.unlink, os.rename} <= os.supports_dir_fd
+_FOLDER_FLAGS = (
     os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 )
-_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-"""Opens neither what a link leads to, nor waits for the other end of a pipe."""
+_NO_LINK_NO_WAIT = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+"""Flags that neither follow a link nor wait for the other end of a pipe."""
 _BINARY = getattr(os, "O_BINARY", 0)
 DEPTH_MOST = 64
 """Folders below a folder that are looked into."""
@@ -34,15 +34,15 @@ NAMES_MOST = 100_000
 
 
 class NotOwnFileError(LLMSandboxError, OSError):
-    """A name leads to a link, a device, a pipe, a socket or a folder, or out of its folder. The message says so."""
+    """A name that is a link, a device, a pipe, a socket or a folder, or that leads out of its folder."""
 
 
 def open_file(folder: Path, name: str | PurePath, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Open the regular file `name` below `folder`; returns its descriptor.
+    """Open the regular file `name` below `folder`, and return its descriptor.
 
     Raises:
-        FileNotFoundError: there is none.
-        NotOwnFileError: something else has this name.
+        FileNotFoundError: if the file is missing.
+        NotOwnFileError: if the name is not a regular file.
     """
     parts = _parts(name)
     with _opened(folder, parts[:-1]) as (parent, path):
@@ -50,11 +50,11 @@ def open_file(folder: Path, name: str | PurePath, flags: int = os.O_RDONLY, mode
 
 
 def read_file(folder: Path, name: str | PurePath, most: int) -> bytes:
-    """The content of the regular file `name` below `folder`.
+    """Read the regular file `name` below `folder`.
 
     Raises:
-        FileNotFoundError: there is none.
-        NotOwnFileError: something else has this name, or it has more than `most` bytes.
+        FileNotFoundError: if the file is missing.
+        NotOwnFileError: if the name is not a regular file, or the file has more than `most` bytes.
     """
     with os.fdopen(open_file(folder, name), "rb") as file:
         if os.fstat(file.fileno()).st_size > most:
@@ -63,7 +63,7 @@ def read_file(folder: Path, name: str | PurePath, most: int) -> bytes:
 
 
 def is_file(folder: Path, name: str | PurePath) -> bool:
-    """Whether `name` below `folder` is a regular file that no link leads to."""
+    """Return True if `name` below `folder` is a regular file that no link leads to."""
     try:
         os.close(open_file(folder, name))
     except OSError:
@@ -72,11 +72,11 @@ def is_file(folder: Path, name: str | PurePath) -> bool:
 
 
 def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
-    """Write the file `name` below `folder`, and make the folders on the way; a reader never sees half of it.
+    """Write the file `name` below `folder`, and make missing folders; a reader never sees a partial file.
 
     Raises:
-        NotOwnFileError: a folder on the way is something else.
-        OSError: it cannot be written; nothing is left of it.
+        NotOwnFileError: if a parent folder is something else.
+        OSError: if the file cannot be written; no partial file is left.
     """
     with _replaced(folder, _parts(name), 0o666) as file:
         file.write(data)
@@ -84,7 +84,7 @@ def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _replaced(folder: Path, parts: tuple[str, ...], mode: int) -> Iterator[IO[bytes]]:
-    """A new file, which takes the place of the one that has this name once it is whole."""
+    """Yield a new file, which replaces the file with this name once complete."""
     partial = f".{parts[-1]}.{secrets.token_hex(4)}.partial"
     with _opened(folder, parts[:-1], make=True) as (parent, path):
         descriptor = _open_regular(parent, path, partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -102,11 +102,11 @@ def _replaced(folder: Path, parts: tuple[str, ...], mode: int) -> Iterator[IO[by
 
 
 def unshare_file(folder: Path, name: str | PurePath) -> None:
-    """Give a file with further names (hard links) a copy of its own: what is written to it is written here only.
+    """Replace a file that has further names (hard links) by a copy, so that writing does not change the others.
 
     Raises:
-        NotOwnFileError: something else has this name, or a folder on the way is something else.
-        OSError: the copy cannot be written; the file is as it was.
+        NotOwnFileError: if the name is not a regular file, or a parent folder is something else.
+        OSError: if the copy cannot be written; the file is as it was.
     """
     parts = _parts(name)
     try:
@@ -122,11 +122,11 @@ def unshare_file(folder: Path, name: str | PurePath) -> None:
 
 
 def remove_file(folder: Path, name: str | PurePath) -> None:
-    """Remove the file or the link `name` below `folder`, never what a link leads to.
+    """Remove the file or the link `name` below `folder`, never the target of a link.
 
     Raises:
-        FileNotFoundError: there is none.
-        NotOwnFileError: a folder on the way is something else.
+        FileNotFoundError: if the file is missing.
+        NotOwnFileError: if a parent folder is something else.
     """
     parts = _parts(name)
     with _opened(folder, parts[:-1]) as (parent, path):
@@ -134,11 +134,11 @@ def remove_file(folder: Path, name: str | PurePath) -> None:
 
 
 def open_folder(folder: Path, name: str | PurePath, *, make: bool = False) -> int:
-    """Open the folder `name` below `folder`; returns its descriptor. Not on Windows.
+    """Open the folder `name` below `folder`, and return its descriptor. Not on Windows.
 
     Raises:
-        FileNotFoundError: there is none, and it is not to be made.
-        NotOwnFileError: something else has this name.
+        FileNotFoundError: if the folder is missing, and `make` is false.
+        NotOwnFileError: if the name is not a folder.
     """
     with _opened(folder, _parts(name), make=make) as (descriptor, _):
         assert descriptor is not None
@@ -153,7 +153,7 @@ def check_folder(folder: Path) -> None:
 
 
 def file_names(folder: Path) -> Iterator[str]:
-    """The names of all regular files below a folder that is no link itself; links are left out and not followed."""
+    """Yield the names of all regular files below a folder that is not a link; links are skipped and not followed."""
     try:
         check_folder(folder)
     except OSError:
@@ -165,21 +165,21 @@ def file_names(folder: Path) -> Iterator[str]:
 
 
 def names_below(folder: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
-    """The paths of all that is below a folder and has a `wanted` name, also links and pipes, but no folders."""
+    """Yield the paths of all entries below a folder with a `wanted` name, also links and pipes, but not folders."""
     for inner, entry in _entries(folder):
         if wanted(entry.name):
             yield folder / inner / entry.name
 
 
 def status_below(folder: Path) -> Iterator[os.stat_result]:
-    """What the system says of all that is below a folder. Links are not followed."""
+    """Yield the status of all entries below a folder. Links are not followed."""
     for _, entry in _entries(folder, folders=True):
         with contextlib.suppress(OSError):
             yield entry.stat(follow_symlinks=False)
 
 
 def _entries(folder: Path, *, folders: bool = False) -> Iterator[tuple[PurePath, os.DirEntry[str]]]:
-    """All that is below a folder, without recursion; links to folders are not followed."""
+    """Yield all entries below a folder, without recursion; links to folders are not followed."""
     todo = [(PurePath(), 0)]
     while todo:
         inner, depth = todo.pop()
@@ -200,28 +200,28 @@ def _parts(name: str | PurePath) -> tuple[str, ...]:
     text = os.fspath(name)
     parts = PurePath(os.path.normpath(text)).parts
     if PurePath(text).is_absolute() or not parts or os.pardir in parts or "\0" in text:
-        raise NotOwnFileError(f"{text!r} is no name of a file in its folder")
+        raise NotOwnFileError(f"{text!r} is not the name of a file in its folder")
     return parts
 
 
 @contextlib.contextmanager
 def _opened(folder: Path, parts: tuple[str, ...], *, make: bool = False) -> Iterator[tuple[int | None, Path]]:
-    """The folder below `folder` that `parts` lead to: its descriptor, None on Windows, and its path."""
-    if not _RELATIVE:
-        yield None, _looked_at(folder, parts, make=make)
+    """Yield descriptor (None on Windows) and path of the folder `parts` below `folder`."""
+    if not _OPENS_RELATIVE:
+        yield None, _checked_folder(folder, parts, make=make)
         return
-    here = os.open(folder, _FOLDER)
+    here = os.open(folder, _FOLDER_FLAGS)
     try:
         for count, part in enumerate(parts, 1):
             if make:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, dir_fd=here)
             try:
-                inner = os.open(part, _FOLDER | _SAFE, dir_fd=here)
+                inner = os.open(part, _FOLDER_FLAGS | _NO_LINK_NO_WAIT, dir_fd=here)
             except FileNotFoundError:
                 raise
             except OSError as error:
-                raise _named(error, folder.joinpath(*parts[:count]), "folder") from None
+                raise _kind_error(error, folder.joinpath(*parts[:count]), "folder") from None
             os.close(here)
             here = inner
         yield here, folder.joinpath(*parts)
@@ -229,7 +229,7 @@ def _opened(folder: Path, parts: tuple[str, ...], *, make: bool = False) -> Iter
         os.close(here)
 
 
-def _looked_at(folder: Path, parts: tuple[str, ...], *, make: bool) -> Path:
+def _checked_folder(folder: Path, parts: tuple[str, ...], *, make: bool) -> Path:
     path = folder
     for part in parts:
         path = path / part
@@ -244,11 +244,13 @@ def _open_regular(parent: int | None, path: Path, name: str, flags: int, mode: i
     if parent is None and place.is_symlink():
         raise NotOwnFileError(f"{place} is a link instead of a file")
     try:
-        descriptor = os.open(place if parent is None else name, flags | _SAFE | _BINARY, mode, dir_fd=parent)
+        descriptor = os.open(
+            place if parent is None else name, flags | _NO_LINK_NO_WAIT | _BINARY, mode, dir_fd=parent
+        )
     except (FileNotFoundError, FileExistsError):
         raise
     except OSError as error:
-        raise _named(error, place, "file") from None
+        raise _kind_error(error, place, "file") from None
     kind = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(kind):
         os.close(descriptor)
@@ -260,8 +262,8 @@ def _unlink(parent: int | None, path: Path, name: str) -> None:
     os.unlink(path / name if parent is None else name, dir_fd=parent)
 
 
-def _named(error: OSError, path: Path, wanted: str) -> OSError:
-    """The error that says what `path` is, where it is not what is `wanted`; else the system's own."""
+def _kind_error(error: OSError, path: Path, wanted: str) -> OSError:
+    """Return an error with the kind of `path` if that is not the `wanted` kind; else the system's error."""
     with contextlib.suppress(OSError):
         kind = path.lstat().st_mode
         if not (stat.S_ISREG(kind) if wanted == "file" else stat.S_ISDIR(kind)):
@@ -270,7 +272,7 @@ def _named(error: OSError, path: Path, wanted: str) -> OSError:
 
 
 def kind_of(mode: int) -> str:
-    """What an entry is, with its article: a link, a pipe, a device, ..."""
+    """Return the kind of an entry, with its article: a link, a pipe, a device, ..."""
     kinds = {
         stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder",
         stat.S_IFREG: "a file",

@@ -14,12 +14,12 @@ _ESCAPE_SEQUENCE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
-_UNUSUAL = re.compile(r"[^\n\t -~]")
-_KEPT_FORMATS = {"\u200d", "\u200c", "\ufeff"}
+_UNUSUAL_CHARACTER = re.compile(r"[^\n\t -~]")
+_ALLOWED_FORMAT_CHARACTERS = {"\u200d", "\u200c", "\ufeff"}
 
 
 def plain(text: str) -> str:
-    """`text` as a terminal would leave it on screen, without colours; what could hide or reorder it is shown.
+    """Return `text` as a terminal would leave it on screen, without colours, and with hidden characters made visible.
 
     A carriage return starts its line again, as progress bars expect.
     """
@@ -28,11 +28,13 @@ def plain(text: str) -> str:
     text = _ESCAPE_SEQUENCE.sub("", text)
     if "\r" in text:
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return _UNUSUAL.sub(lambda found: found[0] if found[0] in _KEPT_FORMATS else visible(found[0]), text)
+    return _UNUSUAL_CHARACTER.sub(
+        lambda found: found[0] if found[0] in _ALLOWED_FORMAT_CHARACTERS else visible(found[0]), text
+    )
 
 
 def visible(character: str) -> str:
-    """The character, or a picture or escape of one that could command a terminal, hide or reorder text."""
+    """Return the character, or a picture or escape of one that could command a terminal, hide or reorder text."""
     if character.isprintable():
         return character
     code = ord(character)
@@ -44,6 +46,6 @@ def visible(character: str) -> str:
 
 
 def first_line(text: str, limit: int = 120) -> str:
-    """The first line that is not blank, shortened to `limit` characters."""
+    """Return the first line that is not blank, shortened to `limit` characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return shorten(line, limit, "…")

@@ -1,8 +1,8 @@
 """Shell code taken apart: simple commands with their words, redirections and here-documents.
 
-No shell: nothing is expanded or run. Quoted text stays one word, comments are dropped, and what stands in
-`$(...)` or backquotes is taken apart too, because it is run. Code that a shell would refuse for an open quote
-gives the commands of the lines before it.
+Nothing is expanded or run. Quoted text stays one word, comments are dropped, and the content of `$(...)` or backquotes
+is parsed too, because a shell would run it. Code with an open quote, which a shell would refuse, gives the commands of
+the lines before.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _KEYWORDS = frozenset(
         "function",
     )
 )
-_DEEPEST = 8
-_PLAIN = re.compile(r"[^ \t\r\n|&;()<>'\"\\`$]+")
-_HEAD = re.compile(r"[A-Za-z_]\w*=")
+_MAX_NESTING = 8
+_PLAIN_TEXT = re.compile(r"[^ \t\r\n|&;()<>'\"\\`$]+")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
 @dataclass
 class Command:
-    """One simple command. `words` are without quotes; `piped` says that it reads another command's output."""
+    """A simple command. `words` are without quotes; `piped` is true if the command reads another one's output."""
 
     words: list[str] = field(default_factory=list)
     piped: bool = False
     upstream: Command | None = None
-    """The command whose output it reads."""
+    """The command whose output this one reads."""
     reads: list[str] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
     here: str | None = None
-    """Its here-document or here-string."""
+    """The here-document or here-string."""
     arithmetic: bool = False
-    """Whether a word holds `$((...))`."""
+    """True if a word holds `$((...))`."""
     loop: bool = False
-    """Whether only a loop's or condition's keyword stands here; redirections belong to the whole loop."""
+    """True if only a loop's or condition's keyword stands here; redirections belong to the whole loop."""
 
 
 class _OpenQuoteError(LLMSandboxError):
@@ -63,7 +63,7 @@ class _OpenQuoteError(LLMSandboxError):
 
 
 def shell_commands(text: str, depth: int = 0) -> list[Command]:
-    """The simple commands of `text` in the order in which they stand, those of substitutions included."""
+    """Return the simple commands of `text` in their order, including those of substitutions."""
     lexer = _Lexer(text.replace("\\\r\n", "").replace("\\\n", ""))
     found: list[Command] = []
     line: list[Command] = []
@@ -76,7 +76,7 @@ def shell_commands(text: str, depth: int = 0) -> list[Command]:
     except _OpenQuoteError:
         line = []
     found += line
-    if depth < _DEEPEST:
+    if depth < _MAX_NESTING:
         for inner in lexer.substitutions:
             found += shell_commands(inner, depth + 1)
     return [_without_keywords(command) for command in found]
@@ -89,7 +89,7 @@ def _without_keywords(command: Command) -> Command:
         words = words[1:]
     if words and words[0] in ("for", "case", "select", "in"):
         words, command.loop = [], True
-    while words and _HEAD.match(words[0]):
+    while words and _ASSIGNMENT.match(words[0]):
         words = words[1:]
     command.words = words
     return command
@@ -104,7 +104,7 @@ class _Lexer:
         self._arithmetic = False
 
     def commands(self) -> Iterator[tuple[Command, bool]]:
-        """Each command, and whether its line is complete with it."""
+        """Yield each command, and True if the line is complete with it."""
         current, redirection = Command(), ""
         for kind, token in self._tokens():
             if kind == "word":
@@ -181,7 +181,7 @@ class _Lexer:
     def _word(self) -> str:
         parts: list[str] = []
         while self.position < len(self.text):
-            if plain := _PLAIN.match(self.text, self.position):
+            if plain := _PLAIN_TEXT.match(self.text, self.position):
                 parts.append(plain[0])
                 self.position = plain.end()
                 continue
@@ -234,7 +234,7 @@ class _Lexer:
         raise _OpenQuoteError
 
     def _substitution(self) -> str | None:
-        """What stands at `$(` or a backquote, kept for later; the text it was, or None when there is none."""
+        """Store the code at `$(` or a backquote for later, and return its text; None if there is no substitution."""
         start = self.position
         if self.text[start] == "`":
             self.substitutions.append(self._until("`"))

@@ -1,4 +1,4 @@
-"""What Windows lacks: there no sandbox opens, but recorded runs can be read, compared and exported."""
+"""Limits of Windows: sandboxes do not open, but recorded runs can be read, compared and exported."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ BINARY = getattr(os, "O_BINARY", 0)
 
 
 def is_windows() -> bool:
-    """Whether this is Windows; asked by a function, so that type checkers read what follows."""
+    """Return True on Windows. A function, because type checkers would skip code after a plain comparison."""
     return sys.platform.startswith("win")
 
 
 def open_no_link(path: Path, flags: int = os.O_RDONLY) -> int:
-    """The descriptor of a file. A link is not followed, and the other end of a FIFO not waited for.
+    """Open a file without following a link or waiting for the other end of a FIFO, and return the descriptor.
 
     Raises:
-        OSError: it is a link, or cannot be opened.
+        OSError: if the file is a link, or cannot be opened.
     """
     if not NO_LINK and path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -37,12 +37,12 @@ def open_no_link(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file against others that call this, until it is closed; false when another has the lock.
+    """Lock an open file until it is closed; return False if another process has the lock.
 
-    Windows has no such locks, and no sandbox or run that writes: there it is always true.
+    Windows has no such locks, and neither sandboxes nor runs that write: there the result is always True.
 
     Raises:
-        OSError: the file system has no locks.
+        OSError: if the file system has no locks.
     """
     try:
         import fcntl

@@ -33,7 +33,7 @@ from llm_sandbox_nb.model.contract import (
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
-from llm_sandbox_nb.sandbox.contract import ResourceUsage, Sandbox
+from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
 from llm_sandbox_nb.sandbox.open import OpeningSandbox, resource_usage
 from llm_sandbox_nb.trajectory import events as ev
@@ -51,7 +51,7 @@ class HowToAsk:
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     limits: RunLimits | None = None
     """Limits that replace those of the task."""
-    command_timeout: float = 120.0
+    command_timeout: float = DEFAULT_TIMEOUT
     nudges: Nudges = "all"
     """As in the paper's package: a reply without a call never ends the run."""
     tool_calls: ToolCalls = "auto"

@@ -13,6 +13,7 @@ from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
 
+
 class DataError(LLMSandboxError, ValueError):
     """Data cannot be used. The message is one sentence that names the remedy."""
 

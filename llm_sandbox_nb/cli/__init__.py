@@ -13,22 +13,22 @@ from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
 ENDED_WELL = 0
 FAILED = 1
-"""Something none of the other codes names."""
+"""Any failure that the other codes do not name."""
 USAGE = 2
-"""The command line, or a file that it names, was wrong; nothing was started."""
+"""Invalid command line, or invalid file named there; nothing was started."""
 MODEL_ERROR = 3
 """The model could not be asked, or gave up."""
 SANDBOX_ERROR = 4
-"""No sandbox: no engine, no image, not allowed, or it died."""
+"""No sandbox: engine or image missing, not allowed, or the sandbox died."""
 LIMIT_REACHED = 5
 """Steps, tokens, cost or time ran out before the model was done."""
 NO_ANSWER = 6
-"""The model said nothing, or refused."""
+"""The model gave no answer, or refused."""
 CHECK_FAILED = 7
 """The check of the result failed, or could not run."""
 INTERRUPTED = 130
 _BROKEN_PIPE = 141
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _MODULES = {
     "run": "run_command",
@@ -67,14 +67,14 @@ _BY_STOP_REASON = {
 
 
 def exit_code(stop_reason: str | None, checked: str = "") -> int:
-    """The exit code of a run that stopped for this reason; `checked` is what its check found, as in `RunState`."""
+    """Return the exit code for the stop reason of a run; `checked` is the verdict of its check, as in `RunState`."""
     if checked in ("failed", "error"):
         return CHECK_FAILED
     return _BY_STOP_REASON.get(stop_reason or "", FAILED)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; what went wrong is one sentence on stderr."""
+    """Run a command and return its exit code; a failure prints one sentence to stderr."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         return _BROKEN_PIPE
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _DISK_FULL_ERRNOS:
             raise
         where = f" to {error.filename}" if error.filename else ""
         print(
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """What is still to be written to stdout, also by Python at its end, goes nowhere."""
+    """Discard the rest of the output to stdout, including Python's own at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -35,7 +35,7 @@ def benchmark_command(arguments: argparse.Namespace) -> int:
     """List the tasks, run some, or report on results.
 
     Raises:
-        UsageError: something named is not there or cannot be understood; nothing was started.
+        UsageError: if something named is not there or cannot be understood; nothing was started.
     """
     if arguments.action == "list":
         print(list_text())
@@ -70,7 +70,7 @@ def _compare(out: Path, other: Path) -> int:
 
 
 def _until_over(made: Prepared, work: Callable[[list[Item]], Coroutine[Any, Any, object]]) -> int:
-    """Do the work on all items, with a line that shows how far it is; then print the report."""
+    """Work on all items with a progress line, then print the report."""
     from llm_sandbox_nb.benchmark.item_pipeline import FatalError
     from llm_sandbox_nb.benchmark.progress import Progress
     from llm_sandbox_nb.benchmark.results import read_results
@@ -90,10 +90,10 @@ def _until_over(made: Prepared, work: Callable[[list[Item]], Coroutine[Any, Any,
         return INTERRUPTED
     finally:
         line.close()
-    return _tell(made)
+    return _print_report(made)
 
 
-def _tell(made: Prepared) -> int:
+def _print_report(made: Prepared) -> int:
     from llm_sandbox_nb.benchmark.report import as_text
 
     try:
@@ -105,7 +105,7 @@ def _tell(made: Prepared) -> int:
 
 
 async def _until_signal(work: Coroutine[Any, Any, object]) -> None:
-    """Run; SIGTERM and SIGHUP end it in good order, as Ctrl-C does."""
+    """Await the work; SIGTERM and SIGHUP end it in order, like Ctrl-C."""
     if task := asyncio.current_task():
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -123,7 +123,7 @@ class ProgressLine:
             print(f"{progress.before} of {progress.total} were done before.", file=sys.stderr)
 
     def __call__(self, result: Result) -> None:
-        """One more result."""
+        """Add a result."""
         self.progress.ended(result)
         now = time.monotonic()
         if self._terminal or now - self._printed >= 30 or self.progress.done == self.progress.total:

@@ -32,7 +32,7 @@ def convert_command(arguments: argparse.Namespace) -> int:
     """Write the run, and print each file that was written.
 
     Raises:
-        UsageError: there is no run, the format is not known, or a file cannot be written.
+        UsageError: if the run is missing, the format is unknown, or a file cannot be written.
     """
     runs, folder = _read(arguments.run)
     form = arguments.to or _form_of(arguments.out)
@@ -51,7 +51,7 @@ def convert_command(arguments: argparse.Namespace) -> int:
 
 
 def _read(named: str) -> tuple[dict[str, Trajectory], Path]:
-    """The runs by their names, and the folder with the long outputs of ours. Raises UsageError."""
+    """Return the runs by name, and the folder with long outputs of this package's records. Raises UsageError."""
     given, name = split_name(named)
     path = run_path(str(given))
     journal = path / JOURNAL if path.is_dir() else path.resolve()
@@ -59,7 +59,7 @@ def _read(named: str) -> tuple[dict[str, Trajectory], Path]:
         if not is_foreign(journal):
             trajectory = Trajectory(read_journal(journal))
             if trajectory.start is None:
-                raise UsageError(f"There is nothing to convert: no run has begun in {journal.parent}.")
+                raise UsageError(f"Nothing to convert: no run has begun in {journal.parent}.")
             return {journal.parent.name: trajectory}, journal.parent
         runs = {run.name: run.trajectory for run in read_file(journal) if name in ("", run.name)}
     except FileNotFoundError as error:
@@ -76,7 +76,7 @@ def _read(named: str) -> tuple[dict[str, Trajectory], Path]:
 
 
 def _form_of(out: str) -> str:
-    """The format that the name of a file implies. Raises UsageError."""
+    """Return the format that the name of a file implies. Raises UsageError."""
     if out.startswith(("http://", "https://")):
         return "opentelemetry"
     if not Path(out).suffix:
@@ -86,12 +86,12 @@ def _form_of(out: str) -> str:
     ]
     fitting = [pair for pair in endings if out.endswith(pair[0])]
     if not fitting:
-        raise UsageError(f"The name {out} does not say the format: add --to {', '.join(WRITTEN)}.")
+        raise UsageError(f"The name {out} does not imply a format: add --to {', '.join(WRITTEN)}.")
     return max(fitting, key=lambda pair: len(pair[0]))[1]
 
 
 def _with_word(out: str, word: str) -> str:
-    """The name of a file with a word before its endings."""
+    """Return the name of a file with a word inserted before its endings."""
     path = Path(out)
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in word)[:80]
     stem, dot, endings = path.name.partition(".")
@@ -99,7 +99,7 @@ def _with_word(out: str, word: str) -> str:
 
 
 def _written(trajectory: Trajectory, folder: Path, form: str, out: str, *, content: bool) -> list[str]:
-    """A line for each file; a branch beside that of HEAD has one of its own where the format has no branches."""
+    """Write the files and return a line for each; without branches in the format, each branch gets a separate file."""
     if form == JOURNAL_FORM:
         return [str(_write_journal(trajectory, Path(out).expanduser()))]
     if out.startswith(("http://", "https://")):

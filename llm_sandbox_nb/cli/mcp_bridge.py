@@ -22,9 +22,9 @@ from llm_sandbox_nb.mcp_server.messages import (
     read_message,
 )
 
-_PIECE = 64 * 1024
-_LOOK = 3.0
-"""Seconds that a server has to say which notebooks are open."""
+_PIECE_BYTES = 64 * 1024
+_LIST_TIMEOUT = 3.0
+"""Seconds for a server to list its open notebooks."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class OpenNotebook:
     """A notebook whose sandbox is open to outside agents."""
 
     notebook: str
-    """Its path, as its server has it."""
+    """Path, as named by its server."""
     url: str
-    """Of the endpoint for its sandbox."""
+    """Address of the endpoint for the notebook's sandbox."""
     token: str
 
 
 async def open_notebooks(wanted: Path | None = None) -> list[OpenNotebook]:
-    """Those of the Jupyter servers of this user on this machine; only that of the file `wanted`, if it is given."""
+    """Return the open notebooks of this user's Jupyter servers here, or only that of the file `wanted`."""
     from jupyter_core.paths import jupyter_runtime_dir
 
     files = sorted(Path(jupyter_runtime_dir()).glob("jpserver-*.json"))
@@ -48,11 +48,11 @@ async def open_notebooks(wanted: Path | None = None) -> list[OpenNotebook]:
 
 
 async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
-    """The open notebooks of one server; none of a server that has gone, or lacks the extension."""
+    """Return the open notebooks of a server; an empty list if the server is gone or lacks the extension."""
     try:
         info = json.loads(file.read_bytes())
         url, token, root = str(info["url"]), str(info.get("token") or ""), Path(str(info["root_dir"]))
-        async with asyncio.timeout(_LOOK):
+        async with asyncio.timeout(_LIST_TIMEOUT):
             status, body = await _get(f"{url}llm-sandbox/api/runs", token)
         runs = json.loads(body)["runs"] if status == 200 else []
     except (OSError, ValueError, KeyError, TypeError, TimeoutError, h11.ProtocolError):
@@ -79,7 +79,7 @@ class Bridge:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, lines: AsyncIterator[bytes]) -> None:
-        """Pass on every line, until they end."""
+        """Pass on every line until the end."""
         try:
             async for line in lines:
                 try:
@@ -93,7 +93,7 @@ class Bridge:
                     continue
                 passing = self._pass_on(line, message)
                 if message.method == "initialize":
-                    await passing  # what follows is of its session
+                    await passing  # later requests belong to this session
                     continue
                 task = asyncio.ensure_future(passing)
                 self._tasks.add(task)
@@ -151,7 +151,7 @@ async def _get(url: str, token: str) -> tuple[int, bytes]:
 
 
 class _Request:
-    """One HTTP request on a connection of its own, which closes with it."""
+    """An HTTP request on a separate connection, which closes with the request."""
 
     def __init__(self, url: str, token: str, method: str, headers: dict[str, str], body: bytes) -> None:
         self._url = urlsplit(url)
@@ -188,7 +188,7 @@ class _Request:
 
     async def _next(self) -> Any:
         while (event := self._h11.next_event()) is h11.NEED_DATA:
-            self._h11.receive_data(await self._reader.read(_PIECE))
+            self._h11.receive_data(await self._reader.read(_PIECE_BYTES))
         return event
 
     async def _pieces(self) -> AsyncIterator[bytes]:
@@ -196,11 +196,11 @@ class _Request:
             yield bytes(event.data)
 
     async def body(self) -> bytes:
-        """All of the answer."""
+        """Return all of the answer."""
         return b"".join([piece async for piece in self._pieces()])
 
     async def events(self) -> AsyncIterator[bytes]:
-        """The data of each event of a stream."""
+        """Yield the data of each event of a stream."""
         rest = b""
         async for piece in self._pieces():
             *lines, rest = (rest + piece).split(b"\n")

@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb mcp`: MCP over stdin and stdout, for an open notebook's sandbox or one of its own."""
+"""`llm-sandbox-nb mcp`: MCP over stdin and stdout, for the sandbox of an open notebook or for a new sandbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llm_sandbox_nb.mcp_server.stdio import StdioServer, line_writer, read_lines
 from llm_sandbox_nb.options.table import QUERY, UsageError
 from llm_sandbox_nb.options.values import resolve
 
-_OWN = ("isolation", "profile", "image", "network")
+_NEW_SANDBOX_OPTIONS = ("isolation", "profile", "image", "network")
 
 
 class LocalHost:
@@ -42,16 +42,16 @@ def mcp_command(arguments: argparse.Namespace) -> int:
     """Serve until stdin ends.
 
     Raises:
-        UsageError: the notebook is not open, or an option is wrong; nothing was started.
+        UsageError: if the notebook is not open, or an option is wrong; nothing was started.
     """
     flags = vars(arguments)
     notebook = flags.pop("notebook", None)
     flags[QUERY.name] = "-"
     values = resolve(flags, os.environ)
-    own = any(flags.get(name) is not None for name in _OWN)
+    own = any(flags.get(name) is not None for name in _NEW_SANDBOX_OPTIONS)
     if notebook and own:
         raise UsageError("--notebook uses the notebook's own sandbox: leave out --isolation and the like.")
-    # Only messages may go to stdout, whatever a library prints.
+    # stdout is for messages only, so the output of libraries is redirected.
     messages, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
         return asyncio.run(_serve(values, notebook, own, messages))
@@ -93,7 +93,7 @@ async def _serve_own(values: dict[str, Any], messages: Any) -> int:
     from llm_sandbox_nb.sandbox.errors import SandboxError
     from llm_sandbox_nb.sandbox.open import open_sandbox
 
-    named = {name: values[name] for name in _OWN if values[name] is not None}
+    named = {name: values[name] for name in _NEW_SANDBOX_OPTIONS if values[name] is not None}
     try:
         box = await open_sandbox(**named, **sandbox_options(values))
     except (ValueError, TypeError, FileNotFoundError) as error:

@@ -13,14 +13,14 @@ from llm_sandbox_nb.training.options import add_training_actions
 
 MCP_EPILOG = """\
 With a notebook that has executed %sandbox mcp, calls go to its sandbox, and the notebook shows them. Else, and with
---isolation, --profile, --image or --network, the agent gets a sandbox of its own; the run's folder keeps what it did.
+--isolation, --profile, --image or --network, the agent gets a new sandbox; the run's folder keeps its calls.
 
 claude mcp add sandbox -- llm-sandbox-nb mcp --isolation bubblewrap
 """
 
 
 def make_parser() -> tuple[Parser, dict[str, Parser]]:
-    """The parser of the whole command line, and those of the commands by name."""
+    """Return the parser of the whole command line, and those of the commands by name."""
     from llm_sandbox_nb.version import __version__
 
     parser = Parser(prog="llm-sandbox-nb", description="Give a language model a computer and a task.")
@@ -42,7 +42,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
 
 
 def command_words(words: list[str]) -> list[str]:
-    """The words of a command line, with the commands of the paper's package (`build`, `benchmark TASK`) as ours."""
+    """Return the words of a command line, with the paper's commands (`build`, `benchmark TASK`) translated."""
     match words:
         case ["build", *rest]:
             return ["image", "build", *rest]
@@ -79,7 +79,7 @@ def _add_resume(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parse
         "text",
         metavar="TEXT",
         nargs="?",
-        help="what the model is told first; needed when it has submitted; quote a text of several words",
+        help="message to the model; required if it has submitted; quote a text of several words",
     )
     resume.add_option(resume, SETTINGS)
     _add_run_options(
@@ -133,25 +133,27 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
     build.add_argument(
         "--target", choices=("full", "slim"), default="full", help="which image (default: full)"
     )
+    build.add_argument("--base-image", "--base_image", metavar="IMAGE", help="base image of the Dockerfile")
     build.add_argument(
-        "--base-image", "--base_image", metavar="IMAGE", help="what the Dockerfile starts from"
-    )
-    build.add_argument(
-        "--tag", "--image-name", "--image_name", metavar="IMAGE", help="name of the image (default: ours)"
+        "--tag",
+        "--image-name",
+        "--image_name",
+        metavar="IMAGE",
+        help="name of the image (default: that of this package)",
     )
     build.add_argument(
         "--ca-bundle", "--ca_bundle", metavar="FILE", help="your site's certificate authorities (PEM)"
     )
     build.add_argument("--index-url", "--index_url", metavar="URL", help="your site's Python package index")
     build.add_argument("--proxy", metavar="URL", help="your site's HTTP proxy")
-    build.add_argument("--force", action="store_true", help="ignore what earlier builds left in the cache")
+    build.add_argument("--force", action="store_true", help="ignore the cache of earlier builds")
     pull = actions.add_parser("pull", help="pull an image from its registry")
     pull.add_argument("image", metavar="IMAGE")
     listing = actions.add_parser("list", help="list our images on this engine")
-    check = actions.add_parser("check", help="say whether an image can be used as a sandbox")
+    check = actions.add_parser("check", help="check if an image can be used as a sandbox")
     check.add_argument("image", metavar="IMAGE", nargs="?", help="default: ours")
     doctor = commands.add_parser(
-        "doctor", help="say which isolations work on this machine, and why others do not"
+        "doctor", help="list the isolations that work on this machine, and why others do not"
     )
     models = commands.add_parser(
         "models", help="list the models that run on this machine as local/NAME, or fetch one"
@@ -162,7 +164,7 @@ def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser
         help="fetch this model and check its file: a name of the list, or as after local/",
     )
     models.add_argument("--json", action="store_true", help="for a program")
-    settings = commands.add_parser("settings", help="say what every setting is here, and where it comes from")
+    settings = commands.add_parser("settings", help="list every setting with its value and its source")
     settings.add_option(settings, SETTINGS)
     settings.add_argument("--json", action="store_true", help="for a program")
     actions_made = {"build": build, "pull": pull, "list": listing, "check": check}
@@ -182,7 +184,7 @@ _RECORD = (
 
 
 def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:
-    runs = commands.add_parser("runs", help="list the runs on disk with what they take, or remove old ones")
+    runs = commands.add_parser("runs", help="list the runs on disk with their sizes, or remove old ones")
     runs.add_argument(
         "folder",
         metavar="FOLDER",
@@ -228,7 +230,7 @@ def _add_records(commands: argparse._SubParsersAction[Parser]) -> dict[str, Pars
         "--to",
         metavar="FORMAT",
         choices=(*WRITTEN, JOURNAL),
-        help=f"{', '.join(WRITTEN)} or {JOURNAL} (default: what the name of OUT says)",
+        help=f"{', '.join(WRITTEN)} or {JOURNAL} (default: by the ending of OUT)",
     )
     convert.add_argument(
         "--content",

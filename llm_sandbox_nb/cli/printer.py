@@ -31,10 +31,10 @@ from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 LIVE_LINES = 20
-"""Lines shown of the beginning of one thought or output during a run; as many of its end, and of what is on stderr."""
-_LINE_LENGTH = 400
+"""Lines shown of the beginning of a thought or output during a run; as many of the end, and of stderr."""
+_MAX_LINE_CHARACTERS = 400
 
-_DECIDED = {
+_DECISION_LABELS = {
     "edit": "Edited by you",
     "skip": "Denied by you; the model read your answer",
     "observe": "Result changed by you",
@@ -42,14 +42,14 @@ _DECIDED = {
 
 
 def harmless(text: str) -> str:
-    """`text` without keys, and with everything that could command a terminal or reorder its line made visible."""
+    """Return `text` without keys, and with characters made visible that could command a terminal or reorder a line."""
     return "".join(
         character if character in "\n\t" else visible(character) for character in without_keys(text)
     )
 
 
 def protection_lines(protection: dict[str, Any]) -> Iterator[str]:
-    """The isolation in force, what it protects from, and what it does not."""
+    """Yield lines on the isolation in force, its protection, and the gaps of that protection."""
     yield f"Isolation  {protection_text(protection)}"
     for key in ("protects", "does_not_protect"):
         if protection.get(key):
@@ -57,11 +57,11 @@ def protection_lines(protection: dict[str, Any]) -> Iterator[str]:
 
 
 class Printer:
-    """Prints events as they come. `lines` bounds one block of text, None shows all.
+    """Printer of events. `lines` limits a block of text; None shows all.
 
-    `folder` is the run's, needed only to show large outputs of a loaded run whole. `trajectory` is a loaded run's:
-    events of its current attempt alone do not tell how far an earlier one went. `calm` steps are a line together.
-    A run asks its model while its sandbox starts: its steps are printed when the isolation is known, below it.
+    `folder` is the run's folder, needed only to show large outputs of a loaded run whole. `trajectory` is that of a
+    loaded run, because events of the current attempt do not show how far an earlier one went. With `calm`, calm steps
+    share a line. A run asks its model while its sandbox starts: its steps are printed below the isolation, once known.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Printer:
         self._own = ""
         """Tokens and cost of the newest reply, until they are printed."""
         self._early: list[ev.Event] | None = []
-        """Events of steps that came before the sandbox; None since it is known."""
+        """Events of steps before the sandbox was ready; None since then."""
         self._calm = {step.number: row for row in calm for step in row.steps}
         self._status = Status()
         self._said = ""
-        """What the model's newest failure said."""
+        """Sentence of the model's newest failure."""
         self._denied: set[str] = set()
         """The calls that a person denied: their results are shown with the decision."""
 
@@ -97,7 +97,7 @@ class Printer:
         """Show one event.
 
         Raises:
-            OSError: a large output of a loaded run cannot be read.
+            OSError: if a large output of a loaded run cannot be read.
         """
         self._status.add(event)
         if isinstance(event, ev.SandboxReady):
@@ -113,7 +113,7 @@ class Printer:
         self._write(self._out.flush)
 
     def end(self) -> None:
-        """Print the steps that waited for the isolation: it is known, or never will be."""
+        """Print the steps that waited for the isolation."""
         early, self._early = self._early or (), None
         for event in early:
             self._show(event)
@@ -155,7 +155,7 @@ class Printer:
             case ev.CallDecided() if event.action != "run":
                 if event.action == "skip":
                     self._denied.add(event.call_id)
-                self._say(f"  {_DECIDED[event.action]} ({event.source})")
+                self._say(f"  {_DECISION_LABELS[event.action]} ({event.source})")
                 self._block((event.observation or "").removesuffix(event.after), "  | ")
             case ev.ArtifactSaved():
                 self._say(f"  Copied to the run's folder: {event.path} ({format_size(event.size)})")
@@ -187,7 +187,7 @@ class Printer:
             self._say(f"\nSteps {row.numbers} · {' · '.join(filter(None, (row.words, row.figures)))}")
 
     def _checked(self, event: ev.Checked) -> None:
-        """The end of the check's output, all of it that is kept of a loaded run, and its verdict."""
+        """Print the end of the check's output, or all that a loaded run has, and the verdict."""
         lines = self._text(event.output).rstrip().split("\n")
         shown = lines if self._lines is None else lines[-self._lines :]
         if len(shown) < len(lines):
@@ -202,7 +202,7 @@ class Printer:
             self._say(f"  left out: {reason}")
 
     def _rewound(self, event: ev.Rewound) -> None:
-        """Name a rewind where it leads, and what becomes of the steps after that."""
+        """Print the target of a rewind, and the fate of the steps after that."""
         last = self._step if self._trajectory is None else self._trajectory.step_at(event.id)
         if event.what == "files":
             self._say(f"\nFiles rewound to {_place(event.step)}")
@@ -231,7 +231,7 @@ class Printer:
                 self._block(message_text(event.message), "  ")
 
     def _failed(self, event: ev.ModelFailed) -> None:
-        """Tell a failure that is followed by another attempt, its sentence once; the last one is told at the end."""
+        """Print a failure that is followed by another attempt, each sentence once; the last one waits for the end."""
         said, self._said = self._said, event.message
         if event.retry_in is not None:
             what = "failed again" if event.message == said else f"failed: {event.message}"
@@ -244,7 +244,7 @@ class Printer:
             self._say(f"  {own}")
 
     def _budget(self) -> list[str]:
-        """What the steps so far have cost, where there is a budget."""
+        """Return the cost of the steps so far, if there is a budget."""
         spent = self._spent(self._usage.cost)
         return [spent] if self._usage.total_tokens and " of $" in spent else []
 
@@ -279,7 +279,7 @@ class Printer:
         else:
             for stream in (event.stdout, event.stderr):
                 self._block(self._text(stream), "  | ")
-            # What a check has found stands above already.
+            # The check's result is printed above already.
             if (
                 not (event.stdout or event.stderr or event.error == "check_failed")
                 and event.exit_code is None
@@ -330,9 +330,9 @@ class Printer:
 
 
 class _Block:
-    """Text that arrives in pieces; prints its first lines as they come, and at the end its last ones.
+    """Text that arrives in pieces: the first lines are printed at once, the last lines at the end.
 
-    Of what is on stderr, the last lines are printed too, wherever they are.
+    The last lines of stderr are always printed too.
     """
 
     def __init__(self, say: Callable[[str], None], indent: str, lines: int | None) -> None:
@@ -351,7 +351,7 @@ class _Block:
         *whole, rest = (self._rest.get(stream, "") + text).split("\n")
         for line in whole:
             self._line(line, stream)
-        self._rest[stream] = rest if self._lines is None else rest[: _LINE_LENGTH + 1]
+        self._rest[stream] = rest if self._lines is None else rest[: _MAX_LINE_CHARACTERS + 1]
 
     def end(self) -> None:
         for stream, rest in self._rest.items():
@@ -370,7 +370,7 @@ class _Block:
         if self._lines is None:
             self._say(self._indent + line)
             return
-        line = line if len(line) <= _LINE_LENGTH else line[:_LINE_LENGTH] + " ..."
+        line = line if len(line) <= _MAX_LINE_CHARACTERS else line[:_MAX_LINE_CHARACTERS] + " ..."
         if self._count <= self._lines:
             self._say(self._indent + line)
             return
@@ -379,7 +379,7 @@ class _Block:
 
 
 def doubts_text(doubts: list[ev.Doubt]) -> str:
-    """Doubts in one line with a title, as it stands under the answer; empty without any."""
+    """Return doubts on one line with a title, to be printed under the answer; empty without doubts."""
     return f"Doubts     {harmless(doubts_line(doubts))}" if doubts else ""
 
 

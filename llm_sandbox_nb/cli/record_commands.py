@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb runs | show | export | analyze`: what is done with recorded runs."""
+"""`llm-sandbox-nb runs | show | export | analyze`: commands for recorded runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from llm_sandbox_nb.trajectory.run_folder import (
 )
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-_ANALYZED = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_rate", "files_rate", "computation_rate",
+_COLUMNS = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_rate", "files_rate", "computation_rate",
           "environment_share", "tokens_once_mean", "tokens_billed_mean", "tool_share", "runs_per_minute",
           "wandering_runs"]  # fmt: skip
 
@@ -49,7 +49,7 @@ def runs_command(arguments: argparse.Namespace) -> int:
     """List the runs of a folder, or remove some of them.
 
     Raises:
-        UsageError: there is no such folder, or it was not said which runs to remove.
+        UsageError: if the folder is missing, or the options do not select runs to remove.
     """
     days, keep = prune_rule(arguments)
     root = _runs_root(arguments.folder)
@@ -85,7 +85,7 @@ def runs_command(arguments: argparse.Namespace) -> int:
 def _confirmed() -> bool:
     if not sys.stdin.isatty():
         raise UsageError(
-            "There is no terminal to ask at, so nothing was removed: add --yes to remove these runs."
+            "Nothing was removed, because there is no terminal for the question: add --yes to remove these runs."
         )
     return input("Remove these runs? [y/N] ").strip().lower() in ("y", "yes")
 
@@ -93,10 +93,10 @@ def _confirmed() -> bool:
 def show_command(arguments: argparse.Namespace) -> int:
     """Print the current attempt of a run, calm steps in one line, or with `--all` every event.
 
-    Of a killed run it prints all up to its last event.
+    Of a killed run, print everything up to its last event.
 
     Raises:
-        UsageError: there is no run, or it cannot be read.
+        UsageError: if the run is missing or cannot be read.
     """
     given, name = split_name(arguments.run)
     path = run_path(str(given))
@@ -132,7 +132,7 @@ def show_command(arguments: argparse.Namespace) -> int:
     if broken is not None:
         raise UsageError(f"The run cannot be read to its end: {str(broken).rstrip('.')}.") from broken
     if not events:
-        raise UsageError(f"There is nothing to show: no run has begun in {folder}.")
+        raise UsageError(f"Nothing to show: no run has begun in {folder}.")
     doubts = doubts_text(doubts_of(trajectory))
     if trajectory.finish is None:
         if doubts:
@@ -152,7 +152,7 @@ def show_command(arguments: argparse.Namespace) -> int:
 
 
 def _current_attempt(trajectory: Trajectory) -> Iterator[ev.Event]:
-    """The events of the current attempt, with each rewind after the event to which it led."""
+    """Yield the events of the current attempt, with each rewind after its target event."""
     undone = {one.undo_of for one in trajectory.rewinds if one.undo_of}
     led_here: dict[str, list[ev.Event]] = {}
     for one in trajectory.rewinds:
@@ -164,7 +164,7 @@ def _current_attempt(trajectory: Trajectory) -> Iterator[ev.Event]:
 
 
 def _open_end(trajectory: Trajectory, folder: Path, *, live: bool) -> str:
-    """Where a run stands that has no end, and what continues it."""
+    """Describe where a run without an end stopped, and how to continue the run."""
     words = trajectory.state(live=live).words
     if live:
         return f"{words}: the run is not over."
@@ -172,10 +172,10 @@ def _open_end(trajectory: Trajectory, folder: Path, *, live: bool) -> str:
 
 
 def export_command(arguments: argparse.Namespace) -> int:
-    """Write the file and print where it is.
+    """Write the file and print its path.
 
     Raises:
-        UsageError: there is no run, it cannot be read, or the file cannot be written.
+        UsageError: if the run is missing or cannot be read, or the file cannot be written.
     """
     from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
     from llm_sandbox_nb.runs.run import Run
@@ -206,7 +206,7 @@ def analyze_command(arguments: argparse.Namespace) -> int:
     """Read the runs, print the table of groups, write the report when one is asked for.
 
     Raises:
-        UsageError: a path is not there, no run is found, or pandas or matplotlib is missing.
+        UsageError: if a path is not there, no run is found, or pandas or matplotlib is missing.
     """
     from llm_sandbox_nb.analysis.load import load_runs
 
@@ -233,7 +233,7 @@ def analyze_command(arguments: argparse.Namespace) -> int:
         from llm_sandbox_nb.analysis.frames import groups_frame, runs_frame  # needs pandas
 
         groups = groups_frame(runs_frame(reading.runs))
-        print(harmless(groups[_ANALYZED].map(_shown).T.to_string(header=False)))
+        print(harmless(groups[_COLUMNS].map(_shown).T.to_string(header=False)))
         if arguments.html is not None:
             from llm_sandbox_nb.analysis.report import write_report
 
@@ -248,14 +248,14 @@ def analyze_command(arguments: argparse.Namespace) -> int:
 
 
 def _shown(value: object) -> str:
-    """A cell of the table; a dash where nothing is known."""
+    """Return a cell of the table; a dash where nothing is known."""
     if value is None or value != value:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def run_path(name: str) -> Path:
-    """The run that a command names: a path, or the id of a run or a part of it. Raises UsageError."""
+    """Return the run named by a path, an id or a part of an id. Raises UsageError."""
     path = Path(name).expanduser()
     if path.exists():
         return path
@@ -266,7 +266,7 @@ def run_path(name: str) -> Path:
 
 
 def _runs_root(named: str | None) -> Path:
-    """The folder of runs: the one that is named, else that of the settings. Raises UsageError when it is not there."""
+    """Return the folder of runs: `named`, else that of the settings. Raises UsageError if the folder is missing."""
     if named is None:
         return Path(resolve({}, os.environ)["output_dir"]).expanduser()
     root = Path(named).expanduser()

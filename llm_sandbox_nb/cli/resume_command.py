@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb resume`: a run that ended too early continues, with its options changed as given."""
+"""`llm-sandbox-nb resume`: continue a run that ended too early, with changed options."""
 
 from __future__ import annotations
 
@@ -23,34 +23,16 @@ from llm_sandbox_nb.cli.run_command import (
     sandbox_options,
 )
 from llm_sandbox_nb.options.table import QUERY, UsageError
-from llm_sandbox_nb.options.values import flag_layer, resolve
+from llm_sandbox_nb.options.values import fields_of, flag_layer, resolve
 from llm_sandbox_nb.trajectory.journal import JournalError
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
-_SETTINGS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_tokens_per_call": "max_tokens",
-    "model_timeout": "timeout",
-    "extra_body": "extra_body",
-}
-"""Options with the names of the model's settings."""
-_LIMITS = {
-    "steps": "steps",
-    "tokens": "tokens",
-    "total_tokens": "total_tokens",
-    "budget": "cost",
-    "time": "time",
-}
-_CHECK = ("check", "check_files", "check_tries", "check_timeout")
-_PAUSES = ("step", "break", "break_when", "approve", "on_pause")
-_IN_PYTHON = (
+_CHECK_NAMES = ("check", "check_files", "check_tries", "check_timeout")
+_PAUSE_NAMES = ("step", "break", "break_when", "approve", "on_pause")
+_PYTHON_TO_SHELL = (
     (re.compile(r"result\.resume\(limits=\{'steps': (\d+)\}\)"), r"--steps \1"),
     (re.compile(r"result\.resume\(limits=\{'cost': ([\d.]+)\}\)"), r"--budget \1"),
     (re.compile(r"result\.resume\('([^']*)'\)"), r"llm-sandbox-nb resume RUN '\1'"),
@@ -58,21 +40,21 @@ _IN_PYTHON = (
     (re.compile(r"result\.resume\(model='([^']*)'\)"), r"--model \1"),
     (re.compile(r'isolation="(\w+)"'), r"--isolation \1"),
 )
-"""What sentences for Python are in the shell."""
+"""Advice in Python, with the same advice for the shell."""
 
 
 def resume_command(arguments: argparse.Namespace) -> int:
-    """Continue the run; print what `run` prints.
+    """Continue the run; print the same as `run`.
 
     Raises:
-        UsageError: there is no such run, it cannot resume like this, or an option is wrong; nothing was started.
+        UsageError: if the run is missing or cannot resume like this, or an option is wrong; nothing was started.
     """
     flags = vars(arguments)
     run = _loaded(flags.pop("run"))
     text = flags.pop("text")
     given = flag_layer(flags)
     flags[QUERY.name] = run.task
-    flags["model"] = flags.get("model") or run.model  # the key is that of its provider
+    flags["model"] = flags.get("model") or run.model  # selects the provider, and so the key
     values = resolve(flags, os.environ)
     for name in values["break_when"]:
         check_function_name("break_when", name)
@@ -109,13 +91,18 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
     from llm_sandbox_nb.runs.resume import ResumeOptions, resume
 
     prompt = TerminalPrompt(sys.stdin, sys.stdout)
+    changed = {name: values[name] for name in given}
     options = ResumeOptions(
         text=text,
-        model=values["model"] if "model" in given else None,
-        settings={field: values[name] for name, field in _SETTINGS.items() if name in given} or None,
-        limits={field: values[name] for name, field in _LIMITS.items() if name in given} or None,
+        model=changed.get("model"),
+        settings=fields_of(changed, "settings") or None,
+        limits=fields_of(changed, "limits") or None,
         sandbox_options={
-            **{name: values[name] for name in ("isolation", "profile", "image", "network") if name in given},
+            **{
+                name: changed[name]
+                for name in ("isolation", "profile", "image", "network")
+                if name in changed
+            },
             **sandbox_options(values),
         },
         api_base=values["api_base"],
@@ -124,9 +111,9 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         pause=_pauses(values, given, prompt),
         tools=[function_of("tool", name) for name in values["tool"]] or None,
         doubts=[function_of("doubt", name) for name in values["doubt"]] or None,
-        retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in given else None,
-        check={name: values[name] for name in _CHECK if name in given},
-        **{name: values[name] for name in RECORDED_BY_NAME if name in given},
+        retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in changed else None,
+        check={name: changed[name] for name in _CHECK_NAMES if name in changed},
+        **{name: changed[name] for name in RECORDED_BY_NAME if name in changed},
     )
     try:
         await resume(run, options)
@@ -137,7 +124,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
 
 
 def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: TerminalPrompt) -> dict[str, Any]:
-    if not any(name in given for name in _PAUSES):
+    if not any(name in given for name in _PAUSE_NAMES):
         return {}
     return {
         "step": values["step"],
@@ -149,6 +136,6 @@ def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: Termina
 
 
 def _in_the_shell(sentence: str) -> str:
-    for pattern, flags in _IN_PYTHON:
+    for pattern, flags in _PYTHON_TO_SHELL:
         sentence = pattern.sub(flags, sentence)
     return sentence

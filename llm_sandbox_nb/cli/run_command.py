@@ -25,21 +25,20 @@ from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import QUERY, UsageError
-from llm_sandbox_nb.options.values import resolve, sandbox_limits
+from llm_sandbox_nb.options.values import fields_of, resolve, sandbox_limits
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.command_rules import MORE_STEPS
 from llm_sandbox_nb.trajectory.run_folder import FILES
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.runs.run import Run
 
-_POLL = 0.05
-"""Seconds between two looks at what was typed, so that an interrupt takes effect at once."""
-_LONGEST_LINE = 1_000_000
-_SHOWN = 20_000
+_POLL_SECONDS = 0.05
+"""Seconds between two looks at the input; short, so that an interrupt takes effect at once."""
+_MAX_LINE_BYTES = 1_000_000
+_MAX_QUESTION_CHARACTERS = 20_000
 """Characters of a call or an observation that are printed."""
-_PRINTED = (
+_PRINTED_EVENTS = (
     ev.SandboxReady,
     ev.ArtifactSaved,
     ev.ArtifactRemoved,
@@ -60,10 +59,10 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def examples_command(arguments: argparse.Namespace) -> int:
-    """List the examples; or run one, with the scripted model unless another is named, and check its result.
+    """List the examples, or run one and check its result; the model is scripted unless another is named.
 
     Raises:
-        UsageError: there is no such example, or an option is wrong; nothing was started.
+        UsageError: if the example is unknown, or an option is wrong; nothing was started.
     """
     from llm_sandbox_nb.examples.checks import read_files
     from llm_sandbox_nb.examples.gallery import EXAMPLES
@@ -90,10 +89,10 @@ def examples_command(arguments: argparse.Namespace) -> int:
 
 
 def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
-    """Run the task of these flags and print what happens; the exit code, and the run when one was started.
+    """Run the task of these flags and print its events; return the exit code, and the run if one was started.
 
     Raises:
-        UsageError: an option, a settings file or an input is wrong; nothing was started.
+        UsageError: if an option, a settings file or an input is wrong; nothing was started.
     """
     if (task := flags.pop("task", None)) is not None:
         if flags[QUERY.name] is not None:
@@ -117,7 +116,7 @@ def run_task(flags: dict[str, Any]) -> tuple[int, Run | None]:
 
 
 def exit_code_of(run: Run) -> int:
-    """The exit code that the end of a run and its check give."""
+    """Return the exit code for the end of a run and its check."""
     return exit_code(run.stop_reason, run.trajectory.state(live=False).check)
 
 
@@ -130,9 +129,9 @@ class NotStartedError(LLMSandboxError):
 
 
 def _check(values: dict[str, Any]) -> None:
-    """Check what can be checked before anything heavy is imported."""
+    """Check all that can be checked before heavy imports."""
     if not (values["query"] or "").strip():
-        raise UsageError("""There is no task: give one with --query "How many r's are in strawberry?".""")
+        raise UsageError("""The task is missing: give one with --query "How many r's are in strawberry?".""")
     if not (values["model"] or "").strip():
         raise UsageError(
             "There is no model: name one with --model (for example openai/gpt-5), in $LLM_NAME or in a settings file."
@@ -145,7 +144,7 @@ def _check(values: dict[str, Any]) -> None:
         if not can_answer(sys.stdin):
             raise UsageError(
                 f"{option} needs a person at the terminal, and there is no input here: leave it out, or "
-                "say what to do instead: --on_pause stop, --on_pause continue, or --break EXPR --on_pause stop."
+                "choose another action: --on_pause stop, --on_pause continue, or --break EXPR --on_pause stop."
             )
     for name in values["break_when"]:
         check_function_name("break_when", name)
@@ -159,18 +158,18 @@ def _check(values: dict[str, Any]) -> None:
         )
     for name in values["check_files"]:
         if not Path(name).expanduser().exists():
-            raise UsageError(f"--check_files: there is no {name}; check the path.")
+            raise UsageError(f"--check_files: {name} does not exist; check the path.")
     if values["input_dir"] and not Path(values["input_dir"]).expanduser().exists():
-        raise UsageError(f"--input_dir: there is no {values['input_dir']}; check the path.")
+        raise UsageError(f"--input_dir: {values['input_dir']} does not exist; check the path.")
 
 
 def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple[str, int | None]:
-    """Await `work`. One sentence about what went wrong, and its code when the stop reason does not tell it.
+    """Await `work`, and return an error sentence, with an exit code if the stop reason does not imply the code.
 
-    `started` has the run as soon as there is one.
+    `started` has the run once the run exists.
 
     Raises:
-        NotStartedError, UsageError: there is none.
+        NotStartedError, UsageError: if no run was started.
     """
     from llm_sandbox_nb.agent.errors import RunError
     from llm_sandbox_nb.model.contract import ModelError
@@ -196,7 +195,7 @@ def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple
 
 
 async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run]) -> None:
-    """Await `work`. Ctrl-C is a person's stop; a second one, SIGTERM and SIGHUP interrupt it, whoever sent them."""
+    """Await `work`. Ctrl-C is a person's stop; a second Ctrl-C, SIGTERM and SIGHUP interrupt the run."""
     from llm_sandbox_nb.agent.errors import ControlError
 
     task = asyncio.current_task()
@@ -204,7 +203,7 @@ async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run])
 
     def stop() -> None:
         if started and not started[-1].control.stopped:
-            with contextlib.suppress(ControlError):  # it does not run yet, or is over
+            with contextlib.suppress(ControlError):  # the run has not begun, or is over
                 started[-1].control.stop(source="terminal")
                 return
         task.cancel()
@@ -219,52 +218,31 @@ async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run])
 async def _solve(values: dict[str, Any], started: list[Run]) -> None:
     from llm_sandbox_nb.agent.limits import RunLimits
     from llm_sandbox_nb.agent.no_call import USUAL_NUDGES
+    from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.solve import solve
 
     prompt = TerminalPrompt(sys.stdin, sys.stdout)
     await solve(
         values["query"],
-        model=values["model"],
-        isolation=values["isolation"],
-        profile=values["profile"],
-        image=values["image"],
-        network=values["network"],
         sandbox_options=sandbox_options(values),
         inputs=values["input_dir"],
-        output_dir=values["output_dir"],
-        prompt_config=values["prompt_config"],
-        prompts=values["prompts"],
-        limits=RunLimits(
-            values["steps"], values["tokens"], values["budget"], values["time"], values["total_tokens"]
-        ),
-        settings=_model_settings(values),
+        limits=RunLimits(**fields_of(values, "limits")),
+        settings=ModelSettings(**fields_of(values, "settings") | {"extra_body": values["extra_body"] or {}}),
         retries=RetryPolicy(loading_wait=values["model_wait"]),
-        command_timeout=values["command_timeout"],
         nudges=USUAL_NUDGES if values["nudges"] is None else values["nudges"],
-        same_failures=values["same_failures"],
-        tool_calls=values["tool_calls"],
-        context=values["context"],
-        check=values["check"],
-        check_files=values["check_files"],
-        check_tries=values["check_tries"],
-        check_timeout=values["check_timeout"],
         tools=[function_of("tool", name) for name in values["tool"]],
         doubts=[function_of("doubt", name) for name in values["doubt"]],
-        api_base=values["api_base"],
-        api_key=values["api_key"],
         listeners=(Printer(sys.stdout), prompt.listen),
         on_run=started.append,
-        step=values["step"],
-        breakpoints=values["break"],
         break_when=[function_of("break_when", name) for name in values["break_when"]],
-        approve=values["approve"],
         on_pause=prompt.ask if values["on_pause"] == "ask" else values["on_pause"],
+        **fields_of(values),
     )
 
 
 def sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `open_sandbox` that have no argument of their own in `solve`."""
+    """Return the options of `open_sandbox` that are not arguments of `solve`."""
     given = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values[name]}
     given |= {"secrets": values["secret"]} if values["secret"] else {}
     limits = sandbox_limits(values)
@@ -285,14 +263,14 @@ _RESUMABLE = frozenset(
         "repeated",
     }
 )
-_KEPT_FLAGS = ("api_base", "isolation")
-"""Options that no record has, or that a loaded run does not take from its record."""
+_REPEATED_FLAGS = ("api_base", "isolation")
+"""Options that records lack, or that a loaded run does not read from its record."""
 
 
 def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
-    """The command that continues a run which has ended too early; `flags` are those that it was started with."""
+    """Return the command that continues a run that has ended too early; `flags` are those of its start."""
     words = ["llm-sandbox-nb", "resume", str(run.folder)]
-    for name in _KEPT_FLAGS:
+    for name in _REPEATED_FLAGS:
         if flags.get(name):
             words += [f"--{name}", str(flags[name])]
     start, changed = run.trajectory.start, run.trajectory.changed
@@ -307,20 +285,8 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
     return f"{warning}`{shlex.join(words)}` continues this run."
 
 
-def _model_settings(values: dict[str, Any]) -> ModelSettings:
-    from llm_sandbox_nb.model.contract import ModelSettings
-
-    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    return ModelSettings(
-        **{name: values[name] for name in same},
-        max_tokens=values["max_tokens_per_call"],
-        timeout=values["model_timeout"],
-        extra_body=values["extra_body"] or {},
-    )
-
-
 def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
-    """Print answer, files and folder; then on stderr what went wrong, and the command that continues the run."""
+    """Print answer, files and folder; then to stderr the error and the command that continues the run."""
     if run.answer:
         print(f"\nAnswer\n{harmless(run.answer)}")
     if doubts := doubts_text(run.doubts):
@@ -338,17 +304,17 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
 
 
 def check_function_name(option: str, name: str) -> None:
-    """Raises UsageError when `name` is not FILE.py:NAME of an existing file; the file is not run."""
+    """Check that `name` is FILE.py:NAME of an existing file, without running the file. Raises UsageError."""
     file, _, function = name.rpartition(":")
     if not file or not function.isidentifier() or not Path(file).expanduser().is_file():
-        raise UsageError(f"--{option} takes FILE.py:NAME of an existing Python file, not {name!r}.")
+        raise UsageError(f"--{option} must be FILE.py:NAME of an existing Python file, not {name!r}.")
 
 
 def function_of(option: str, name: str) -> Callable[..., Any]:
-    """The function that `FILE.py:NAME` names; the file is run for it.
+    """Run a file, and return the function in `FILE.py:NAME`.
 
     Raises:
-        UsageError: the file fails, or has no such function.
+        UsageError: if the file fails, or lacks the function.
     """
     file, _, function = name.rpartition(":")
     try:
@@ -361,9 +327,9 @@ def function_of(option: str, name: str) -> Callable[..., Any]:
 
 
 class TerminalPrompt:
-    """Asks at each pause, line by line. Without an answer it ends the run.
+    """Questions at pauses, line by line. Without an answer the run is ended.
 
-    What the run prints meanwhile stands above the question: give `listen` to the run after what prints its events.
+    Output of the run appears above the question: register `listen` with the run after the listener that prints events.
     """
 
     def __init__(self, source: TextIO | None, out: TextIO) -> None:
@@ -372,26 +338,26 @@ class TerminalPrompt:
         self._read = b""
         self._ended = source is None
         self._ready = asyncio.Event()
-        """Whether the sandbox is ready."""
+        """Set once the sandbox is ready."""
         self._asked: Callable[[], str] | None = None
-        """What is asked now; None while nothing is."""
+        """Function that returns the current question; None if there is none."""
 
     def listen(self, event: ev.Event) -> None:
-        """Ask again below what an event has printed: the sandbox becomes ready while a person reads the question."""
+        """Ask again below the output of an event: the sandbox becomes ready while a person reads the question."""
         if isinstance(event, ev.SandboxReady):
             self._ready.set()
-        if self._asked is not None and isinstance(event, _PRINTED):
+        if self._asked is not None and isinstance(event, _PRINTED_EVENTS):
             self._say(self._asked())
 
     async def ask(self, run: Run) -> None:
-        """Let a person decide what the run does next; see `debug_commands` for what they can write."""
+        """Let a person decide on the next action of the run; see `debug_commands` for the commands."""
         from llm_sandbox_nb.agent.control.debug_commands import Prompt
 
         prompt = Prompt(run.control, source="terminal", trajectory=run.trajectory)
         if run.trajectory.sandbox is None:
             self._say("\nThe sandbox starts; then you are asked.\n")
-            await self._ready.wait()  # the question says where the call would run
-        text = f"{prompt.text[:_SHOWN]}\n" if prompt.text else ""
+            await self._ready.wait()  # the question names the place of the call
+        text = f"{prompt.text[:_MAX_QUESTION_CHARACTERS]}\n" if prompt.text else ""
         self._asked = lambda: f"\n{text}{prompt.hint}" if prompt.open else ""
         try:
             self._say(self._asked())
@@ -413,16 +379,16 @@ class TerminalPrompt:
         self._out.flush()
 
     async def _line(self) -> str | None:
-        """The next line; None when no more come. Waits without a thread, which could not be ended."""
+        """Return the next line; None when no more come. Waits without a thread, which could not be ended."""
         while b"\n" not in self._read and not self._ended:
             assert self._source is not None
             number = self._source.fileno()
             if not select.select([number], [], [], 0)[0]:
-                await asyncio.sleep(_POLL)
+                await asyncio.sleep(_POLL_SECONDS)
                 continue
             data = os.read(number, 65536)
             self._read += data
-            self._ended = not data or len(self._read) > _LONGEST_LINE
+            self._ended = not data or len(self._read) > _MAX_LINE_BYTES
         if not self._read:
             return None
         line, _, self._read = self._read.partition(b"\n")

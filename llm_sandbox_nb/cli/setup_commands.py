@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb image | doctor | models | settings`: what runs need here, what works, which models, what is set."""
+"""`llm-sandbox-nb image | doctor | models | settings`: requirements of runs, their state, models and settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def image_command(arguments: argparse.Namespace) -> int:
     """Build, pull, list or check the images that sandboxes are made of.
 
     Raises:
-        UsageError: a file named on the command line is missing.
+        UsageError: if a file named on the command line is missing.
     """
     from llm_sandbox_nb.sandbox.docker.images import build_image, list_images, pull_image
     from llm_sandbox_nb.sandbox.errors import SandboxError
@@ -49,7 +49,7 @@ def image_command(arguments: argparse.Namespace) -> int:
                 images = list_images()
                 if not images:
                     print(
-                        "There are no images of ours on this engine; make one with `llm-sandbox-nb image build`."
+                        "This engine has no image of this package; make one with `llm-sandbox-nb image build`."
                     )
                 for image in images:
                     created = image.created[:16].replace("T", " ")
@@ -80,9 +80,9 @@ def _check_image(name: str | None) -> int:
 
 
 def doctor_command(_: argparse.Namespace) -> int:
-    """Print one paragraph per isolation; exit code 0 when `auto` finds one and no malicious release is installed.
+    """Print a paragraph for each isolation; exit code 0 if `auto` finds one and no malicious release is installed.
 
-    An isolation works when a sandbox with the defaults opens in it. What killed processes have left is removed first.
+    An isolation works if a sandbox with the defaults opens. Remains of killed processes are removed first.
     """
     from llm_sandbox_nb.card.export import NO_VIEW, has_view
     from llm_sandbox_nb.model.litellm_model import compromised_version
@@ -115,12 +115,12 @@ def doctor_command(_: argparse.Namespace) -> int:
     if chosen:
         print(f"\nWithout --isolation, runs here use {chosen}.")
         return ENDED_WELL
-    print("No isolation works here; the lines above say what to do.", file=sys.stderr)
+    print("No isolation works here; see the lines above.", file=sys.stderr)
     return SANDBOX_ERROR
 
 
 async def _why_it_fails(isolation: str) -> str:
-    """Open a sandbox with the defaults; the reason why that is impossible, without its full stop, else nothing."""
+    """Open a sandbox with the defaults; return the reason of a failure without its full stop, else an empty text."""
     from llm_sandbox_nb.sandbox.errors import SandboxError
     from llm_sandbox_nb.sandbox.open import load_isolation, open_sandbox
 
@@ -139,7 +139,7 @@ OLDEST_FRONT_ENDS = {"jupyterlab": ("JupyterLab", "4.4"), "notebook": ("Notebook
 
 
 def old_front_ends() -> list[str]:
-    """A sentence for each JupyterLab and Notebook of this environment that is too old for the view."""
+    """Return a sentence for each JupyterLab and Notebook of this environment that is too old for the view."""
     sentences = []
     for distribution, (name, oldest) in OLDEST_FRONT_ENDS.items():
         try:
@@ -156,7 +156,7 @@ def old_front_ends() -> list[str]:
 
 
 def models_command(arguments: argparse.Namespace) -> int:
-    """List the local models that have a name, or fetch one and print the path of its file."""
+    """List the local models by name, or fetch one and print the path of its file."""
     from llm_sandbox_nb.model.contract import ModelError
     from llm_sandbox_nb.model.local.listing import fetch_model, models_json, models_text
 
@@ -175,7 +175,7 @@ def settings_command(arguments: argparse.Namespace) -> int:
     """Print the settings as a table or as JSON.
 
     Raises:
-        UsageError: a settings file or a variable cannot be understood.
+        UsageError: if a settings file or a variable cannot be understood.
     """
     values, files = resolve_sources({"settings": arguments.settings}, os.environ, FILE_SETTINGS)
     if arguments.json:

@@ -24,7 +24,7 @@ def train_command(arguments: argparse.Namespace) -> int:
     """Train a policy, show a training, evaluate its policy, or build its data.
 
     Raises:
-        UsageError: something named is not there or cannot be used; nothing was started.
+        UsageError: if a named file or option is missing or invalid; nothing was started.
     """
     if arguments.action == "watch":
         return _watch(vars(arguments))
@@ -112,7 +112,7 @@ def _evaluate(arguments: Mapping[str, Any]) -> int:
 
 
 def _judge(arguments: Mapping[str, Any]) -> JudgeAccess | None:
-    """The judge that the flags name. Its address and key come from the settings, as those of any model."""
+    """Return the judge named by the flags. Address and key come from the settings, as for any model."""
     from llm_sandbox_nb.training.evaluation import JudgeAccess
 
     if not arguments["judge_model"]:

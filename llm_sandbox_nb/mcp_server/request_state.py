@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
+
 LIFETIME_SECONDS = 600.0
 """Seconds in which a person may answer."""
 _MAX_STATE_CHARACTERS = 2000

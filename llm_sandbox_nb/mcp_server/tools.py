@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from llm_sandbox_nb.errors import LLMSandboxError
+
 MAX_WAIT_SECONDS = 240.0
 """Seconds that one call may wait: many clients give up after 300."""
 MAX_TIMEOUT_SECONDS = 3600.0

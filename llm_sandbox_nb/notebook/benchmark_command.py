@@ -38,7 +38,7 @@ from llm_sandbox_nb.plain_text import first_line, plain
 
 CLOSING = 120.0
 """Seconds that all sandboxes of a benchmark that was interrupted may take to be closed."""
-_INTERVAL = 1.0
+_UPDATE_SECONDS = 1.0
 """Seconds between two updates of the table while nothing changes."""
 _SETTINGS = (
     "model", "api_base", "api_key_env", "isolation", "profile", "image", "network", "allow", "secret",
@@ -49,7 +49,7 @@ _Work = Callable[[list[Item]], Coroutine[Any, Any, object]]
 
 
 class BenchmarkCommand:
-    """Call it with the words after `%sandbox benchmark`."""
+    """The command `%sandbox benchmark`. Call an instance with the words after the command."""
 
     def __init__(self, background: BackgroundLoop, settings: SandboxSettings, shell: Any) -> None:
         self._background, self._settings, self._shell = background, settings, shell
@@ -58,9 +58,9 @@ class BenchmarkCommand:
         """List, run, report, score or compare.
 
         Raises:
-            SandboxUsageError: something named is not there or cannot be understood; nothing was started.
-            SandboxBenchmarkError: it cannot continue, or no item could be done.
-            KeyboardInterrupt: it was interrupted, and its sandboxes are closed.
+            SandboxUsageError: if a named file or option is missing or invalid; nothing was started.
+            SandboxBenchmarkError: if the benchmark cannot continue, or every item failed.
+            KeyboardInterrupt: if the cell was interrupted; the sandboxes are closed.
         """
         try:
             parsed = _parsed(rest)
@@ -89,7 +89,7 @@ class BenchmarkCommand:
             print(plain(str(made.page)))
 
     def _flags(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of the line, else those of the notebook's settings."""
+        """Return the options of the line, else those of the notebook's settings."""
         given = {name: getattr(self._settings, name) for name in _SETTINGS if self._settings.is_given(name)}
         found = dict(flags) | {
             name: value for name, value in given.items() if name in flags and flags[name] is None and value
@@ -149,12 +149,12 @@ class BenchmarkCommand:
 
 
 class _View:
-    """The one output of the cell, published only when it changed and at most once an interval."""
+    """The one output of the cell, updated only after a change and at most once per interval."""
 
     def __init__(self, table: BenchmarkTable, live: bool, interval: float) -> None:
         self._table, self._live, self._output = table, live, UpdatedOutput()
         self._last: dict[str, str] = {}
-        self.interval = min(max(interval, 0.1), _INTERVAL)
+        self.interval = min(max(interval, 0.1), _UPDATE_SECONDS)
 
     def show(self, state: str) -> None:
         """Show the table during the benchmark."""
@@ -169,7 +169,7 @@ class _View:
 
 
 def _parsed(rest: str) -> argparse.Namespace | None:
-    """The words as options; None when they asked for help, which is printed."""
+    """Return the words as options; None when they asked for help, which is printed."""
     parser = Parser(prog="%sandbox benchmark", description="Measure a model on many problems.")
     parts = add_benchmark_actions(parser)
     try:
@@ -187,16 +187,16 @@ def _parsed(rest: str) -> argparse.Namespace | None:
 
 HEADS = ("task", "mode", "done", "running", "score", "errors", "tokens", "cost", "elapsed", "rest")
 SCRIPTED = "The replies are read from a file: no model is asked and no request is sent."
-"""What the word "scripted" means."""
+"""Explanation of the word "scripted"."""
 KINDS = 4
 """Kinds of errors that a row names; the others are a number."""
-_WORDS = 200
-_CELL = 80
+_MAX_ERROR_CHARACTERS = 200
+_MAX_CELL_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
-class _Standing:
-    """What the table shows; rows and notes are not escaped yet."""
+class _TableContent:
+    """Content of the table; rows and notes are not escaped yet."""
 
     state: str
     rows: Sequence[Sequence[str]]
@@ -206,19 +206,19 @@ class _Standing:
 
 
 class BenchmarkTable:
-    """Renders the progress of a benchmark. Names, kinds and texts of errors are hostile: it escapes them."""
+    """Table with the progress of a benchmark. Names, kinds and texts of errors are hostile and are escaped here."""
 
     def __init__(self, progress: Progress, model: str, scripted: bool, out: str) -> None:
         self.progress, self.model, self.scripted, self.out = progress, model, scripted, out
 
     def bundle(self, state: str, found: Mapping[str, Any] | None = None, note: str = "") -> dict[str, str]:
-        """What to show now; `found` is the report that comes with the end."""
+        """Return the output for the current progress; `found` is the report, at the end of the benchmark."""
         rows = [_cells(row) for row in self.progress.rows()]
         notes = [_note(*one) for one in self.progress.notes]
-        now = _Standing(state, rows, notes, found, note)
+        now = _TableContent(state, rows, notes, found, note)
         return {"text/html": self._html(now), "text/plain": self._text(now)}
 
-    def _html(self, now: _Standing) -> str:
+    def _html(self, now: _TableContent) -> str:
         scripted = f"<span class='lsn-badge' title='{SCRIPTED}'>scripted</span>" if self.scripted else ""
         head = (
             f"<div class='lsn-head'><b>Benchmark</b> <span class='lsn-badge'>{escape(now.state)}</span> "
@@ -231,7 +231,7 @@ class BenchmarkTable:
         parts += [short_html(now.found)] if now.found else []
         return card_html("".join(parts))
 
-    def _text(self, now: _Standing) -> str:
+    def _text(self, now: _TableContent) -> str:
         scripted = f" (scripted: {SCRIPTED})" if self.scripted else ""
         parts = [
             f"Benchmark: {now.state}, {self.model}{scripted}, results in {self.out}",
@@ -269,24 +269,25 @@ def _note(key: tuple[str, str, str, int], kind: str, error: str) -> str:
     task, mode, item, repeat = key
     words = (f"{task}/{mode}", first_line(plain(item), 60), f"repeat {repeat}" if repeat else "", kind)
     return first_line(
-        plain(f"{', '.join(filter(None, words))}: {first_line(plain(error[:2_000]), _WORDS)}"), 400
+        plain(f"{', '.join(filter(None, words))}: {first_line(plain(error[:2_000]), _MAX_ERROR_CHARACTERS)}"),
+        400,
     )
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     def line(tag: str, cells: Iterable[str]) -> str:
-        return f"<tr>{''.join(f'<{tag}>{escape(_one(cell))}</{tag}>' for cell in cells)}</tr>"
+        return f"<tr>{''.join(f'<{tag}>{escape(_cell_text(cell))}</{tag}>' for cell in cells)}</tr>"
 
     body = "".join(line("td", row) for row in rows)
     return f"<table class='lsn-table'><thead>{line('th', heads)}</thead><tbody>{body}</tbody></table>"
 
 
-def _one(text: str) -> str:
-    return first_line(plain(text), _CELL)
+def _cell_text(text: str) -> str:
+    return first_line(plain(text), _MAX_CELL_CHARACTERS)
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:
-    shown = [[_one(cell) for cell in row] for row in rows]
+    shown = [[_cell_text(cell) for cell in row] for row in rows]
     widths = [max(len(row[place]) for row in shown) for place in range(len(HEADS))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

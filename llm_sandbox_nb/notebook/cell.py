@@ -1,4 +1,4 @@
-"""One `%%sandbox` cell: from its options and text to the finished run."""
+"""The run of a `%%sandbox` cell, from options and text to the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OFFER = (
     "This task ran before in this sandbox, which has other files now. To begin with the files of that time, add: "
     "--from-files-of {run}"
 )
-_LIMITS = {
+_LIMIT_SENTENCES = {
     "steps": "The run used up its steps before the model submitted: allow more with --steps.",
     "tokens": "The conversation reached its limit of tokens before the model submitted: allow more with --tokens.",
     "total_tokens": "The run used up its tokens before the model submitted: allow more with --total-tokens.",
@@ -38,11 +38,11 @@ _LIMITS = {
     "time": "The run used up its time before the model submitted: allow more with --time.",
     "repeated": "The same call failed too often in a row: see what it needs, or allow more with --same-failures.",
 }
-_SILENT = ("no_answer", "refused")
+_WITHOUT_ANSWER = ("no_answer", "refused")
 
 
 class CellRun:
-    """Runs what a cell asks for and keeps its card."""
+    """Runner of cells. Each run has a live card."""
 
     def __init__(
         self, background: BackgroundLoop, sandboxes: NotebookSandboxes, settings: SandboxSettings, shell: Any
@@ -53,15 +53,15 @@ class CellRun:
         self._shell = shell
 
     def run(self, options: argparse.Namespace, text: str, keep: Callable[[Run, Output], None]) -> None:
-        """Run the task to its end. `keep` gets the run as soon as there is one, and where its card is.
+        """Run the task to the end. `keep` is called with the run and the place of its card once the run exists.
 
         Raises:
             SandboxUsageError, SandboxInputError, InputError, ModelError: nothing was started.
-            RunError: the run failed.
-            SandboxLimitError: it reached a limit before the model submitted.
-            SandboxNoAnswerError: the model said nothing, or refused.
-            SandboxCheckError: the check of its result failed.
-            KeyboardInterrupt: it was interrupted.
+            RunError: if the run failed.
+            SandboxLimitError: if the run reached a limit before the model submitted.
+            SandboxNoAnswerError: if the model gave no answer, or refused.
+            SandboxCheckError: if the check of the result failed.
+            KeyboardInterrupt: if the run was interrupted.
         """
         with TemporaryFolder() as staging:
             task = cell_task(options, text, self._settings, self._shell.user_ns, staging)
@@ -90,19 +90,19 @@ class CellRun:
                     print(notice)
         if finished.stop_reason == "interrupted":
             raise in_one_sentence(
-                KeyboardInterrupt("The run was stopped; what was done until then is above.")
+                KeyboardInterrupt("The run was stopped; everything done until then is above.")
             )
-        if finished.stop_reason in _SILENT:
+        if finished.stop_reason in _WITHOUT_ANSWER:
             raise SandboxNoAnswerError(finished.error or "The model gave no answer.")
-        if finished.stop_reason in _LIMITS:
-            # With a sentence it was the model's context, not the run's own limit of tokens.
-            raise SandboxLimitError(finished.error or _LIMITS[finished.stop_reason])
+        if finished.stop_reason in _LIMIT_SENTENCES:
+            # A sentence in `error` means that the model's context was full, not that the run's limit was reached.
+            raise SandboxLimitError(finished.error or _LIMIT_SENTENCES[finished.stop_reason])
         state = finished.trajectory.state(live=False)
         if state.check in ("failed", "error"):
             raise SandboxCheckError(f"{state.words.rstrip('.')}.")
 
     def _offer_original_files(self, task: CellTask) -> None:
-        """When this cell ran before in this sandbox, say how to give the sandbox the files of that time."""
+        """Print how to give the sandbox its earlier files, if this cell ran before in this sandbox."""
         if task.fresh or task.files_of is not None:
             return
         running = self._background.run(self._sandboxes.current())
@@ -116,7 +116,6 @@ class CellRun:
         self, task: CellTask, follower: RunFollower, on_run: Callable[[Run], None], watchers: Watchers
     ) -> Run:
         from llm_sandbox_nb.model.local.loading_progress import shown_by
-        from llm_sandbox_nb.model.retries import RetryPolicy
         from llm_sandbox_nb.runs.solve import solve
 
         shown_by.set(follower.show_loading)
@@ -127,45 +126,22 @@ class CellRun:
             wanted = task.sandbox.isolation or "auto"
             return await solve(
                 task.task,
-                model=task.model,
                 isolation=running.protection.isolation if running else wanted,
                 sandbox=_Later(lambda: self._sandboxes.acquire(task.sandbox, fresh=task.fresh)),
-                inputs=dict(task.inputs),
                 files_of=task.files_of,
-                output_dir=self._settings.output_dir,
                 name=notebook_name(self._shell.user_ns),
-                prompt_config=task.prompt_config,
-                prompts=task.prompts,
-                limits=task.limits,
-                settings=task.sampling,
-                retries=RetryPolicy(loading_wait=task.model_wait),
-                command_timeout=task.command_timeout,
-                same_failures=task.same_failures,
-                nudges=task.nudges,
-                tool_calls=task.tool_calls,
-                context=task.context,
-                check=task.check,
-                check_files=task.check_files,
-                check_tries=task.check_tries,
-                check_timeout=task.check_timeout,
-                tools=task.tools,
-                doubts=task.doubts,
-                api_base=task.api_base,
-                api_key=task.api_key,
                 listeners=[follower.listen, watchers.listen],
                 on_run=on_run,
-                step=task.pauses.step,
-                breakpoints=task.pauses.breakpoints,
-                break_when=task.pauses.break_when,
-                approve=task.pauses.approve,
                 show=False,
+                **vars(task.pauses),
+                **task.arguments,
             )
         finally:
             await watchers.finish()
 
 
 class _Later:
-    """An awaitable that starts its coroutine only when it is awaited."""
+    """An awaitable that starts its coroutine only when awaited."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._start = start

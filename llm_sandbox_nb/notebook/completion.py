@@ -1,4 +1,4 @@
-"""What the Tab key offers in the first line of `%%sandbox`, and after `%sandbox`. Reads names; starts nothing."""
+"""Completions of the Tab key in the first line of `%%sandbox`, and after `%sandbox`. Reads names; starts nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choi
 from llm_sandbox_nb.sandbox.network.policy import NAMED_SETS
 from llm_sandbox_nb.trajectory.run_folder import run_folders, short_ids
 
-_MOST = 200
+_MAX_NAMES = 200
 """Names that are offered, at most."""
-_NEWEST = 50
+_MAX_RUNS = 50
 """Runs that are offered."""
-_WORDS: Mapping[str, tuple[str, ...]] = {
+_SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "load": ("-o",),
     "fork": ("-o", "--run"),
     "rewind": ("both", "files", "conversation", "--others", "--run"),
@@ -35,12 +35,12 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "key": (*common_providers(), "--forget"),
 }
 """Words that may follow a subcommand of `%sandbox`."""
-_TAKES_RUNS = ("load", "export", "compare")
-_TAKES_FILES = ("put",)
+_WITH_RUNS = ("load", "export", "compare")
+_WITH_FILES = ("put",)
 
 
 class Names(Protocol):
-    """What `SandboxMagics` knows."""
+    """The parts of `SandboxMagics` that completion reads."""
 
     model: Any
     shell: Any
@@ -48,17 +48,17 @@ class Names(Protocol):
 
     @property
     def sandbox_cell(self) -> Any:
-        """The cell magic, with the parser of its options."""
+        """The cell magic; `parser` knows the options."""
         ...
 
     @property
     def folder(self) -> Path:
-        """Where the runs of the notebook are."""
+        """The folder with the runs of the notebook."""
         ...
 
 
 Completion = tuple[str, list[str]]
-"""The end of the line that is completed, and the texts that may stand in its place."""
+"""The end of the line that is completed, and the texts that may replace it."""
 
 
 def complete_cell(line: str, magics: Names) -> Completion:
@@ -82,24 +82,24 @@ def complete_line(line: str, magics: Names) -> Completion:
     if not before:
         return word, _beginning(word, magics.subcommands)
     name, previous = before[0], before[-1]
-    if previous == "--run" or (name in _TAKES_RUNS and not word.startswith("-") and previous != "-o"):
+    if previous == "--run" or (name in _WITH_RUNS and not word.startswith("-") and previous != "-o"):
         return word, _runs(word, magics)
-    if name in _TAKES_FILES:
+    if name in _WITH_FILES:
         return word, _files(word)
     if (name == "benchmark" and previous == "--model") or (name == previous == "model" and word[:1] != "-"):
         return word, _values("model", word, magics)
-    return word, _beginning(word, _WORDS.get(name, ()))
+    return word, _beginning(word, _SUBCOMMAND_OPTIONS.get(name, ()))
 
 
 def _split(line: str) -> tuple[list[str], str]:
-    """The words after the magic's name, and the one at the cursor, which may be empty."""
+    """Return the words after the magic's name, and the one at the cursor, which may be empty."""
     words = line.split()
     word = "" if not line or line[-1].isspace() else words.pop()
     return words[1:], word
 
 
 def _open_option(before: list[str], options: Mapping[str, argparse.Action]) -> str | None:
-    """The option whose value comes next; one that takes several ends at the next option."""
+    """Return the option whose value the cursor is at; an option with several values ends at the next option."""
     for distance, word in enumerate(reversed(before)):
         if word in options:
             action = options[word]
@@ -109,7 +109,7 @@ def _open_option(before: list[str], options: Mapping[str, argparse.Action]) -> s
 
 
 def _values(name: str, begun: str, magics: Names) -> list[str]:
-    """The values of an option of a cell that begin with `begun`."""
+    """Return the values of an option of a cell that begin with `begun`."""
     namespace: dict[str, Any] = magics.shell.user_ns
     kinds: Mapping[str, Callable[[], Iterable[str]]] = {
         "model": lambda: _models(begun, magics),
@@ -140,17 +140,17 @@ def _models(begun: str, magics: Names) -> list[str]:
 
 def _runs(begun: str, magics: Names) -> list[str]:
     """Short ids of the newest runs of the notebook; whole names, when one was begun."""
-    folders = run_folders(magics.folder)[-_NEWEST:]
+    folders = run_folders(magics.folder)[-_MAX_RUNS:]
     short = short_ids(folders)
     offered = [short[folder] for folder in reversed(folders)]
     return _beginning(begun, offered) or _beginning(begun, [folder.name for folder in folders])
 
 
 def _files(begun: str, endings: tuple[str, ...] = ()) -> list[str]:
-    """Files and folders of this machine; a folder ends with a slash. Names that need quotes are left out."""
+    """Return files and folders of this machine; a folder ends with a slash. Names that need quotes are left out."""
     head, slash, tail = begun.rpartition("/")
     try:
-        entries = islice(os.scandir(Path(head + slash or ".").expanduser()), 10 * _MOST)
+        entries = islice(os.scandir(Path(head + slash or ".").expanduser()), 10 * _MAX_NAMES)
         found = [(entry.name, entry.is_dir()) for entry in entries if entry.name.startswith(tail)]
     except OSError:
         return []
@@ -164,7 +164,7 @@ def _files(begun: str, endings: tuple[str, ...] = ()) -> list[str]:
 
 
 def _variables(namespace: Mapping[str, Any], wanted: Callable[[Any], bool]) -> list[str]:
-    """The user's own variables; modules and what IPython puts there are left out."""
+    """Return variables of the user, without modules and variables of IPython."""
     hidden = {"In", "Out", "exit", "quit", "get_ipython", "open"}
     return [
         name
@@ -177,4 +177,4 @@ def _variables(namespace: Mapping[str, Any], wanted: Callable[[Any], bool]) -> l
 
 
 def _beginning(begun: str, names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(name for name in names if name.startswith(begun)))[:_MOST]
+    return list(dict.fromkeys(name for name in names if name.startswith(begun)))[:_MAX_NAMES]

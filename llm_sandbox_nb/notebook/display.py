@@ -27,10 +27,10 @@ Listener = Callable[[Event], None]
 
 _BYTES_A_SECOND = 1_000_000
 """Most bytes a second that the page gets during a run."""
-_SHARE = 0.1
+_RENDERING_SHARE = 0.1
 """Share of the time that rendering may take."""
-_TICK = 0.05
-_CLOCK = 1.0
+_TICK_SECONDS = 0.05
+_CLOCK_SECONDS = 1.0
 """Seconds after which the card is updated although nothing happened, so that its clock advances."""
 
 
@@ -38,7 +38,7 @@ class PageCell(TypedDict):
     """The cell that is being executed."""
 
     id: str
-    """The id of the cell in its notebook; empty where the front end does not say it."""
+    """The id of the cell in its notebook; empty if the front end does not send it."""
     request: str
     """The id of the message that asked for the execution; all output of the cell names it."""
     client: str
@@ -48,7 +48,7 @@ class PageCell(TypedDict):
 
 
 def page_cell(shell: Any) -> PageCell | None:
-    """The cell that `shell` executes; None outside of a kernel. To be called in the thread of the cell."""
+    """Return the cell that `shell` executes; None outside of a kernel. To be called in the thread of the cell."""
     get_parent = getattr(shell, "get_parent", None)
     if getattr(shell, "kernel", None) is None or get_parent is None:
         return None
@@ -58,7 +58,8 @@ def page_cell(shell: Any) -> PageCell | None:
         "id": str(metadata.get("cellId") or ""),
         "request": str(header.get("msg_id") or ""),
         "client": str(header.get("session") or ""),
-        "count": len(shell.user_ns.get("In", ())) - 1,  # the shell has counted on already, in some versions
+        "count": len(shell.user_ns.get("In", ()))
+        - 1,  # some versions of the shell have already counted this cell
     }
 
 
@@ -81,13 +82,13 @@ class UpdatedOutput:
     def finish(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
         """Show the last bundle, which stays.
 
-        A run in the background may end while another cell is executed. nbconvert reads only what is sent for the cell
-        that it executes, so the last update is sent for that one: outside of the context in which the run began.
+        A run in the background may end while another cell is executed. nbconvert reads only output that is sent for the
+        cell that it executes, so the last update is sent for that cell: outside the context in which the run began.
         """
         contextvars.Context().run(self.publish, bundle, metadata)
 
     def keep(self) -> None:
-        """Something else is printed next; an update finds its place in any case."""
+        """Do nothing: something else is printed next, and an update finds its place in any case."""
 
 
 class TerminalOutput:
@@ -112,7 +113,7 @@ class TerminalOutput:
         self._rows = 0
 
     def keep(self) -> None:
-        """Leave what is shown where it is: something else is printed below."""
+        """Leave the shown output in place, because something else is printed below."""
         self._rows = 0
 
     def _write(self, lines: list[str]) -> None:
@@ -125,19 +126,19 @@ Output = UpdatedOutput | TerminalOutput
 
 
 def has_front_end(shell: Any) -> bool:
-    """Whether a front end can show updates while a cell runs; plain IPython only prints."""
+    """Return True if a front end can show updates while a cell runs; plain IPython only prints."""
     return getattr(shell, "kernel", None) is not None
 
 
 _CONSOLE_MESSAGE = re.compile(r"_\d+_\d+")
-"""How the ids of messages end that a Python program sends: session, process and number."""
+"""End of message ids from a Python program: session, process and number."""
 
 
 def replaces_outputs(shell: Any) -> bool:
-    """Whether the front end of this cell puts an updated output in the place of the one before.
+    """Return True if the front end of this cell puts an updated output in the place of the one before.
 
-    A console prints each output once and passes over updates. Its messages are those of a Python program that can
-    answer `input()`; nbclient's cannot, and pages have ids of another form. Call it in the thread of the cell.
+    A console prints each output once and ignores updates. Its messages are those of a Python program that can answer
+    `input()`; those of nbclient cannot, and pages have ids of another form. Call it in the thread of the cell.
     """
     get_parent = getattr(shell, "get_parent", None)
     parent: dict[str, Any] = (get_parent() if get_parent else None) or {}
@@ -147,19 +148,19 @@ def replaces_outputs(shell: Any) -> bool:
 
 
 class Watch(Protocol):
-    """Where a run can be watched besides its output."""
+    """A place outside the output where a run can be watched."""
 
     def run_id(self) -> str | None:
-        """The run as the server knows it, while it can be watched there."""
+        """Return the id of the run at the server, while the run can be watched there; else None."""
         ...
 
     def pause_between_updates(self) -> float:
-        """Seconds between updates of the output meanwhile."""
+        """Return the seconds between updates of the output meanwhile."""
         ...
 
 
 class LiveDisplay:
-    """Shows a card. A terminal shows its text; a console, and where no terminal is, gets only the final text."""
+    """A card that follows a run. A terminal shows the text of the card; a console only the final text."""
 
     def __init__(
         self,
@@ -170,11 +171,11 @@ class LiveDisplay:
         make_panel: Callable[[], Panel | None] = lambda: None,
         output: UpdatedOutput | None = None,
     ) -> None:
-        """`output` shows another card now, in whose place this one appears.
+        """Show the card in `output`, in place of the card shown there, or else in a new output.
 
-        `watched` says whether the run can be watched at the server.
+        `watched` reports if the run can be watched at the server.
 
-        `make_panel` is asked once, when the run has begun: the panel then follows the run to its end.
+        `make_panel` is called once, when the run has begun: the panel then follows the run to the end.
         """
         self._watched = watched
         self._make_panel = make_panel
@@ -184,7 +185,7 @@ class LiveDisplay:
         self._live = terminal or (front_end and (output is not None or replaces_outputs(shell)))
         self.output = TerminalOutput() if terminal else output or UpdatedOutput()
         self._asked = not front_end
-        """Whether `make_panel` was asked, or need not be."""
+        """True if `make_panel` was called, or need not be."""
         self._card = card
         self._interval = interval
         self._watched_as: str | None = None
@@ -192,7 +193,7 @@ class LiveDisplay:
         self._due = 0.0
 
     def add(self, event: Event) -> None:
-        """An event of the run, which the card has taken."""
+        """Note an event that the card has read."""
         if self._panel is not None:
             self._panel.add(event)
 
@@ -209,7 +210,7 @@ class LiveDisplay:
         self.update_if_due()
 
     def show(self) -> None:
-        """Show the run so far; nothing before it has begun, for it may be refused."""
+        """Show the run so far. Before the run has begun, show nothing, because the run may be refused."""
         if not self._live or not self._card.trajectory.start:
             return
         if self._panel is not None or self._begin_panel():
@@ -222,7 +223,7 @@ class LiveDisplay:
             interval = max(interval, self._watched.pause_between_updates())
         self._publish(bundle)
         elapsed = time.monotonic() - started
-        pause = max(interval, elapsed / _SHARE, len(bundle["text/html"]) / _BYTES_A_SECOND)
+        pause = max(interval, elapsed / _RENDERING_SHARE, len(bundle["text/html"]) / _BYTES_A_SECOND)
         self._due = time.monotonic() + pause
 
     def show_loading(self, line: str) -> None:
@@ -235,7 +236,7 @@ class LiveDisplay:
         self.output.keep()
 
     def finish(self) -> None:
-        """Show the whole run; this is what the notebook keeps."""
+        """Show the whole run; the notebook saves this output."""
         self.output.finish(self._card.final(), self._card.metadata)
         if self._panel is not None:
             self._panel.close()
@@ -259,7 +260,7 @@ class LiveDisplay:
 
 
 class RunFollower:
-    """Shows a run of the background loop from the main thread until it ends."""
+    """A follower that shows a run of the background loop from the main thread until the run ends."""
 
     def __init__(
         self,
@@ -270,7 +271,7 @@ class RunFollower:
     ) -> None:
         """`on_pause` is called in the main thread when the run has paused.
 
-        `stop` is called there at an interrupt; it says whether the run will end of itself now, as a person wants.
+        `stop` is called there at an interrupt. It returns True if the run will now end in order, as the person wants.
         """
         self._stop = stop
         self._card = card
@@ -279,22 +280,22 @@ class RunFollower:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._loading: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._paused = False
-        """Whether the run has paused since `on_pause` was called."""
+        """True if the run has paused since the last call of `on_pause`."""
 
     def listen(self, event: Event) -> None:
-        """An event of the run, from any thread."""
+        """Queue an event of the run, from any thread."""
         self._events.put(event)
 
     def show_loading(self, line: str) -> None:
-        """A line about the loading of the model, from any thread."""
+        """Queue a line about the loading of the model, from any thread."""
         self._loading.put(line)
 
     def follow(self, task: BackgroundTask[T]) -> T:
         """Wait for `task` and show the events of its run.
 
-        An interrupt stops the run, waits until it has cleaned up, shows that on the card, and is raised again; a
-        second interrupt, or `CLEAN_UP` seconds, end the wait. The card is complete whatever happens; there is none
-        when the task failed before its run began.
+        An interrupt stops the run, waits until the run has cleaned up, shows that on the card, and is raised again.
+        A second interrupt, or `CLEAN_UP` seconds, end the wait. The card is complete in every case; there is no card
+        if the task failed before its run began.
         """
         try:
             self._show_until_done(task, None)
@@ -311,8 +312,8 @@ class RunFollower:
 
     def _show_until_done(self, task: BackgroundTask[Any], deadline: float | None) -> None:
         shown = time.monotonic()
-        while not task.wait(_TICK) and (deadline is None or time.monotonic() < deadline):
-            if self._take_events() or time.monotonic() - shown > _CLOCK:
+        while not task.wait(_TICK_SECONDS) and (deadline is None or time.monotonic() < deadline):
+            if self._take_events() or time.monotonic() - shown > _CLOCK_SECONDS:
                 self._display.update_if_due()
                 shown = time.monotonic()
             if deadline is None and self._card.trajectory.paused and self._paused:

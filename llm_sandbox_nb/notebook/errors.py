@@ -1,4 +1,4 @@
-"""What the magics raise. A notebook shows one sentence, no traceback; a headless run fails all the same."""
+"""Errors of the magics. A notebook shows one sentence without a traceback; a headless run fails all the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 def in_one_sentence(error: E, message: str | None = None) -> E:
-    """`error`, made so that IPython shows its name and message (or `message`) in place of a traceback."""
+    """Return `error`, changed so that IPython shows the name and message (or `message`) in place of a traceback."""
     said = message if message is not None else str(error)
     line = f"{type(error).__name__}: {said}" if said else type(error).__name__
     error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
@@ -32,11 +32,11 @@ class SandboxInputError(SandboxMagicError):
 
 
 class SandboxLimitError(SandboxMagicError):
-    """A run used up its steps, tokens, money or time before the model submitted, or its calls kept failing."""
+    """A run that used up its steps, tokens, money or time before the model submitted, or whose calls kept failing."""
 
 
 class SandboxNoAnswerError(SandboxMagicError):
-    """A run ended without an answer: the model said nothing, or refused."""
+    """A run that ended without an answer: the model wrote nothing, or refused."""
 
 
 class SandboxCheckError(SandboxMagicError):
@@ -44,11 +44,11 @@ class SandboxCheckError(SandboxMagicError):
 
 
 class SandboxBenchmarkError(SandboxMagicError):
-    """A benchmark cannot continue, or none of its items could be done. Results so far are on disk."""
+    """A benchmark that cannot continue, or in which every item failed. Results so far are on disk."""
 
 
 class SandboxTrainingError(SandboxMagicError):
-    """A training, or an evaluation of one, ended with an error. What was recorded is on disk."""
+    """A training or an evaluation that ended with an error. Everything recorded so far is on disk."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def plain_errors() -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         if not hasattr(error, "_render_traceback_"):
-            in_one_sentence(error, "The cell was interrupted; what was done until then is above.")
+            in_one_sentence(error, "The cell was interrupted; everything done until then is above.")
         raise
     except Exception as error:
         if type(error).__module__.partition(".")[0] == "llm_sandbox_nb":

@@ -1,4 +1,4 @@
-"""One event loop for the kernel, on its own thread: a magic that waits for it can still be interrupted."""
+"""The kernel's background event loop, on a separate thread: a magic that waits for it can still be interrupted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BackgroundLoop:
             raise
 
     def stop(self) -> None:
-        """End the loop and its thread; a later use starts another."""
+        """End the loop and the thread; a later use starts another."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None:
@@ -47,7 +47,7 @@ class BackgroundLoop:
 
     @property
     def started(self) -> bool:
-        """Whether the loop has been used."""
+        """True if the loop has been used."""
         return self._loop is not None
 
     @property
@@ -63,7 +63,7 @@ class BackgroundLoop:
 
 
 class BackgroundTask(Generic[T]):
-    """A coroutine that runs in the background loop; it has ended only when it has cleaned up."""
+    """A coroutine that runs in the background loop; the task ends only after the coroutine has cleaned up."""
 
     def __init__(self, background: BackgroundLoop, coroutine: Coroutine[Any, Any, T]) -> None:
         self._background = background
@@ -76,14 +76,14 @@ class BackgroundTask(Generic[T]):
         self._task.add_done_callback(lambda _: self._ended.set())
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait at most this long; returns whether it has ended."""
+        """Wait at most this long, and return True if the task has ended."""
         return self._ended.wait(seconds)
 
     def cancel(self) -> None:
-        """Cancel it; it ends when it has cleaned up."""
+        """Cancel the task; it ends once the coroutine has cleaned up."""
         self._background.loop.call_soon_threadsafe(lambda: self._task.cancel() if self._task else None)
 
     def result(self) -> T:
-        """What the ended coroutine returned. Raises what it raised."""
+        """Return the result of the ended coroutine, or raise its exception."""
         assert self._task is not None
         return self._task.result()

@@ -1,4 +1,4 @@
-"""What `-i` names: files, folders and Python variables, made into files for the sandbox."""
+"""Inputs named by `-i`: files, folders and Python variables, written as files for the sandbox."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MOST_FILES = 5_000
 def collect_inputs(
     names: Iterable[str], namespace: Mapping[str, Any], staging: Path, frame_format: FrameFormat = "csv"
 ) -> dict[str, Path]:
-    """The files to hand in, by their name below the input folder; a folder keeps its name.
+    """Return the files to hand in, by their name below the input folder; a folder keeps its name.
 
     Variables are written to the folder `staging`. A name that is both a variable and a file is refused:
     `./name` is the file.
 
     Raises:
-        SandboxInputError: nothing has that name, two have the same, or a value cannot be written.
+        SandboxInputError: if a name is unknown, two names are equal, or a value cannot be written.
     """
     inputs: dict[str, Path] = {}
     for name in names:
@@ -63,13 +63,13 @@ def _matching(name: str, path: Path) -> list[Path]:
     if not found:
         kind = "file, folder or variable" if name.isidentifier() else "file or folder"
         raise SandboxInputError(
-            f"There is no {kind} {name!r} to hand in: check -i ({Path.cwd()} is looked in)."
+            f"There is no {kind} {name!r} for the sandbox: check -i (relative paths start at {Path.cwd()})."
         )
     return found
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    """The file or the folder, under the name it gets."""
+    """Yield the file or the folder with its name in the input folder."""
     name = path.resolve().name or "input"
     if path.is_file():
         yield path.name or name, path
@@ -120,7 +120,7 @@ def _write(name: str, value: Any, staging: Path, frame_format: FrameFormat) -> P
 
 
 def _plain_value(value: Any) -> Any:
-    """What `json` cannot write itself: arrays and numbers of numpy, dates, paths, sets, dataclasses."""
+    """Convert a value that `json` cannot write: arrays and numbers of numpy, dates, paths, sets, dataclasses."""
     for method in ("tolist", "isoformat", "model_dump", "_asdict"):
         if callable(convert := getattr(value, method, None)):
             return convert()

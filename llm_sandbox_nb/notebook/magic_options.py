@@ -18,14 +18,14 @@ from llm_sandbox_nb.options.parser import nearest
 from llm_sandbox_nb.options.table import UsageError, option
 from llm_sandbox_nb.options.values import converted
 
-_NAME = re.compile(r"\{([^\W\d]\w*)\}")
+_BRACED_NAME = re.compile(r"\{([^\W\d]\w*)\}")
 _VARIABLE = re.compile(r"\$([^\W\d]\w*)|\{([^\W\d]\w*)\}")
 
 _option: Any = argument
 
 
 def _shared(*flags: str, **more: Any) -> Any:
-    """An option that the command line has too, with the same help text."""
+    """Return an option that the command line has too, with the same help text."""
     described = option(flags[-1].removeprefix("--").replace("-", "_"))
     if described.switch:
         return _option(*flags, action="store_true", help=described.help)
@@ -44,23 +44,22 @@ OPTIONS = [
         help="files, folders or variables for the input folder (a DataFrame as a table, others as JSON)",
     ),
     _option("-o", "--out", metavar="NAME", help="variable that gets the Run, also when the run fails"),
-    _shared("--steps"),
-    _shared("--tokens"),
-    _shared("--total-tokens"),
-    _shared("--budget"),
-    _shared("--time"),
-    _shared("--command-timeout"),
-    _shared("--same-failures"),
-    _shared("--nudges"),
-    _shared("--tool-calls"),
-    _shared("--model-timeout"),
-    _shared("--model-wait"),
-    _shared("--context"),
-    _shared("--prompts"),
-    _shared("--image"),
-    _shared("--isolation"),
-    _shared("--profile"),
-    _shared("--network"),
+    *map(
+        _shared,
+        (
+            *(
+                "--steps",
+                "--tokens",
+                "--total-tokens",
+                "--budget",
+                "--time",
+                "--command-timeout",
+                "--same-failures",
+            ),
+            *("--nudges", "--tool-calls", "--model-timeout", "--model-wait", "--context", "--prompts"),
+            *("--image", "--isolation", "--profile", "--network"),
+        ),
+    ),
     _shared("--allow", action="append", default=[]),
     _shared("--secret", action="append", default=[]),
     _option(
@@ -77,7 +76,7 @@ OPTIONS = [
         action="append",
         default=[],
         metavar="NAME",
-        help="your function of this name, which the model can call too; several are possible",
+        help="your function of this name, which the model can call too; may be repeated",
     ),
     _shared(
         "--doubt",
@@ -85,7 +84,7 @@ OPTIONS = [
         action="append",
         default=[],
         metavar="NAME",
-        help="your function of this name, which says why the result may be wrong; several are possible",
+        help="your function of this name, which returns reasons why the result may be wrong; may be repeated",
     ),
     _shared(
         "--check",
@@ -125,21 +124,19 @@ def with_options(function: Any) -> Any:
 
 
 def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[str]:
-    """The words with `$name` and `{name}` replaced by the variable's value, as in IPython's own magics.
+    """Return the words with `$name` and `{name}` replaced by the variable's value, as in IPython's own magics.
 
-    Words with blanks, and what follows `--break`, stay as they are: they are texts and expressions.
+    Words with blanks, and the words after `--break`, stay as they are: they are texts and expressions.
 
     Raises:
-        SandboxInputError: a word is the name of a variable that is not there, or that holds no text and no number.
+        SandboxInputError: if a word names a missing variable, or a variable that holds neither text nor a number.
     """
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if name not in namespace:
             if match[0] == match.string:
-                raise SandboxInputError(
-                    f"There is no variable {name}, which {match[0]} names: define it first."
-                )
+                raise SandboxInputError(f"The variable {name} of {match[0]} is not defined: define it first.")
             return match[0]
         found = namespace[name]
         if not isinstance(found, str | int | float | os.PathLike):
@@ -159,7 +156,7 @@ def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[s
 
 
 def line_with_variables(rest: str, namespace: Mapping[str, Any]) -> str:
-    """The words after a subcommand of `%sandbox`, with variables replaced as `with_variables` says.
+    """Return the words after a subcommand of `%sandbox`, with variables replaced by `with_variables`.
 
     Raises:
         SandboxInputError: as `with_variables`.
@@ -167,7 +164,7 @@ def line_with_variables(rest: str, namespace: Mapping[str, Any]) -> str:
     try:
         words = shlex.split(rest)
     except ValueError:
-        return rest  # the command says what is wrong with its quotes
+        return rest  # the command reports the wrong quotes
     replaced = with_variables(words, namespace)
     return rest if replaced == words else shlex.join(replaced)
 
@@ -175,11 +172,11 @@ def line_with_variables(rest: str, namespace: Mapping[str, Any]) -> str:
 def parse_line(
     parser: argparse.ArgumentParser, line: str, namespace: Mapping[str, Any] | None = None
 ) -> argparse.Namespace:
-    """The options of a cell's first line; `namespace` holds the variables that `$name` and `{name}` mean.
+    """Return the options of a cell's first line; `namespace` holds the variables for `$name` and `{name}`.
 
     Raises:
-        SandboxInputError: there is no such variable.
-        SandboxUsageError: there is no such option, or its value is missing.
+        SandboxInputError: if a variable is missing.
+        SandboxUsageError: if an option is unknown, or its value is missing.
     """
     try:
         words = shlex.split(line, comments=False)
@@ -198,18 +195,18 @@ def _explained(message: str, parser: argparse.ArgumentParser) -> str:
         return f"{message[:1].upper()}{message[1:]} (%%sandbox? explains all options)."
     word = (unknown.split() or [unknown])[0].partition("=")[0]
     if not word.startswith("-"):
-        return f"{word!r} belongs to no option: the task goes below the first line (%%sandbox? explains all)."
+        return f"{word!r} does not belong to an option: write the task below the first line (see %%sandbox?)."
     known = [name for action in parser._actions for name in action.option_strings]
     near = nearest(word, known)
     hint = f"did you mean {near}? " if near else ""
-    return f"There is no option {word}: {hint}%%sandbox? explains all options."
+    return f"Unknown option {word}: {hint}%%sandbox? explains all options."
 
 
 def option_value(name: str, text: str) -> Any:
-    """The value of an option that the command line has too.
+    """Return the value of an option that the command line has too, in the option's type.
 
     Raises:
-        SandboxUsageError: it is not valid.
+        SandboxUsageError: if the value is not valid.
     """
     try:
         return converted(option(name), text, f"--{name.replace('_', '-')}")
@@ -218,48 +215,48 @@ def option_value(name: str, text: str) -> Any:
 
 
 def variable_name(name: str) -> str:
-    """A valid name of a Python variable.
+    """Return `name` if Python accepts it as the name of a variable.
 
     Raises:
-        SandboxUsageError: it is not valid.
+        SandboxUsageError: if the name is not valid.
     """
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise SandboxUsageError(f"-o takes the name of a variable, not {name!r}.")
+        raise SandboxUsageError(f"-o must be the name of a variable, not {name!r}.")
     return name
 
 
 def fill_in(task: str, namespace: Mapping[str, Any]) -> str:
-    """The task with each `{name}` replaced by the variable's value; any other brace is text.
+    """Return the task with each `{name}` replaced by the variable's value; any other brace is text.
 
     Raises:
-        SandboxInputError: there is no such variable.
+        SandboxInputError: if a variable is missing.
     """
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in namespace:
             raise SandboxInputError(
-                f"The task names {match[0]}, but there is no such variable: define it, or leave out --vars."
+                f"The task names {match[0]}, but that variable is not defined: define it, or leave out --vars."
             )
         return str(namespace[match[1]])
 
-    return _NAME.sub(value, task)
+    return _BRACED_NAME.sub(value, task)
 
 
 def unknown_subcommand(name: str, known: Sequence[str]) -> str:
-    """The error for a word after `%sandbox` that is no subcommand."""
+    """Return the error for an unknown subcommand of `%sandbox`."""
     listed = ", ".join(known)
     if not name:
-        return f"%sandbox takes one of {listed}; a task goes into a cell that begins with %%sandbox."
+        return f"The subcommands of %sandbox are {listed}; write a task in a cell that begins with %%sandbox."
     near = nearest(name, known)
     hint = f"did you mean {near}? " if near and name != "help" else ""
-    return f"There is no %sandbox {name}: {hint}%sandbox? explains all commands, which are {listed}."
+    return f"Unknown subcommand %sandbox {name}: {hint}%sandbox? explains all commands, which are {listed}."
 
 
 def split_words(usage: str, rest: str, least: int, most: int) -> list[str]:
-    """The words after a subcommand of `%sandbox`; `usage` is how it is written.
+    """Return the words after a subcommand of `%sandbox`; `usage` is the correct form, for the error.
 
     Raises:
-        SandboxUsageError: a quote is open, or there are too few or too many.
+        SandboxUsageError: if a quote is open, or there are too few or too many.
     """
     try:
         words = shlex.split(rest)
@@ -271,10 +268,10 @@ def split_words(usage: str, rest: str, least: int, most: int) -> list[str]:
 
 
 def load_arguments(rest: str) -> tuple[str, str | None]:
-    """The run and the variable of `%sandbox load RUN [-o NAME]`.
+    """Return the run and the variable of `%sandbox load RUN [-o NAME]`.
 
     Raises:
-        SandboxUsageError: the words are others.
+        SandboxUsageError: if the words are others.
     """
     usage = "load RUN [-o NAME]; %sandbox runs lists the runs"
     words = split_words(usage, rest, 1, 3)

@@ -49,8 +49,8 @@ _SUBCOMMANDS = (
     *_DECISIONS,
 )
 
-_RECENT = 8
-_TAB = "llm_sandbox_nb.SandboxMagics"
+_MAX_RECENT_RUNS = 8
+_MATCHER_ID = "llm_sandbox_nb.SandboxMagics"
 
 _cell_magic: Any = magic.cell_magic("sandbox")
 _line_magic: Any = magic.line_magic("sandbox")
@@ -69,17 +69,17 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         self._outside = OpenSandbox()
         self._live: Run | None = None
         """The newest run that began here."""
-        self._recent: deque[Run] = deque(maxlen=_RECENT)
+        self._recent: deque[Run] = deque(maxlen=_MAX_RECENT_RUNS)
         """The newest runs that began here: those whose sandbox is still at hand."""
         EventLoops.cells_wait = True
         atexit.register(self._close)
         self._complete_with_tab()
 
     subcommands: tuple[str, ...] = _SUBCOMMANDS
-    """What may follow `%sandbox`."""
+    """Words that may follow `%sandbox`."""
 
     def _complete_with_tab(self) -> None:
-        """Offer options, models, runs and files at the Tab key. What that needs is imported at the first use."""
+        """Offer options, models, runs and files at the Tab key. Imports wait until the first use."""
         completer: Any = getattr(self.shell, "Completer", None)
         if completer is None:
             return
@@ -102,10 +102,12 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             shown = [SimpleCompletion(text=text, type="param") for text in found]
             return {"completions": shown, "matched_fragment": word, "suppress": True, "ordered": True}
 
-        others = [one for one in completer.custom_matchers if getattr(one, "matcher_identifier", "") != _TAB]
+        others = [
+            one for one in completer.custom_matchers if getattr(one, "matcher_identifier", "") != _MATCHER_ID
+        ]
         from IPython.core.completer import context_matcher
 
-        decorate: Any = context_matcher(identifier=_TAB, priority=200)
+        decorate: Any = context_matcher(identifier=_MATCHER_ID, priority=200)
         completer.custom_matchers[:] = [*others, decorate(match)]
 
     @magic.no_var_expand
@@ -189,7 +191,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             self._execute(name, rest)
 
     def _execute(self, name: str, rest: str) -> None:
-        """Execute a subcommand of `%sandbox`. What it needs is imported here: loading the extension stays light."""
+        """Execute a subcommand of `%sandbox`. Imports are here to keep loading the extension light."""
         if name in _SANDBOX_COMMANDS:
             from llm_sandbox_nb.notebook.cell_options import sandbox_options
             from llm_sandbox_nb.notebook.sandbox_commands import SandboxCommands
@@ -243,7 +245,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             raise SandboxUsageError(unknown_subcommand(name, _SUBCOMMANDS))
 
     def _prepare(self, run: Run, output: Output | None = None) -> None:
-        """When a cell resumes the run, show it there; keep what it forks."""
+        """Show the run in the cell that resumes it, and remember its forks."""
         from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
 
         if output is not None or not isinstance(run.context.resume_display, CellResumeDisplay):
@@ -280,7 +282,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
     @property
     def folder(self) -> Path:
-        """Where the runs of this notebook are."""
+        """The folder with the runs of this notebook."""
         from llm_sandbox_nb.notebook.saved_runs import runs_folder
 
         return runs_folder(self, self._namespace)
@@ -303,7 +305,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         await asyncio.gather(self._forks.close(), self._sandboxes.close())
 
     def _close(self) -> None:
-        """The kernel ends: close the sandboxes, but do not delay the kernel for long."""
+        """Close the sandboxes at the end of the kernel, without a long delay."""
         if self._background.started or self._forks.open:
             with suppress(TimeoutError, SandboxError, OSError, RuntimeError):
                 self._background.run(self._close_all(), timeout=5)

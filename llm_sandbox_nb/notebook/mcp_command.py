@@ -1,4 +1,4 @@
-"""`%sandbox mcp`: let an agent outside of the notebook use its sandbox, and show what it does."""
+"""`%sandbox mcp`: let an agent outside the notebook use its sandbox, and show the agent's calls."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class McpCommand:
         opened: OpenSandbox,
         on_run: Callable[[Run, Output], None],
     ) -> None:
-        """`opened` is what this kernel has opened; `on_run` gets a run and where its card is."""
+        """Create the command. `opened` is the sandbox open to outside agents; `on_run` gets a run and its output."""
         self._background = background
         self._sandboxes = sandboxes
         self._options = options
@@ -66,7 +66,7 @@ class McpCommand:
         self._on_run = on_run
 
     def __call__(self, rest: str) -> None:
-        """Execute it; `rest` is what follows `%sandbox mcp`.
+        """Execute the command; `rest` holds the words after `%sandbox mcp`.
 
         Raises:
             SandboxUsageError, SandboxInputError, InputError, SandboxError: nothing was opened.
@@ -131,10 +131,10 @@ class McpCommand:
 
 
 class RunPlace:
-    """Where a token is shown, so that it does not get into the saved notebook."""
+    """The place where a token is shown outside the saved notebook."""
 
     def __init__(self, file: str | None, shell: Any) -> None:
-        """Raises SandboxInputError when there is no such place."""
+        """Choose the place. Raises SandboxInputError if this notebook has none and no file is named."""
         from llm_sandbox_nb.notebook.panel import page_shows_widgets
 
         self._file = Path(file).expanduser() if file else None
@@ -169,7 +169,7 @@ class RunPlace:
 
 
 def connection_text(url: str, token: str) -> str:
-    """A ready line for each client."""
+    """Return a ready line for each client."""
     address, bearer, name = f"{url}llm-sandbox/mcp", f"Bearer {token}", "notebook-sandbox"
     headers = {"Authorization": bearer}
     cursor = {"mcpServers": {name: {"url": address, "headers": headers}}}
@@ -199,7 +199,7 @@ def connection_text(url: str, token: str) -> str:
 
 
 def _parsed(words: list[str]) -> tuple[str, str | None, bool]:
-    """Approvals, the file, and whether the token is to be new. Raises SandboxUsageError."""
+    """Return the approvals, the file, and True for a new token. Raises SandboxUsageError."""
     approve, out, new_token = "auto", None, False
     rest = list(words)
     while rest:

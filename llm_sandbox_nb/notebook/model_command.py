@@ -1,6 +1,6 @@
-"""`%sandbox model`: which model cells use, which can be chosen, and choosing one; the side panel uses it too.
+"""`%sandbox model`: show the model that cells use and those to choose from, or choose; the side panel uses it too.
 
-`%sandbox key` asks for the key of a model's provider in a password field, and forgets it again.
+`%sandbox key` asks for the key of a model's provider in a password field, or forgets the key.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.sandbox.isolations import isolates
 
 USAGE = "model [NAME [--api-base URL]] [--local] [--json]"
-_SHOWN = 8
+_MAX_NAMES = 8
 """Names of a provider in the printed list."""
 
 
 class ModelCommand:
-    """Call it with the words after `%sandbox model`."""
+    """The command `%sandbox model`. Call an instance with the words after the command."""
 
     def __init__(self, background: BackgroundLoop, settings: SandboxSettings) -> None:
         self._background, self._settings = background, settings
 
     def __call__(self, rest: str) -> None:
-        """Show what cells use and what can be chosen, or choose.
+        """Show the model of cells and the models to choose from, or choose a model.
 
         Raises:
-            SandboxUsageError: the line cannot be understood, or the name is no model's.
+            SandboxUsageError: if the line is invalid, or the name is not that of a model.
         """
         name, api_base, flags = _parsed(rest)
         if name is not None:
             print(plain(self._choose(name, api_base)))
             return
         local = self._background.run(find_local_servers()) if "--local" in flags else None
-        print(json.dumps(self._described(local)) if "--json" in flags else plain(self._told(local)))
+        print(json.dumps(self._described(local)) if "--json" in flags else plain(self._text(local)))
 
     def _choose(self, name: str, api_base: str) -> str:
         try:
@@ -74,7 +74,7 @@ class ModelCommand:
         return "\n".join(lines)
 
     def _described(self, local: list[LocalServer] | None) -> dict[str, Any]:
-        """For the side panel; it has no key, and no address of the settings, which may hold one."""
+        """Return the models for the side panel, without keys, and without addresses of the settings."""
         return {
             "model": self._settings.model,
             "providers": {name: list(found) for name, found in configured_models(os.environ).items()},
@@ -82,7 +82,7 @@ class ModelCommand:
             "local": None if local is None else [server._asdict() for server in local],
         }
 
-    def _told(self, local: list[LocalServer] | None) -> str:
+    def _text(self, local: list[LocalServer] | None) -> str:
         model = self._settings.model
         lines = [f"Cells use {model}." if model else "No model is chosen: %sandbox model NAME chooses one."]
         for provider, found in configured_models(os.environ).items():
@@ -100,12 +100,12 @@ class ModelCommand:
 
 
 def _some(names: Any) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more (the Tab key lists them)" if more > 0 else "")
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more (the Tab key lists them)" if more > 0 else "")
 
 
 def _parsed(rest: str) -> tuple[str | None, str, set[str]]:
-    """The name, the address and the other options of a line. Raises SandboxUsageError."""
+    """Return the name, the address and the other options of a line. Raises SandboxUsageError."""
     wrong = SandboxUsageError(f"%sandbox {USAGE} is how to call it.")
     try:
         words = shlex.split(rest)
@@ -125,22 +125,21 @@ def _parsed(rest: str) -> tuple[str | None, str, set[str]]:
     return (names[0] if names else None), api_base, flags
 
 
-KEY_USAGE = "key [PROVIDER] [--forget]"
 _NO_FIELD = (
     "Nobody can type a key here: set the variable of its provider, such as OPENAI_API_KEY, before the kernel "
     "starts, and name it with --api-key-env if it has another name."
 )
 _NO_PROVIDER = (
-    "%sandbox key takes the name of a provider, as in %sandbox key openai. If you wrote the key itself there, "
+    "%sandbox key needs the name of a provider, as in %sandbox key openai. If you wrote the key itself there, "
     "remove it from the cell: notebooks and IPython's history keep what you write."
 )
 
 
 def key_command(rest: str, settings: SandboxSettings) -> None:
-    """Ask for a key, or with `--forget` forget it. `rest` is what follows `%sandbox key`.
+    """Ask for a key, or with `--forget` forget it. `rest` holds the words after `%sandbox key`.
 
     Raises:
-        SandboxUsageError: the line is wrong, nobody can type here, or what was typed is no key.
+        SandboxUsageError: if the line is wrong, nobody can type here, or the typed text is not a key.
     """
     try:
         words = shlex.split(rest)
@@ -165,10 +164,10 @@ def key_command(rest: str, settings: SandboxSettings) -> None:
 
 
 def _asked(provider: str) -> str:
-    """What the person types. Raises SandboxUsageError."""
+    """Return the text that the person types. Raises SandboxUsageError."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", getpass.GetPassWarning)  # it would show what is typed
+            warnings.simplefilter("error", getpass.GetPassWarning)  # it would show the typed text
             key = getpass.getpass(f"Key for {provider}: ").strip()
     except (StdinNotImplementedError, getpass.GetPassWarning, EOFError):
         raise SandboxUsageError(_NO_FIELD) from None

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
     from llm_sandbox_nb.runs.run import Run
 
-_LATER = 1.0
-"""Seconds after the newest events at which the card is updated once more; then it rests until the next call."""
+_LAST_UPDATE_SECONDS = 1.0
+"""Seconds after the newest events until one more update of the card."""
 
 
 class OutsideCard:
@@ -32,24 +32,23 @@ class OutsideCard:
 
     @property
     def output(self) -> Output:
-        """Where the card is."""
         return self._display.output
 
     def start(self, run: Run) -> None:
-        """The run has its folder."""
+        """Follow the run, whose folder exists now."""
         self._card.folder = run.folder
         self._watchers.start(run)
         self._updating = asyncio.ensure_future(self._update())
 
     def listen(self, event: Event) -> None:
-        """An event of the run."""
+        """Note an event of the run."""
         self._watchers.listen(event)
         self._card.add(event)
         self._display.add(event)
         self._news.set()
 
     async def finish(self) -> None:
-        """The run is over: show the whole card, which stays."""
+        """Show the whole card, which stays, at the end of the run."""
         if self._updating is not None:
             self._updating.cancel()
         await self._watchers.finish()
@@ -61,5 +60,5 @@ class OutsideCard:
             await self._news.wait()
             self._news.clear()
             self._display.update_if_due()
-            await asyncio.sleep(_LATER)
+            await asyncio.sleep(_LAST_UPDATE_SECONDS)
             self._display.update_if_due()

@@ -1,8 +1,8 @@
 """The live view in the cell where no server shows the run (VS Code, Colab): a widget, updated over its comm.
 
-Comms work one way in all kernels while a cell runs: from the kernel. So all that is written goes into the widget's
-state, where a page finds it whenever it looks, and nothing is asked of the page. What the page says is heard during the
-run by ipykernel 7 only, and only if the page sends it on a subshell; buttons appear when it was.
+Comms work one way in all kernels while a cell runs: from the kernel. So everything is written into the widget's state,
+where a page finds it at any time, and no answer of the page is required. Messages of the page arrive during the run
+only with ipykernel 7, and only if the page sends them on a subshell; the buttons appear after such a message.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.agent.control.run_control import RunControl
 
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
-_PART = 512 * 1024
+_PART_CHARACTERS = 512 * 1024
 """Characters of events in one part of the state, about."""
 
 
 def page_shows_widgets(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a person watches this kernel through a page that shows widgets: VS Code, Colab, a Jupyter server.
+    """Return True if a person watches this kernel through a page that shows widgets: VS Code, Colab, a Jupyter server.
 
     A program that runs the notebook (nbclient, papermill) would store the widget's whole state.
     """
@@ -48,10 +48,10 @@ def page_shows_widgets(namespace: Mapping[str, Any], environment: Mapping[str, s
 
 
 class Panel:
-    """One run in a widget. All of it is for the cell's own thread, except what the page says."""
+    """A run shown in a widget. Only the cell's thread uses it, except for messages of the page."""
 
     def __init__(self, card: Card, widget: Any, control: Callable[[], RunControl | None]) -> None:
-        """`control` gives the run's controls, once it has begun."""
+        """Create the panel. `control` returns the run's controls, once the run has begun."""
         self._card = card
         self._widget = widget
         self._control = control
@@ -64,23 +64,23 @@ class Panel:
 
     @property
     def bundle(self) -> dict[str, Any]:
-        """What shows the widget."""
+        """The output that shows the widget."""
         view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
         return {WIDGET_MIME: view}
 
     def add(self, event: ev.Event) -> None:
-        """An event of the run."""
+        """Add an event of the run."""
         self._tail.follow(event)
 
     def push(self) -> None:
-        """Send the page what is new, also when there is nothing new."""
+        """Send new events and the time to the page."""
         while part := self._next_part():
             self._widget.add_part(self._parts, part)
             self._parts += 1
         self._widget.send({"type": "live", "events": list(self._tail.since(self._seen))})
 
     def close(self) -> None:
-        """The run is over, and its card has taken the widget's place."""
+        """Close the widget at the end of the run, when the card has taken its place."""
         self.push()
         self._widget.send({"type": "over"})
         self._widget.close()
@@ -90,7 +90,7 @@ class Panel:
         shown: dict[str, Any] = {}
         size = 0
         events = self._card.trajectory.events
-        while self._written < len(events) and size < _PART:
+        while self._written < len(events) and size < _PART_CHARACTERS:
             event = events[self._written]
             self._written += 1
             lines.append(ev.dump_event(event))
@@ -106,7 +106,7 @@ class Panel:
         return artifact_json(artifact)
 
     def _heard(self, _: Any, content: Any, __: Any) -> None:
-        """A message of the page, in whatever thread the kernel gives it to us, if it does."""
+        """Handle a message of the page, in the thread in which the kernel delivers messages."""
         if not isinstance(content, dict) or (control := self._control()) is None:
             return
         if content.get("type") == "hello":
@@ -116,7 +116,7 @@ class Panel:
 
 
 def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
-    """Execute a decision of the page; what is wrong with it, in one sentence."""
+    """Execute a decision of the page, and return an error sentence or None."""
     from llm_sandbox_nb.agent.control.run_control import decide
     from llm_sandbox_nb.agent.errors import ControlError
 
@@ -124,7 +124,7 @@ def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
     try:
         decision = parse_decision(body)
         if not isinstance(decision, PauseDecision | ResumeDecision | StopDecision | SayDecision):
-            return f"This panel takes pause, resume, stop and say, not {decision.action}."
+            return f"This panel supports pause, resume, stop and say, not {decision.action}."
         decide(control, decision, source="cell")
     except (ValueError, ControlError) as error:
         return str(error)
@@ -132,13 +132,13 @@ def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
 
 
 def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | None:
-    """The panel; None when this installation lacks what it is made of: then the static card shows the run."""
+    """Return the panel, or None if a package for widgets is missing: then the static card shows the run."""
     folder = Path(str(files("llm_sandbox_nb.notebook") / "page"))
     try:
         script, style = ((folder / name).read_text("utf-8") for name in ("widget.js", "widget.css"))
         widget = _widget_class()(_esm=script, _css=style)
-        # From 7.4 on, ipykernel hears what the page says where the kernel spoke last: in the shell that the cell keeps
-        # busy. Without its rule, as before, on the subshell that the page chose.
+        # ipykernel 7.4 and later handle messages of the page in the shell that sent last, which the cell keeps busy.
+        # Without that rule, they are handled on the subshell that the page chose, as before 7.4.
         widget.comm._reply_subshell_for = None
     except (ImportError, OSError):
         return None
@@ -146,12 +146,12 @@ def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | 
 
 
 def _widget_class() -> Any:
-    """Made late: anywidget is heavy, and a kernel with a server never needs it."""
+    """Return the class of the widget. Created late: anywidget is heavy, and a kernel with a server never needs it."""
     import anywidget
     from traitlets import Unicode
 
     class RunWidget(anywidget.AnyWidget):
-        """Its state holds the run in numbered parts, each sent once: `parts` of them, `part_0`, `part_1`..."""
+        """A widget whose state holds the run in numbered parts, each sent once: `parts`, `part_0`, `part_1`..."""
 
         _esm = Unicode().tag(sync=True)
         _css = Unicode().tag(sync=True)
@@ -161,12 +161,12 @@ def _widget_class() -> Any:
             super().__init__(**traits)
 
         def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
-            """For a page that asks for all of it."""
+            """Return the whole state, for a page that asks for it."""
             state: dict[str, Any] = super().get_state(key=key, drop_defaults=drop_defaults)
             return state | self._run_parts if key is None else state
 
         def add_part(self, number: int, text: str) -> None:
-            """One more part, as an update of the state."""
+            """Add a part as an update of the state."""
             added = {f"part_{number}": text, "parts": number + 1}
             self._run_parts |= added
             if self.comm is not None:

@@ -37,7 +37,7 @@ NO_RUN = (
     "No run is active: start one with a %%sandbox cell. These commands are for a second thread of this kernel "
     "(a subshell); the panel and the buttons of the card need none."
 )
-_SHOWN = 30
+_MAX_LISTED_RUNS = 30
 """Runs that a list shows."""
 _USAGE = {
     "preview": "preview STEP [both|files|conversation] [--json] [--run RUN]",
@@ -51,13 +51,13 @@ _USAGE = {
 
 
 class RunCommands:
-    """Each method is one subcommand and prints its result.
+    """Subcommands for runs. Each method is a subcommand and prints the result.
 
     Args:
         newest: the newest run that began in this kernel, if any.
-        folder: where the notebook's runs are.
+        folder: the folder with the notebook's runs.
         namespace: the user's variables, which may hold runs.
-        find: the run of a name or folder; cells can resume it.
+        find: returns the run of a name or folder, ready to be resumed by cells.
         show: shows the card of a run.
         moved: finds the runs of the notebook's cards that are elsewhere.
     """
@@ -90,7 +90,7 @@ class RunCommands:
             return
         if not arguments.prune:
             moved = self._moved()
-            lines = [runs_text(self._folder, _SHOWN, moved.folders), moved.hint]
+            lines = [runs_text(self._folder, _MAX_LISTED_RUNS, moved.folders), moved.hint]
             print(plain("\n".join(filter(None, lines))))
             return
         plan = plan_prune(list_runs(self._folder), days=days, keep=keep)
@@ -103,7 +103,7 @@ class RunCommands:
             print("Nothing was removed.")
 
     def load(self, rest: str) -> None:
-        """Show a run again, and keep it in a variable."""
+        """Show a run again, and assign it to a variable."""
         name, variable = load_arguments(rest)
         run = self._find_run(name)
         if variable:
@@ -123,14 +123,14 @@ class RunCommands:
         print(f"Written: {path}" if has_view() else f"Written: {path}\n{NO_VIEW}")
 
     def preview(self, rest: str) -> None:
-        """Print what a rewind would change: what this run has changed, and what others have."""
+        """Print the effect of a rewind: the changes of this run, and those of other runs."""
         words, run = self._words("preview", rest, 1, 3)
         as_json = _take(words, "--json")
         found = run.preview(*_destination("preview", words))
         print(json.dumps(found.to_json()) if as_json else plain(str(found)))
 
     def rewind(self, rest: str) -> None:
-        """Rewind, and print first what that changes."""
+        """Print the effect of a rewind, then rewind."""
         words, run = self._words("rewind", rest, 1, 3)
         others = _take(words, "--others")
         step, what = _destination("rewind", words)
@@ -146,7 +146,7 @@ class RunCommands:
         print(plain(str(run.undo(others=others))))
 
     def resume(self, rest: str) -> None:
-        """Continue a run; first say something to the model, or change the arguments of its next call."""
+        """Continue a run, after a message to the model or with changed arguments of its next call."""
         words, run = self._words("resume", rest, 0, 6)
         in_place, others = _take(words, "--in-place"), _take(words, "--others")
         said, edited = _take_value("resume", words, "--say"), _take_value("resume", words, "--edit")
@@ -163,7 +163,7 @@ class RunCommands:
             run.context.resume_display = display
 
     def fork(self, rest: str) -> None:
-        """Make a second run with a sandbox of its own."""
+        """Start a second run with a new sandbox."""
         words, run = self._words("fork", rest, 1, 4)
         as_json, name = _take(words, "--json"), None
         if len(words) == 3 and words[1] in ("-o", "--out"):
@@ -190,7 +190,7 @@ class RunCommands:
         show(run.compare(*(self._find(word) for word in words)))
 
     def replay(self, rest: str) -> None:
-        """Replay a run and print what differs."""
+        """Replay a run and print the differences."""
         words, run = self._words("replay", rest, 0, 100)
         found: dict[str, list[str]] = {"--ignore": [], "--ignore-files": []}
         while words:
@@ -220,7 +220,7 @@ class RunCommands:
             run = self._find_run(str(folder))
             if replayed_run(run.trajectory.start) is None:
                 return run
-        raise SandboxInputError("There is no run in this notebook yet: a %%sandbox cell makes one.")
+        raise SandboxInputError("This notebook has no run yet: a %%sandbox cell starts one.")
 
     def _find(self, name: str) -> Run:
         if self._newest is not None and name in (self._newest.folder.name, str(self._newest.folder)):
@@ -229,7 +229,7 @@ class RunCommands:
 
 
 def _take(words: list[str], option: str) -> bool:
-    """Remove an option from the words. Returns whether it was there."""
+    """Remove an option from the words, and return True if found."""
     there = option in words
     if there:
         words.remove(option)
@@ -237,7 +237,7 @@ def _take(words: list[str], option: str) -> bool:
 
 
 def _take_value(name: str, words: list[str], option: str) -> str | None:
-    """Remove an option with its value from the words. Returns the value; None without the option."""
+    """Remove an option and its value from the words. Return the value, or None without the option."""
     if option not in words:
         return None
     place = words.index(option)
@@ -255,7 +255,7 @@ def _edit_next_call(run: Run, text: str) -> None:
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
-        raise SandboxInputError("--edit takes the arguments of the call as a JSON object.")
+        raise SandboxInputError("--edit needs the arguments of the call as a JSON object.")
     step = run.trajectory.ready_at
     if step is not None and all(call.finished for one in run.steps[-1:] for call in one.calls):
         attempts = [
@@ -309,10 +309,10 @@ def _wrong(name: str) -> NoReturn:
 
 
 def execute_line_command(run: Run | None, command: str, rest: str) -> str:
-    """Execute the decision of a `%sandbox` line; returns what to print.
+    """Execute the decision of a `%sandbox` line, and return the text to print.
 
     Raises:
-        SandboxInputError: no run is active, or this is not possible now; nothing was changed.
+        SandboxInputError: if no run is active, or the decision is not possible now; nothing was changed.
     """
     if run is None or run.stop_reason is not None:
         raise SandboxInputError(NO_RUN)

@@ -29,7 +29,7 @@ NO_IDLE = "No other notebook of this Jupyter server has an idle sandbox."
 
 
 class SandboxCommands:
-    """Each method is one subcommand and prints its result."""
+    """Subcommands for the sandbox. Each method is a subcommand and prints the result."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SandboxCommands:
         self._forks = forks
 
     def status(self, rest: str) -> None:
-        """Say what runs, where, and what it protects from."""
+        """Print the running sandbox, its place, and the protection in force."""
         split_words("status", rest, 0, 0)
         print(status_text(self._background.run(self._sandboxes.status())))
         if forks := self._forks.status_text():
@@ -90,7 +90,7 @@ class SandboxCommands:
         paths = [Path(word).expanduser() for word in words]
         for path in paths:
             if not path.exists():
-                raise SandboxInputError(f"There is no file or folder {path} to copy: check the path.")
+                raise SandboxInputError(f"The file or folder {path} does not exist: check the path.")
         sandbox = self._sandbox()
         for path in paths:
             folder = sandbox.directories.input
@@ -102,7 +102,7 @@ class SandboxCommands:
     def sh(self, rest: str) -> None:
         """Run a command in the sandbox's shell, the one the model uses."""
         if not rest.strip():
-            raise SandboxUsageError("%sandbox sh takes a command, e.g. %sandbox sh ls output.")
+            raise SandboxUsageError("%sandbox sh needs a command, e.g. %sandbox sh ls output.")
         sandbox = self._sandbox()
         printer = _Printer()
         job = BackgroundTask(self._background, sandbox.run(rest, timeout=None, on_output=printer.add))
@@ -134,9 +134,9 @@ class SandboxCommands:
         print("The next cell begins in a new, empty sandbox.")
 
     def stop(self, rest: str) -> None:
-        """End the sandbox; its files are gone, those of runs stay in their folders.
+        """End the sandbox. Its files are deleted; those of runs stay in their folders.
 
-        `--idle` ends the one of another notebook that is idle longest instead, to make room.
+        `--idle` ends the longest idle sandbox of another notebook instead, to make room.
         """
         words = split_words("stop [--idle]", rest, 0, 1)
         if words == ["--idle"]:
@@ -173,7 +173,7 @@ class SandboxCommands:
 
 
 def status_text(status: SandboxStatus) -> str:
-    """What runs now, as a few lines."""
+    """Return a few lines about the running sandbox."""
     if status.sandbox_id is None or status.protection is None:
         return NO_SANDBOX
     from dataclasses import asdict
@@ -189,7 +189,7 @@ def status_text(status: SandboxStatus) -> str:
 
 
 def listing(entries: list[FileEntry], folder: str) -> str:
-    """One line for each file."""
+    """Return a line for each file."""
     lines = []
     for entry in entries:
         size = format_size(entry.size) if entry.kind == "file" else entry.kind
@@ -198,7 +198,7 @@ def listing(entries: list[FileEntry], folder: str) -> str:
 
 
 class _Printer:
-    """Takes output in the loop's thread and prints it in the main one, the one a notebook listens to."""
+    """A buffer filled in the loop's thread and printed in the main thread, the only one that a notebook shows."""
 
     def __init__(self) -> None:
         self._pieces: queue.SimpleQueue[tuple[StreamName, bytes]] = queue.SimpleQueue()

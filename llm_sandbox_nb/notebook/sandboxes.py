@@ -1,4 +1,4 @@
-"""The one sandbox of a notebook: kept between cells by the Jupyter server where it can, else by this kernel.
+"""The sandbox of a notebook: owned between cells by the Jupyter server if possible, else by this kernel.
 
 Everything here runs in the kernel's background event loop (`notebook/event_loop.py`), never in two loops.
 """
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class SandboxMismatchError(SandboxError):
-    """A cell asks for another kind of sandbox than the one that runs; the message says how to get it."""
+    """A cell asks for another kind of sandbox than the running one; the message explains how to get that kind."""
 
 
 @dataclass(frozen=True)
 class SandboxStatus:
-    """What `%sandbox status` shows. `sandbox_id` is None when none is running."""
+    """Content of `%sandbox status`. `sandbox_id` is None if no sandbox runs."""
 
     where: Literal["server", "kernel"]
     sandbox_id: str | None = None
@@ -43,34 +43,36 @@ class SandboxKeeper(Protocol):
     """Keeps the one sandbox of this notebook. One lives here, another speaks to the Jupyter server."""
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
-        """The running sandbox, or a new one when there is none, when it was lost, or when `fresh`.
+        """Return the running sandbox, or a new one if none runs, if the old one was lost, or if `fresh`.
 
-        The caller does not close what it gets.
+        The caller does not close the sandbox.
 
         Raises:
-            SandboxMismatchError: one is running that is not what `options` ask for, and `fresh` was not said.
-            IsolationUnavailableError, ImageError, PolicyError: no sandbox can be started as asked.
+            SandboxMismatchError: if the running sandbox differs from `options`, and `fresh` is false.
+            IsolationUnavailableError, ImageError, PolicyError: if no such sandbox can be started.
         """
         ...
 
     async def current(self) -> Sandbox | None:
-        """The sandbox when one is running, without starting one."""
+        """Return the sandbox when one is running, without starting one."""
         ...
 
     async def status(self) -> SandboxStatus:
-        """What runs now."""
+        """Return the current status."""
         ...
 
     async def stop(self) -> bool:
-        """End the sandbox and its files; says whether there was one."""
+        """End the sandbox and delete its files; return True if a sandbox was running."""
         ...
 
     async def close(self) -> None:
-        """The kernel ends: end its own sandbox; disconnect from a server's."""
+        """End this kernel's sandbox, or disconnect from a server's, at the end of the kernel."""
         ...
 
 
-_LOST = "The notebook's earlier sandbox died or stopped answering, with the files in it; a new one is empty."
+_LOST_NOTICE = (
+    "The notebook's earlier sandbox died or stopped answering, with the files in it; a new one is empty."
+)
 
 
 class KernelSandboxes:
@@ -81,7 +83,7 @@ class KernelSandboxes:
         self._options = SandboxOptions()
         self._started = 0.0
         self.notice = ""
-        """What to print about the sandbox, once."""
+        """A notice about the sandbox, printed once."""
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
         """See `SandboxKeeper.acquire`."""
@@ -96,7 +98,7 @@ class KernelSandboxes:
     async def current(self) -> Sandbox | None:
         """See `SandboxKeeper.current`. One that no longer answers is closed."""
         if self._sandbox is not None and not await _answers(self._sandbox):
-            self.notice = _LOST
+            self.notice = _LOST_NOTICE
             await self.stop()
         return self._sandbox
 
@@ -128,7 +130,7 @@ class KernelSandboxes:
 
 
 Connect = Callable[[], Awaitable[SandboxKeeper | None]]
-"""Finds the Jupyter server that owns this kernel; None when there is none or it lacks the extension."""
+"""Function that finds the Jupyter server of this kernel; None without a server or without the extension there."""
 
 
 class NotebookSandboxes:
@@ -139,14 +141,14 @@ class NotebookSandboxes:
         self._keeper: SandboxKeeper | None = None
 
     async def keeper(self) -> SandboxKeeper:
-        """The server's keeper when this kernel has such a server, else this kernel's own."""
+        """Return the server's keeper when this kernel has such a server, else this kernel's own."""
         if self._keeper is None:
             found = await self._connect() if self._connect else None
             self._keeper = found or KernelSandboxes()
         return self._keeper
 
     async def publisher(self) -> RunPublisher | None:
-        """Publishes a run at this kernel's server; None when there is no such server."""
+        """Return a publisher of runs at this kernel's server; None without such a server."""
         make = getattr(await self.keeper(), "publisher", None)
         return make() if make else None
 
@@ -177,7 +179,7 @@ class NotebookSandboxes:
         return name
 
     def take_notice(self) -> str:
-        """What to print about the sandbox, if anything; the next call returns nothing."""
+        """Return a notice about the sandbox, or an empty text; the next call returns an empty text."""
         keeper = self._keeper
         if not isinstance(keeper, KernelSandboxes):
             return ""
@@ -201,7 +203,7 @@ async def _answers(sandbox: Sandbox) -> bool:
 
 
 def check_matches(wanted: SandboxOptions, *, started_with: SandboxOptions, protection: Protection) -> None:
-    """Raise `SandboxMismatchError` when the running sandbox differs from what `wanted` asks for."""
+    """Raise `SandboxMismatchError` if the running sandbox differs from `wanted`."""
     unmet = wanted.unmet_by(started_with, protection)
     if not unmet:
         return
@@ -224,12 +226,12 @@ class Forks:
         self._runs[run.folder.resolve()] = run
 
     def at(self, path: Path) -> Run | None:
-        """The run in a folder, if it was forked off here."""
+        """Return the run in a folder, if it was forked off here."""
         return self._runs.get(path.expanduser().resolve())
 
     @property
     def open(self) -> list[Run]:
-        """Those whose sandboxes are open."""
+        """The forks whose sandboxes are open."""
         return [run for run in self._runs.values() if run.context.living() is not None]
 
     async def close(self) -> None:
@@ -237,7 +239,7 @@ class Forks:
         await asyncio.gather(*(_closed(run) for run in self.open), return_exceptions=True)
 
     def status_text(self) -> str:
-        """What is open, a line for each."""
+        """Return a line for each open fork."""
         names = [run.folder.name for run in self.open]
         return "\n".join(
             f"A fork is open: {name}; %sandbox load {name} -o other shows it, other.close() ends it."
@@ -257,11 +259,11 @@ class OpenSandbox:
         self._sandbox, self._calls = sandbox, calls
 
     def live(self, sandbox: Sandbox) -> bool:
-        """Whether they can use this one now."""
+        """Return True if outside agents can use this sandbox now."""
         return self._sandbox is sandbox and self._calls is not None and not self._calls.ended
 
     async def close(self) -> bool:
-        """End that, in the background loop; says whether they could use one."""
+        """End the access in the background loop; return True if agents could use a sandbox."""
         calls, self._sandbox, self._calls = self._calls, None, None
         was_open = calls is not None and not calls.ended
         if calls is not None:
@@ -270,7 +272,7 @@ class OpenSandbox:
 
 
 async def _closed(run: Run) -> None:
-    """End the sandbox of a run in the loop that it belongs to."""
+    """End the sandbox of a run in the loop that owns it."""
     loop = run.context.loop
     if loop is None or loop is asyncio.get_running_loop():
         await run.context.close()

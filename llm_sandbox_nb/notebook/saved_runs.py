@@ -32,22 +32,22 @@ from llm_sandbox_nb.trajectory.run_folder import (
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
-_LOOKED_AT = 200
+_MAX_SEARCHED_RUNS = 200
 """Newest runs of a notebook that are searched for an earlier run of a cell."""
-_FIRST_LINE = 4 * 1024 * 1024
-_NOTEBOOK_MOST = 256 * 1024**2
+_MAX_FIRST_LINE_BYTES = 4 * 1024 * 1024
+_MAX_NOTEBOOK_BYTES = 256 * 1024**2
 """Bytes of a notebook whose cards are looked at."""
 _RUN_ID = re.compile(r"[\w.-]{1,200}")
 
 
 def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> str:
-    """The file's name without ending: from Jupyter, else from VS Code, else `notebook`."""
+    """Return the file's name without ending: from Jupyter, else from VS Code, else `notebook`."""
     path = environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or "")
     return "notebook" if path.endswith(("/", "\\")) else notebook_folder_name(path)
 
 
 def runs_folder(settings: SandboxSettings, namespace: dict[str, Any]) -> Path:
-    """Where the runs of this notebook are."""
+    """Return the folder with the runs of this notebook."""
     return Path(settings.output_dir) / notebook_name(namespace)
 
 
@@ -56,23 +56,25 @@ class MovedRuns:
     """Runs that the notebook's saved cards show and that are not in its folder: it was renamed, copied or moved."""
 
     folders: tuple[Path, ...] = ()
-    """Those that are in the folders of other notebooks."""
+    """Runs in the folders of other notebooks."""
     missing: int = 0
-    """How many are nowhere below `output_dir`."""
+    """Number of runs that are nowhere below `output_dir`."""
 
     @property
     def hint(self) -> str:
-        """What to do about those that are missing; empty when none is."""
+        """Advice on missing runs; empty if no run is missing."""
         if not self.missing:
             return ""
         shown = plural(self.missing, "run of this notebook's cards is", "runs of this notebook's cards are")
-        return f"{shown} not here: copy the folder of runs beside the notebook, or set output_dir to where it is."
+        return (
+            f"{shown} not here: copy the folder of runs next to the notebook, or set output_dir to its place."
+        )
 
 
 def moved_runs(
     settings: SandboxSettings, namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> MovedRuns:
-    """The runs that the notebook's saved cards show, but for those in its own folder. Never raises."""
+    """Return the runs of the notebook's saved cards, except those in the notebook's folder. Never raises."""
     path = Path(environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or ""))
     shown = _shown_runs(path) if path.suffix == ".ipynb" else set()
     shown -= {
@@ -84,9 +86,9 @@ def moved_runs(
 
 
 def _shown_runs(path: Path) -> set[str]:
-    """The ids of the runs that the cards of a notebook show. A notebook may be anyone's: its content is checked."""
+    """Return the ids of the runs in a notebook's cards. The notebook may be hostile: its content is checked."""
     try:
-        if path.stat().st_size > _NOTEBOOK_MOST:
+        if path.stat().st_size > _MAX_NOTEBOOK_BYTES:
             return set()
         cells = json.loads(path.read_bytes())["cells"]
         cards = [
@@ -102,12 +104,12 @@ def _shown_runs(path: Path) -> set[str]:
 
 
 def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
-    """The run `name`: a folder or file, or the name (or a part of it) of a run of this notebook.
+    """Return the run `name`: a folder or file, or the name of a run of this notebook, or a part of that name.
 
-    One of the `forks` comes with its sandbox.
+    A fork of `forks` is returned with its sandbox.
 
     Raises:
-        SandboxInputError: there is none, or several, or it cannot be read.
+        SandboxInputError: if no run or several runs match, or the run cannot be read.
     """
     from llm_sandbox_nb.runs.run import Run
 
@@ -137,8 +139,8 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
 
 
 def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
-    """The folder of the first run of a task in a sandbox whose files are kept; None when it did not run there yet."""
-    for one in run_folders(folder)[-_LOOKED_AT:]:
+    """Return the folder of the first run of a task in a sandbox, if its files are kept; else None."""
+    for one in run_folders(folder)[-_MAX_SEARCHED_RUNS:]:
         started = _started(one)
         if (
             started is not None
@@ -152,7 +154,7 @@ def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
 
 
 def _second_hand(started: RunStarted) -> bool:
-    """Whether a run is a fork or a replay of another one."""
+    """Return True if a run is a fork or a replay of another one."""
     return started.forked_from is not None or bool({"replay_of", "rebuilt_from"} & set(started.settings))
 
 
@@ -168,7 +170,7 @@ def _ran_in(folder: Path, sandbox_id: str) -> bool:
 def _started(folder: Path) -> RunStarted | None:
     try:
         with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
-            event = parse_event(file.readline(_FIRST_LINE))
+            event = parse_event(file.readline(_MAX_FIRST_LINE_BYTES))
     except (OSError, ValueError):
         return None
     return event if isinstance(event, RunStarted) else None

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from traitlets import Bool, Dict, Enum, Float, Int, List, TraitError, Unicode, Union, validate
+from traitlets import Bool, Dict, Enum, Float, Int, List, TraitError, TraitType, Unicode, Union, validate
 from traitlets.config import Configurable
 
 from llm_sandbox_nb.card.bundle import Caps
@@ -16,7 +16,27 @@ from llm_sandbox_nb.model.connection import typed_providers
 from llm_sandbox_nb.model.model_names import typed_key_of
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.options.settings_files import find_settings_files
-from llm_sandbox_nb.options.table import FILE_SETTINGS, UsageError, option
+from llm_sandbox_nb.options.table import (
+    FILE_SETTINGS,
+    NOTEBOOK_SETTINGS,
+    SAME_DEFAULT,
+    TIME_FORMS,
+    Convert,
+    OneOf,
+    Option,
+    UsageError,
+    count,
+    count_or_all,
+    json_object,
+    number,
+    number_or_default,
+    option,
+    positive_number,
+    seconds,
+    texts,
+    whole_number,
+    yes_or_no,
+)
 from llm_sandbox_nb.options.values import (
     DEFAULT,
     Layer,
@@ -30,99 +50,76 @@ from llm_sandbox_nb.options.values import (
     settings_text,
 )
 from llm_sandbox_nb.sandbox.contract import Limits
-from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choices
 from llm_sandbox_nb.sandbox.options import check_choice
 
-_CHOICES = {"isolation": isolation_choices(), "profile": PROFILES, "network": NETWORKS}
+_CHOICES = {
+    option.name: option.convert.words for option in NOTEBOOK_SETTINGS if isinstance(option.convert, OneOf)
+}
+_OR_EMPTY = ("isolation", "profile", "network")
+"""Settings with choices that may also be empty. `_checked_choice` reports a mistyped word with the nearest one."""
+_NUMBERS: dict[Convert, Any] = {
+    whole_number: Int,
+    count: Int,
+    number: Float,
+    number_or_default: Float,
+    positive_number: Float,
+    seconds: Float,
+}
 
 
-def _help(name: str) -> str:
-    """The help text of an option that the command line and settings files have too."""
-    return option(name).help
+def _trait(option: Option) -> TraitType[Any, Any]:
+    """Return the trait of a setting, with the default and the help text of its option."""
+    default = option.default if option.notebook_default is SAME_DEFAULT else option.notebook_default
+    text = option.help.replace(TIME_FORMS, ", in seconds")
+    made: TraitType[Any, Any]
+    if option.name in _CHOICES and option.name not in _OR_EMPTY:
+        made = Enum(_CHOICES[option.name], default, help=text)
+    elif option.convert in _NUMBERS:
+        or_none = default is None or option.or_none
+        made = _NUMBERS[option.convert](default, allow_none=or_none, help=text)
+    elif option.convert is count_or_all:
+        made = Union([Int(), Unicode()], default_value="", help=text)
+    elif option.convert is yes_or_no:
+        made = Bool(default, help=text)
+    elif option.convert is texts:
+        made = List(Unicode(), help=text)
+    elif option.convert is json_object:
+        made = Dict(help=text)
+    else:
+        made = Unicode(default or "", help=text)
+    return made.tag(config=True)
 
 
 class SandboxSettings(Configurable):
-    """Defaults; options of a cell come first. An empty text means the default of the sandbox or the model.
+    """Defaults of cells. Options of a cell win. An empty text means the default of the sandbox or the model.
 
-    What `%config` does not say comes from the environment, the project's settings file or the user's: `read_files`.
+    Settings that `%config` leaves open have the value of the environment, the project's settings file or the user's:
+    see `read_files`.
     """
 
-    model = Unicode(help=_help("model")).tag(config=True)
-    api_base = Unicode(help=_help("api_base")).tag(config=True)
-    api_key_env = Unicode(help=_help("api_key_env")).tag(config=True)
-    temperature = Float(None, allow_none=True, help=_help("temperature")).tag(config=True)
-    top_p = Float(None, allow_none=True, help=_help("top_p")).tag(config=True)
-    top_k = Int(None, allow_none=True, help=_help("top_k")).tag(config=True)
-    min_p = Float(None, allow_none=True, help=_help("min_p")).tag(config=True)
-    repetition_penalty = Float(None, allow_none=True, help=_help("repetition_penalty")).tag(config=True)
-    max_tokens_per_call = Int(None, allow_none=True, help=_help("max_tokens_per_call")).tag(config=True)
-    model_timeout = Float(1200.0, help="longest silence of the model's server in seconds").tag(config=True)
-    model_wait = Float(
-        600.0, help="seconds for which a server is waited for that loads its model or is started again"
-    ).tag(config=True)
-    extra_body = Dict(help=_help("extra_body")).tag(config=True)
-    tool_calls: Any = Enum(["auto", "native", "text"], "auto", help=_help("tool_calls")).tag(config=True)
-    model_settings = Dict(help=_help("model_settings")).tag(config=True)
-    prompt_config = Unicode(help=_help("prompt_config")).tag(config=True)
-    prompts: Any = Enum(["own", "original"], "own", help=_help("prompts")).tag(config=True)
+    locals().update({option.name: _trait(option) for option in NOTEBOOK_SETTINGS})
 
-    isolation = Unicode("auto", help=_help("isolation")).tag(config=True)
-    profile = Unicode(help=_help("profile")).tag(config=True)
-    image = Unicode(help=_help("image")).tag(config=True)
-    network = Unicode(help=_help("network")).tag(config=True)
-    allow: Any = List(Unicode(), help=_help("allow")).tag(config=True)
-    secret: Any = List(Unicode(), help=_help("secret")).tag(config=True)
-    memory_mb = Int(None, allow_none=True, help=_help("memory_mb")).tag(config=True)
-    pids = Int(None, allow_none=True, help=_help("pids")).tag(config=True)
-    disk_mb = Int(None, allow_none=True, help=_help("disk_mb")).tag(config=True)
-    files = Int(None, allow_none=True, help=_help("files")).tag(config=True)
-    cpus = Float(None, allow_none=True, help=_help("cpus")).tag(config=True)
-    ca_bundle = Unicode(help=_help("ca_bundle")).tag(config=True)
-    index_url = Unicode(help=_help("index_url")).tag(config=True)
-    proxy = Unicode(help=_help("proxy")).tag(config=True)
-    use_server = Bool(True, help=_help("use_server")).tag(config=True)
+    if TYPE_CHECKING:
 
-    steps = Int(100, help=_help("steps")).tag(config=True)
-    tokens = Int(65_536, allow_none=True, help=_help("tokens")).tag(config=True)
-    total_tokens = Int(None, allow_none=True, help=_help("total_tokens")).tag(config=True)
-    budget = Float(None, allow_none=True, help=_help("budget")).tag(config=True)
-    time = Float(None, allow_none=True, help="longest time of the run in seconds").tag(config=True)
-    command_timeout = Float(
-        120.0, help="time-out in seconds of a command for which the model names none"
-    ).tag(config=True)
+        def __getattr__(self, name: str) -> Any: ...
 
-    same_failures = Int(8, help=_help("same_failures")).tag(config=True)
-    nudges: Any = Union([Int(), Unicode()], default_value="", help=_help("nudges")).tag(config=True)
-    context: Any = Enum(["mask", "summary", "full"], "mask", help=_help("context")).tag(config=True)
-
-    check = Unicode(help=_help("check")).tag(config=True)
-    check_files = List(Unicode(), help=_help("check_files")).tag(config=True)
-    check_tries = Int(1, help=_help("check_tries")).tag(config=True)
-    check_timeout = Float(600.0, help="longest time of a check in seconds").tag(config=True)
-
-    output_dir = Unicode("sandbox-runs", help=_help("output_dir")).tag(config=True)
-    dataframe_format: Any = Enum(["csv", "parquet"], "csv", help=_help("dataframe_format")).tag(config=True)
-    embed_file_bytes = Int(Caps.artifact, help=_help("embed_file_bytes")).tag(config=True)
-    embed_run_bytes = Int(Caps.run, help=_help("embed_run_bytes")).tag(config=True)
-    show = Bool(True, help=_help("show")).tag(config=True)
-    live_panel: Any = Enum(["auto", "always", "never"], "auto", help=_help("live_panel")).tag(config=True)
-    update_interval = Float(0.25, help=_help("update_interval")).tag(config=True)
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __init__(self, **options: Any) -> None:
         self._given: set[str] = set()
         """Settings that were given here; those of `%config` and `ipython_config.py` are in `self.config` too."""
         self._sources: dict[str, str] = {}
-        """Where the other settings come from."""
+        """Sources of the other settings."""
         self._layers: list[Layer] = []
         self._files: tuple[Path, ...] = ()
         self._reading = False
         super().__init__(**options)
         self.observe(self._note_given, names=_NAMES)
         self._given |= set(options) & set(_NAMES)
-        with suppress(SandboxUsageError):  # a wrong file is an error of the cell that uses it
+        with suppress(SandboxUsageError):  # the cell that uses a wrong file reports the error
             self.read_files()
 
-    @validate("isolation", "profile", "network")
+    @validate(*_OR_EMPTY)
     def _checked_choice(self, proposal: Mapping[str, Any]) -> str:
         name, value = proposal["trait"].name, str(proposal["value"])
         if value:
@@ -137,16 +134,16 @@ class SandboxSettings(Configurable):
             self._given.add(change["name"])
 
     def is_given(self, name: str) -> bool:
-        """Whether `%config`, `ipython_config.py` or Python code has set it."""
+        """Return True if `%config`, `ipython_config.py` or Python code has set the value."""
         return name in self._given or any(
             name in section for owner, section in self.config.items() if owner in _OWNERS
         )
 
     def read_files(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Take what environment and settings files say now about the settings that were not given here.
+        """Read environment and settings files, and set the settings that were not given here.
 
         Raises:
-            SandboxUsageError: a file or a variable cannot be understood; nothing was changed.
+            SandboxUsageError: if a file or a variable is invalid; nothing was changed.
         """
         try:
             self._files = find_settings_files({}, environment)
@@ -168,7 +165,7 @@ class SandboxSettings(Configurable):
             self._reading = False
 
     def listed(self) -> str:
-        """Every setting with its value and its source. Raises SandboxUsageError when a file cannot be understood."""
+        """Return every setting with its value and source. Raises SandboxUsageError if a settings file is invalid."""
         self.read_files()
         found = resolve_options(FILE_SETTINGS, self._layers)
         for name in _NAMES:
@@ -182,12 +179,12 @@ class SandboxSettings(Configurable):
     def api_key(
         self, model: str, variable: str | None, environment: Mapping[str, str] = os.environ
     ) -> str | None:
-        """The key of `model`: of the variable that a cell names, else as on the command line.
+        """Return the key of `model`: of the variable that a cell names, else as on the command line.
 
-        None also where a key was typed for its provider: each request looks that up.
+        The result is None too if a key was typed for the provider: each request looks that key up.
 
         Raises:
-            SandboxUsageError: the variable is not set, or is no name of a variable.
+            SandboxUsageError: if the variable is not set, or its name is invalid.
         """
         if not variable and typed_key_of(model, self.api_base):
             return None
@@ -204,13 +201,13 @@ class SandboxSettings(Configurable):
         return key
 
     def limits(self) -> Limits | None:
-        """The resources asked for; None when nothing was set."""
+        """Return the resources asked for; None when nothing was set."""
         return sandbox_limits(
             {name: getattr(self, name) for name in ("memory_mb", "pids", "cpus", "disk_mb", "files")}
         )
 
     def caps(self) -> Caps:
-        """The bounds of the saved card."""
+        """Return the bounds of the saved card."""
         return Caps(artifact=self.embed_file_bytes, run=self.embed_run_bytes)
 
 

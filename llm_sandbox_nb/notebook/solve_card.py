@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 Resume = Callable[[list[Listener]], Coroutine[Any, Any, "Run"]]
-_CLOCK = 1.0
+_CLOCK_SECONDS = 1.0
 """Seconds after which the card is updated although nothing happened, so that its clock advances."""
 
 
 class SolveCard:
-    """Shows one run from its first event to its last."""
+    """The card of a run from the first event to the last."""
 
     def __init__(self, shell: Any, settings: SandboxSettings) -> None:
         self._shell = shell
@@ -59,24 +59,24 @@ class SolveCard:
 
     @property
     def can_decide(self) -> bool:
-        """Whether a person can decide on a pause of the run at the server."""
+        """True if a person can decide on a pause of the run at the server."""
         return self._watchers.publisher is not None
 
     def start(self, run: Run) -> None:
-        """The run has its folder."""
+        """Follow the run, whose folder exists now."""
         self._card.folder = run.folder
         self._watchers.start(run)
         self._clock = asyncio.ensure_future(self._advance())
 
     def listen(self, event: Event) -> None:
-        """An event of the run."""
+        """Note an event of the run."""
         self._watchers.listen(event)
         self._card.add(event)
         self._display.add(event)
         self._display.update_if_due()
 
     async def finish(self, run: Run) -> None:
-        """The run is over: show the whole card, which stays."""
+        """Show the whole card, which stays, at the end of the run."""
         if self._clock is not None:
             self._clock.cancel()
         await self._watchers.finish()
@@ -86,14 +86,14 @@ class SolveCard:
 
     async def _advance(self) -> None:
         while True:
-            await asyncio.sleep(_CLOCK)
+            await asyncio.sleep(_CLOCK_SECONDS)
             self._display.update_if_due()
 
 
 async def open_card(show: bool | None) -> SolveCard | None:
-    """The card of a run that begins now; None outside of a notebook's cell, or when the settings say so.
+    """Return the card of a new run; None outside a notebook's cell, or if switched off.
 
-    `show` is what the call says; None leaves it to the settings.
+    `show` is the argument of the call; None leaves the choice to the settings.
     """
     from IPython.core.getipython import get_ipython
 
@@ -134,7 +134,7 @@ class CellResumeDisplay:
         return self._show(run, resume, None)
 
     def in_place(self, run: Run, resume: Resume) -> Run:
-        """The same in the place of the newest card, in whatever cell that is."""
+        """Resume in the place of the newest card, in any cell."""
         return self._show(run, resume, self._newest)
 
     def _show(self, run: Run, resume: Resume, output: Output | None) -> Run:
@@ -160,7 +160,7 @@ class CellResumeDisplay:
 
 
 def note_shown(run: Run, shell: Any) -> None:
-    """The card of `run` is in this cell: when the run is the cell's last value too, do not show it twice."""
+    """Do not show `run` twice when it is also the last value of this cell."""
 
     def forget(*_: Any) -> None:
         run.context.shown = False

@@ -1,6 +1,6 @@
 """`%sandbox train run | watch | evaluate | data`: as on the command line, with live plots in the cell.
 
-A training runs in a process of its own: its memory is free when it ends, and the kernel stays small.
+A training runs in a separate process: its memory is free at the end, and the kernel stays small.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
 CLOSING = 120.0
 """Seconds that a training which was interrupted may take to close its sandboxes."""
-_INTERVAL = 1.0
+_UPDATE_SECONDS = 1.0
 """Seconds between two looks at the training."""
 
 
 class TrainCommand:
-    """Call it with the words after `%sandbox train`."""
+    """The command `%sandbox train`. Call an instance with the words after the command."""
 
     def __init__(self, shell: Any) -> None:
         self._live = has_front_end(shell)
@@ -50,9 +50,9 @@ class TrainCommand:
         """Train, watch, evaluate, or build data.
 
         Raises:
-            SandboxUsageError: something named is not there or cannot be understood; nothing was started.
-            SandboxTrainingError: it ended with an error.
-            KeyboardInterrupt: it was interrupted, and its sandboxes are closed.
+            SandboxUsageError: if a named file or option is missing or invalid; nothing was started.
+            SandboxTrainingError: if the training ended with an error.
+            KeyboardInterrupt: if the cell was interrupted; the sandboxes are closed.
         """
         try:
             words = shlex.split(rest)
@@ -102,10 +102,10 @@ class TrainCommand:
             output.publish(training_bundle(record, "done" if over else "running", step=parsed.step))
             if over or parsed.once or parsed.step is not None:
                 return
-            time.sleep(_INTERVAL)
+            time.sleep(_UPDATE_SECONDS)
 
     def _execute(self, words: list[str]) -> None:
-        """An action that prints: what it printed is shown when it is done."""
+        """Run an action that prints, and show its output at the end."""
         with tempfile.TemporaryFile() as said:
             process = _start(words, said, subprocess.PIPE)
             try:
@@ -119,7 +119,7 @@ class TrainCommand:
 
 
 def _parsed(words: list[str]) -> argparse.Namespace | None:
-    """The words as options; None when they asked for help, which is printed."""
+    """Return the words as options; None when they asked for help, which is printed."""
     parser = Parser(prog="%sandbox train", description="Train a model to work in sandboxes.")
     add_training_actions(parser.add_subparsers(dest="action", parser_class=Parser, required=True))
     try:
@@ -139,12 +139,12 @@ def _follow(process: subprocess.Popen[bytes], show: Callable[[], None]) -> None:
     while True:
         show()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_INTERVAL)
+            process.wait(_UPDATE_SECONDS)
             return
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a process as Ctrl-C would, so that it closes its sandboxes; end it when it does not."""
+    """Interrupt a process like Ctrl-C, so that it closes its sandboxes; kill the process if it does not end."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
     try:
@@ -168,16 +168,16 @@ def _last_line(said: IO[bytes]) -> str:
 
 
 _HEADS = ("rollout", "row", "reward", "advantage", "turns", "tokens", "seconds", "stop", "answer")
-_ANSWER = 60
+_MAX_ANSWER_CHARACTERS = 60
 
 
 def training_bundle(
     record: TrainingRecord, state: str, note: str = "", step: int | None = None
 ) -> dict[str, str]:
-    """What a cell shows of a training. `step` chooses the rollouts that are listed; without it, the newest kept ones.
+    """Return a cell's output about a training. `step` chooses the listed rollouts; without it, the newest kept ones.
 
     Raises:
-        RecordError: the rollouts of `step` are not kept.
+        RecordError: if the rollouts of `step` are not kept.
     """
     config, steps = record.config, record.steps()
     done = steps[-1]["step"] if steps else 0
@@ -230,7 +230,7 @@ def _cells(record: TrainingRecord, row: RolloutRow) -> list[str]:
         str(row.model_tokens),
         f"{row.seconds:.1f}",
         row.stop_reason,
-        first_line(row.answer, _ANSWER),
+        first_line(row.answer, _MAX_ANSWER_CHARACTERS),
     )
     return [f"<td>{name}</td>", *(f"<td>{escape(text)}</td>" for text in texts)]
 

@@ -1,4 +1,4 @@
-"""Who can watch and control the run of a cell: people at the Jupyter server, else the one who ran the cell."""
+"""People who watch and control the run of a cell: at the Jupyter server, else the person who ran the cell."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.notebook.panel import Panel
     from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
     from llm_sandbox_nb.runs.run import Run
-_SHOWN = 10_000
+_MAX_PRINTED_CHARACTERS = 10_000
 """Characters printed of a call or observation that waits; the card shows all."""
-_WATCHED, _SHARED = 1.0, 3600.0
+_WATCHED_SECONDS, _SHARED_SECONDS = 1.0, 3600.0
 NOBODY = (
     "{option} needs a person who decides when the run pauses, and this notebook runs without a front end that can "
-    "ask one, as with nbclient or papermill. Leave it out, or say what to do instead: --on-pause stop "
+    "ask one, as with nbclient or papermill. Leave it out, or choose another action: --on-pause stop "
     "ends the run at its first pause, --on-pause continue only records the pauses, and --break EXPR --on-pause stop "
     "ends it at certain calls."
 )
 
 
 class Watchers:
-    """The publisher of a cell's run, and what happens when the run is paused."""
+    """The publisher of a cell's run, and the actions at a pause."""
 
     def __init__(self, on_pause: str | None = None, cell: PageCell | None = None) -> None:
-        """`on_pause` says what to do at a pause without a server: `wait`, `stop`, `continue`; else the cell asks.
+        """Create the watchers. `on_pause` is the action at a pause without a server: `wait`, `stop` or `continue`.
 
-        `cell` is where the run is shown.
+        `cell` is the cell that shows the run.
         """
         self._cell = cell
         self.publisher: RunPublisher | None = None
@@ -45,43 +45,43 @@ class Watchers:
         """Refuse an `option` that always pauses the run when there is no person to decide.
 
         Raises:
-            SandboxUsageError: there is no server, the cell cannot ask, and its options do not say what to do.
+            SandboxUsageError: if there is no server, the cell cannot ask, and its options do not name an action.
         """
         if option and self._on_pause is None and self.publisher is None and not _can_ask(shell):
             raise SandboxUsageError(NOBODY.format(option=option))
 
     def start(self, run: Run) -> None:
-        """The run has begun. Called in the run's loop."""
+        """Publish the run that has begun. Called in the run's loop."""
         self._run = run
         if self.publisher is not None:
             self.publisher.start(run, self._cell)
 
     def listen(self, event: Event) -> None:
-        """An event of the run. Called in the run's loop."""
+        """Note an event of the run. Called in the run's loop."""
         if self.publisher is not None:
             self.publisher.listen(event)
 
     async def finish(self) -> None:
-        """The run is over."""
+        """End the publication with the run."""
         if self.publisher is not None:
             await self.publisher.finish()
 
     def run_id(self) -> str | None:
-        """The run as the server knows it, while it can be watched there."""
+        """Return the id of the run at the server, while the run can be watched there; else None."""
         publisher = self.publisher
         return publisher.run_id if publisher is not None and publisher.watched else None
 
     def pause_between_updates(self) -> float:
-        """Seconds between updates of the output while the run can be watched at the server.
+        """Return the seconds between updates of the output while the run can be watched at the server.
 
-        They are for front ends without the extension. A notebook that is shared has none of those, and there each
-        update would make the card of every page anew.
+        They are for front ends without the extension. A shared notebook has only front ends with the extension, and
+        each update would rebuild the card of every page.
         """
         shared = self.publisher is not None and self.publisher.shared
-        return _SHARED if shared else _WATCHED
+        return _SHARED_SECONDS if shared else _WATCHED_SECONDS
 
     def make_panel(self, card: Card, shell: Any, use: str) -> Panel | None:
-        """The panel of a run that no server shows, where a page can show it; `use` is auto, always or never."""
+        """Return the panel of a run that no server shows, where a page can show it; `use` is auto, always or never."""
         from llm_sandbox_nb.notebook.panel import make_panel, page_shows_widgets
 
         if self.publisher is not None or use == "never":
@@ -91,7 +91,7 @@ class Watchers:
         return make_panel(card, lambda: self._run.control if self._run else None)
 
     def stop(self) -> bool:
-        """The person who ran the cell interrupts it: stop the run; False when there is none that can be stopped."""
+        """Stop the run at the person's interrupt; return False if no run can be stopped."""
         if self._run is None or self._run.control.stopped:
             return False
         try:
@@ -101,7 +101,7 @@ class Watchers:
         return True
 
     def paused(self) -> None:
-        """The run has paused: decide, or ask, unless people can decide at the server."""
+        """Decide or ask at a pause, unless people can decide at the server."""
         if self._run is None or self.run_id() is not None:
             return
         control = self._run.control
@@ -121,7 +121,7 @@ def _ask(run: Run) -> None:
     control = run.control
     prompt = Prompt(control, source="cell", trajectory=run.trajectory)
     if prompt.open and prompt.text:
-        print(plain(prompt.text[:_SHOWN]))
+        print(plain(prompt.text[:_MAX_PRINTED_CHARACTERS]))
     while prompt.open:
         try:
             line = input(prompt.hint)
@@ -133,6 +133,6 @@ def _ask(run: Run) -> None:
 
 
 def _can_ask(shell: Any) -> bool:
-    """Whether a cell can ask for input: a kernel is told with each cell, a terminal has one."""
+    """Return True if a cell can ask for input: each request of a kernel states it, and a terminal always can."""
     kernel = getattr(shell, "kernel", None)
     return bool(getattr(kernel, "_allow_stdin", True)) if kernel is not None else can_answer(sys.stdin)

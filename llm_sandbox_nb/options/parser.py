@@ -11,7 +11,7 @@ from llm_sandbox_nb.options.table import Option, UsageError
 
 VALUES_FROM = """\
 A value comes from its flag, else an environment variable, else the project's settings file (llm-sandbox-nb.toml
-here or in a folder above), else yours (~/.config/llm-sandbox-nb/settings.toml), else it is the default. --settings
+here or in a folder above), else yours (~/.config/llm-sandbox-nb/settings.toml), else the default is used. --settings
 or $LLM_SANDBOX_SETTINGS names another file instead. `llm-sandbox-nb settings` shows every value and its source"""
 RUN_EPILOG = f"""\
 {VALUES_FROM}.
@@ -21,13 +21,13 @@ Exit codes: 0 the run ended well, 2 the command line or a file it names is wrong
 1 anything else.
 """
 RESUME_EPILOG = """\
-Model, limits, sampling and the rest stay as they were, but for what is given here. Address and key of the model are
-in no record: give them as for `run`. Exit codes are those of `run`.
+Model, limits, sampling and the rest stay as they were, except for options given here. Records lack the address and
+key of the model: give them as for `run`. Exit codes are those of `run`.
 """
 
 
 class _Spelled(argparse.Action):
-    """Keeps how a flag was written, for messages about its value: it may be one of several names."""
+    """Action that stores the spelling of a flag too, for messages: a flag may have several names."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         namespace.spelled = {**getattr(namespace, "spelled", {}), self.dest: option_string}
@@ -49,13 +49,13 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print and exit with."""
+        """Raise argparse's message as an error, in place of an exit."""
         raise UsageError(f"{_sentence(message)}; see `{self.prog} --help`.")
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """See argparse. A long flag may also be written with one dash, as the paper's package takes it."""
+        """Parse known flags. A long flag may also have a single dash, as in the paper's package."""
         words = sys.argv[1:] if args is None else args
         return super().parse_known_args([self._with_two_dashes(word) for word in words], namespace)
 
@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
             group.add_argument(*names, **common, action=_Store)
 
     def unknown(self, words: list[str]) -> NoReturn:
-        """Raise about words that are no option, naming the closest one."""
+        """Raise UsageError about unknown words, with the closest known one."""
         word = words[0].partition("=")[0]
         known = [name for action in self._actions for name in action.option_strings]
         if word.startswith("-"):
@@ -104,15 +104,15 @@ def _sentence(message: str) -> str:
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """The end of a sentence about an unknown word."""
+    """Return the end of a sentence about an unknown word: the nearest known word, or all known words."""
     close = nearest(word, known)
     return f"; did you mean {close}?" if close else f"; known are {', '.join(known)}."
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word with the fewest typing mistakes to `word`; None when all are too far from it.
+    """Return the known word with the fewest typing mistakes to `word`; None if all are too different.
 
-    Of two that are as near, the one of the same length: `--modle` is `--model`, not `--mode`.
+    Of two equally near words, the one of the same length wins: `--modle` is `--model`, not `--mode`.
     """
     plain = _letters(word)
     found = []
@@ -128,7 +128,7 @@ def _letters(word: str) -> str:
 
 
 def typing_mistakes(one: str, other: str) -> int:
-    """Letters to add, remove, replace, or swap with the next, until one word is the other."""
+    """Count the letters to add, remove, replace, or swap with the next, to turn one word into the other."""
     before, row = list[int](), list(range(len(other) + 1))
     for place, letter in enumerate(one, 1):
         last, before, row = before, row, [place]
@@ -155,10 +155,10 @@ def add_runs_options(parser: argparse.ArgumentParser) -> None:
 
 
 def prune_rule(arguments: argparse.Namespace) -> tuple[float | None, int | None]:
-    """What `--older-than` and `--keep` say: days, and a number of runs.
+    """Return the values of `--older-than`, in days, and `--keep`, a number of runs.
 
     Raises:
-        UsageError: one of them is invalid, or stands without `--prune`, or both are missing beside it.
+        UsageError: if a value is invalid or lacks `--prune`, or `--prune` lacks both.
     """
     older, keep = arguments.older_than, arguments.keep
     if not arguments.prune:
@@ -166,9 +166,11 @@ def prune_rule(arguments: argparse.Namespace) -> tuple[float | None, int | None]
             raise UsageError("--older-than, --keep and --yes belong to --prune: add --prune to remove runs.")
         return None, None
     if older is None and keep is None:
-        raise UsageError("Say which runs: --prune --older-than 30 (days), or --prune --keep 20 (the newest).")
+        raise UsageError(
+            "Choose the runs: --prune --older-than 30 (days), or --prune --keep 20 (the newest)."
+        )
     if keep is not None and not keep.isdecimal():
-        raise UsageError(f"--keep takes the number of newest runs to keep, not {keep!r}.")
+        raise UsageError(f"--keep must be the number of newest runs to keep, not {keep!r}.")
     return _days(older), None if keep is None else int(keep)
 
 
@@ -180,5 +182,5 @@ def _days(word: str | None) -> float | None:
     except ValueError:
         days = -1.0
     if not 0 <= days < 1_000_000:
-        raise UsageError(f"--older-than takes a number of days, such as 30, not {word!r}.")
+        raise UsageError(f"--older-than must be a number of days, such as 30, not {word!r}.")
     return days

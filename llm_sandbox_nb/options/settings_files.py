@@ -1,4 +1,4 @@
-"""Settings files: where they are, and what they hold.
+"""Settings files: their places and their content.
 
 One file belongs to a project, one to the user. A file that a flag or the environment names replaces both.
 """
@@ -20,16 +20,16 @@ _OLD_USER_FILES = (".llm-in-sandbox/config.yaml", ".llm-in-sandbox.yaml")
 
 
 def user_file(environment: Mapping[str, str]) -> Path:
-    """Where the user's own settings are: `~/.config/llm-sandbox-nb/settings.toml`."""
+    """Return the path of the user's settings: `~/.config/llm-sandbox-nb/settings.toml`."""
     folder = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(folder) / "llm-sandbox-nb" / "settings.toml"
 
 
 def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """The settings files to read, strongest first: the one that is named, else the project's and the user's.
+    """Return the settings files to read, strongest first: the one that is named, else the project's and the user's.
 
     Raises:
-        UsageError: a file was named and is not there.
+        UsageError: if a file was named and is not there.
     """
     variable = next((name for name in SETTINGS.environment if environment.get(name)), "")
     named, source = environment.get(variable, ""), variable
@@ -38,7 +38,7 @@ def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
-            raise UsageError(f"{source}: there is no settings file {named}; check the path.")
+            raise UsageError(f"{source}: the settings file {named} does not exist; check the path.")
         return (path,)
     project = next(_project_files(Path.cwd()), None)
     own = user_file(environment)
@@ -48,9 +48,9 @@ def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]
 
 
 def _project_files(folder: Path) -> Iterator[Path]:
-    """Files in `folder`, then in the folders above it up to the home folder.
+    """Yield files in `folder`, then in the folders above up to the home folder.
 
-    A file above counts only if it is the user's own: in `/tmp` it may be anybody's.
+    A file above counts only if the user owns that file: in `/tmp` anyone may have written it.
     """
     yield from (folder / name for name in (PROJECT_FILE, *_OLD_PROJECT_FILES) if (folder / name).is_file())
     home = Path.home()
@@ -63,10 +63,10 @@ def _project_files(folder: Path) -> Iterator[Path]:
 
 
 def read_settings_file(path: Path) -> dict[str, tuple[Any, str]]:
-    """The values of a settings file by the options' names, each with the key that it has in the file.
+    """Return the values of a settings file by option name, each with its key in the file.
 
     Raises:
-        UsageError: it is no TOML or YAML, not a mapping, or holds a key that is no option.
+        UsageError: if the file is not valid TOML or YAML, not a mapping, or has a key that is not an option.
     """
     try:
         content = path.read_text(encoding="utf-8-sig")

@@ -1,7 +1,7 @@
-"""Where values of options come from.
+"""Sources of the values of options.
 
-The first of these that says something decides: the option itself, `%config` (in a notebook), an environment variable,
-the project's settings file, the user's settings file, the default.
+The first source with a value wins: the option itself, `%config` (in a notebook), an environment variable, the project's
+settings file, the user's settings file, the default.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from llm_sandbox_nb.sandbox.contract import Limits
 DEFAULT = "default"
 SECRET = ("api_key", "api_key_env")
 """Options whose values no message and no list shows: `api_key_env` may hold the key itself by mistake."""
-_WIDTH = 40
+_VALUE_CHARACTERS = 40
 """Characters shown of a value."""
 _PROVIDER_KEYS = (
     ("anthropic/", "ANTHROPIC_API_KEY"),
@@ -44,18 +44,18 @@ _PROVIDER_KEYS = (
 
 @dataclass(frozen=True)
 class Value:
-    """The value of an option, in its type, and where it comes from, as a person reads it."""
+    """The value of an option, in its type, with a description of its source."""
 
     value: Any
     source: str
 
 
 Layer = Mapping[str, tuple[Any, str]]
-"""What one place says: values as they stand there by the options' names, each with its source."""
+"""Values of one source, unconverted, by option name; each with a description of its place."""
 
 
 def flag_layer(flags: Mapping[str, Any]) -> Layer:
-    """What the command line says."""
+    """Return the values of the command line."""
     names = {name: one.name for one in RUN_OPTIONS for name in (one.name, *one.aliases)}
     spelled = flags.get("spelled", {})
     return {
@@ -66,7 +66,7 @@ def flag_layer(flags: Mapping[str, Any]) -> Layer:
 
 
 def environment_layer(environment: Mapping[str, str]) -> Layer:
-    """What the environment says."""
+    """Return the values of the environment."""
     found = {}
     for option in RUN_OPTIONS:
         variable = next((name for name in option.environment if environment.get(name)), None)
@@ -76,7 +76,7 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
 
 
 def file_layers(paths: Iterable[Path]) -> list[Layer]:
-    """What settings files say. Raises UsageError when one cannot be understood."""
+    """Return the values of settings files. Raises UsageError if a file is invalid."""
     return [
         {name: (value, f"{path}, {key}") for name, (value, key) in read_settings_file(path).items()}
         for path in paths
@@ -84,10 +84,10 @@ def file_layers(paths: Iterable[Path]) -> list[Layer]:
 
 
 def resolve_options(options: Iterable[Option], layers: Iterable[Layer]) -> dict[str, Value]:
-    """The value of every option from the first layer that names it, else its default.
+    """Return the value of every option from the first layer that has one, else its default.
 
     Raises:
-        UsageError: a value cannot be understood; says which one, and where it came from.
+        UsageError: if a value is invalid; names value and source.
     """
     layers = list(layers)
     found = {}
@@ -102,10 +102,10 @@ def resolve_options(options: Iterable[Option], layers: Iterable[Layer]) -> dict[
 def resolve_sources(
     flags: Mapping[str, Any], environment: Mapping[str, str], options: Iterable[Option] = RUN_OPTIONS
 ) -> tuple[dict[str, Value], tuple[Path, ...]]:
-    """The value of every option with its source, and the settings files that were read.
+    """Return the value of every option with its source, and the settings files that were read.
 
     Raises:
-        UsageError: a value cannot be understood; says which one, and where it came from.
+        UsageError: if a value is invalid; names value and source.
     """
     paths = find_settings_files(flags, environment)
     layers = [flag_layer(flags), environment_layer(environment), *file_layers(paths)]
@@ -115,19 +115,21 @@ def resolve_sources(
 
 
 def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The value of every option of `run`, and `settings`: the files that were read.
+    """Return the value of every option of `run`, and `settings`: the files that were read.
 
     Raises:
-        UsageError: a value cannot be understood; says which one, and where it came from.
+        UsageError: if a value is invalid; names value and source.
     """
     values, paths = resolve_sources(flags, environment)
-    resolve_options(NOTEBOOK_OPTIONS, file_layers(paths))  # a wrong line is an error, whoever reads the file
+    resolve_options(
+        NOTEBOOK_OPTIONS, file_layers(paths)
+    )  # a wrong line is an error for every reader of the file
     plain = {name: one.value for name, one in values.items()}
     return {QUERY.name: flags.get(QUERY.name), SETTINGS.name: paths, **plain}
 
 
 def converted(option: Option, value: Any, source: str) -> Any:
-    """The value in the type of the option. Raises UsageError, which names the source."""
+    """Return the value in the type of the option. Raises UsageError with the source."""
     try:
         return option.convert(value)
     except ValueError as error:
@@ -137,12 +139,12 @@ def converted(option: Option, value: Any, source: str) -> Any:
 
 
 def find_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Value:
-    """The model's key: given, else in the variable that `api_key_env` names, else in that of its provider.
+    """Return the model's key: the given one, else that of the variable in `api_key_env`, else the provider's.
 
-    A settings file's `api_key` comes last: keys belong into the environment.
+    A settings file's `api_key` has the lowest rank: keys belong in the environment.
 
     Raises:
-        UsageError: the variable that `api_key_env` names is not set, or the key has characters that no key has.
+        UsageError: if the variable in `api_key_env` is not set, or the key has invalid characters.
     """
     found = _given_key(values, environment)
     if not found.value or (values["model"].value or "").startswith("scripted/"):
@@ -172,15 +174,28 @@ def _given_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> V
 
 
 def _provider_variable(model: str) -> str | None:
-    """The variable with the key of the model's provider; a name without a provider is an OpenAI-compatible server's."""
+    """Return the variable with the provider's key; a name without a provider means an OpenAI-compatible server."""
     for prefix, variable in _PROVIDER_KEYS:
         if model.startswith(prefix):
             return variable
     return None if "/" in model else "OPENAI_API_KEY"
 
 
+def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
+    """Return the values that set fields of `owner` ("limits" or "settings") or, without it, arguments of `solve`.
+
+    The keys of the result are the names of the fields or arguments: see `Option.sets`.
+    """
+    fields = {}
+    for option in RUN_OPTIONS:
+        part, _, field = option.sets.rpartition(".")
+        if field and part == owner and option.name in values:
+            fields[field] = values[option.name]
+    return fields
+
+
 def sandbox_limits(values: Mapping[str, Any]) -> Limits | None:
-    """The resources of a sandbox that options ask for; None when they ask for none."""
+    """Return the resources that the options set, or None if they set none."""
     megabyte = 1024**2
     wanted = {
         "memory_bytes": values["memory_mb"] and values["memory_mb"] * megabyte,
@@ -194,7 +209,7 @@ def sandbox_limits(values: Mapping[str, Any]) -> Limits | None:
 
 
 def settings_text(values: Mapping[str, Value], files: Iterable[Path], environment: Mapping[str, str]) -> str:
-    """A line for each setting, those that are not the default first, and the files that were read."""
+    """Return a line for each setting, changed ones first, after the list of the files that were read."""
     read = [f"Read: {path}" for path in files]
     none = f"No settings file was found: make {PROJECT_FILE} here, or {user_file(environment)}."
     changed = [name for name, one in values.items() if one.source != "default"]
@@ -209,7 +224,7 @@ def settings_text(values: Mapping[str, Value], files: Iterable[Path], environmen
 
 
 def settings_json(values: Mapping[str, Value], files: Iterable[Path]) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the settings and their sources for a program."""
     shown = {
         name: {"value": "(set)" if name in SECRET and one.value else one.value, "source": one.source}
         for name, one in values.items()
@@ -224,4 +239,4 @@ def _shown(name: str, value: Any) -> str:
         return "(set)"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     text = "".join(one if one.isprintable() else "?" for one in text)
-    return shorten(text, _WIDTH)
+    return shorten(text, _VALUE_CHARACTERS)

@@ -1,4 +1,4 @@
-"""The server extension: traits, routes, and what happens when the Jupyter server starts and stops."""
+"""The server extension: traits, routes, and the steps at start and stop of the Jupyter server."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SandboxApp(ExtensionApp):
     histories = Instance(HistoryReaders, allow_none=True)
 
     def initialize_settings(self) -> None:
-        """Make the manager and let handlers find it."""
+        """Create the manager for the handlers."""
         server: Any = self.serverapp
         kernels = ServerKernels(server.kernel_manager, server.session_manager)
         activity_times = server.web_app.settings["last_activity_times"]
@@ -89,18 +89,18 @@ class SandboxApp(ExtensionApp):
         self.handlers.extend([*mcp_token_routes, *mcp_routes])
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
-        """Tell kernels started from now on where this server is, and adopt what outlived an earlier one."""
+        """Publish this server's address to kernels started from now on, and adopt sandboxes of an earlier server."""
         os.environ.update(server_variables(serverapp))
         if self.manager is not None:
             await self.manager.start()
 
     def current_activity(self) -> dict[str, Any] | None:
-        """Sandboxes with running requests, which keep an otherwise idle server from shutting itself down."""
+        """Return the sandboxes with pending requests, which keep an otherwise idle server running."""
         busy = self.manager.busy() if self.manager else []
         return {one.id: one.to_json() for one in busy} or None
 
     async def stop_extension(self) -> None:
-        """End every sandbox; what does not end in time ends when its lease runs out."""
+        """End every sandbox; a sandbox that does not end in time ends when its lease runs out."""
         if self.runs is not None:
             self.runs.close()
         if self.histories is not None:
@@ -110,9 +110,9 @@ class SandboxApp(ExtensionApp):
 
 
 def server_variables(serverapp: Any) -> dict[str, str]:
-    """Environment variables by which a kernel finds this server; empty values when they do not apply.
+    """Return the environment variables by which a kernel finds this server; empty values if they do not apply.
 
-    To be asked for when the server listens: only then is its port known.
+    Call this once the server listens: only then is its port known.
     """
     certificate = serverapp.certfile
     return {
@@ -123,7 +123,7 @@ def server_variables(serverapp: Any) -> dict[str, str]:
 
 
 def _local_url(serverapp: Any) -> str:
-    """The server's base URL as a process on this machine reaches it; a wildcard address becomes loopback."""
+    """Return the server's base URL as a process on this machine reaches it; a wildcard address becomes loopback."""
     url = urlsplit(str(serverapp.connection_url))
     if serverapp.ip in _WILDCARDS and not serverapp.sock:
         host = "[::1]" if ":" in serverapp.ip else "127.0.0.1"

@@ -1,7 +1,7 @@
 """Records as a page shows them: the final card of a run, and the events of another project's record.
 
-See `rest-api.yml`. Other processes read the records, `llm_sandbox_nb.card.saved` and `llm_sandbox_nb.formats`: this one
-knows neither cards nor formats, and a record that is damaged or very large costs it nothing.
+See `rest-api.yml`. Other processes read the records, `llm_sandbox_nb.card.saved` and `llm_sandbox_nb.formats`: the
+server imports neither cards nor formats, and is not slowed by a damaged or very large record.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors
 from llm_sandbox_nb.server.run_handlers import RUN_ID, contents_path, record_folder
 from llm_sandbox_nb.server.runs import RunControlError, UnknownRunError
 
-_LIMIT = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 """Bytes that such a process may print, and bytes of a `trajectory.json`."""
-_PATIENCE = 60.0
+_READ_SECONDS = 60.0
 """Seconds that reading a record may take."""
-_RUNNING = 4
+_STILL_RUNNING_CODE = 4
 """The exit code of `llm_sandbox_nb.card.saved` when a process still executes the run."""
 _one_at_a_time = asyncio.Semaphore(1)
-NO_RECORD = "The record of this run is not beside the notebook, or cannot be read."
-NO_TRAJECTORY = "This file is no trajectory."
+NO_RECORD = "The record of this run is not next to the notebook, or cannot be read."
+NO_TRAJECTORY = "This file is not a trajectory."
 TOO_LARGE = "This file is too large to be shown: read it with llm-sandbox-nb show."
 
 
@@ -40,7 +40,7 @@ class RunCardHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self, run_id: str) -> None:
-        """The output that the notebook `path` keeps of a run that is over, from the run's record."""
+        """Return the output that the notebook `path` keeps of an ended run, made from the run's record."""
         path = self.get_query_argument("path")
         notebook = contents_path(self, path)
         known = next((run for run in self.runs.all() if run.id == run_id), None)
@@ -54,7 +54,7 @@ class RunCardHandler(SandboxAPIHandler):
         code, card = await _printed(
             "llm_sandbox_nb.card.saved", str(folder), cwd=notebook.parent if notebook is not None else folder
         )
-        if code == _RUNNING:
+        if code == _STILL_RUNNING_CODE:
             raise RunControlError("A process still executes the run.")
         if code != 0:
             raise UnknownRunError(NO_RECORD)
@@ -69,8 +69,8 @@ class ForeignRecordHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def post(self) -> None:
-        """Its events, as a journal has them."""
-        if len(self.request.body) > _LIMIT:
+        """Return the events of a record, in the form of a journal."""
+        if len(self.request.body) > _MAX_BYTES:
             raise OutputLimitExceededError(TOO_LARGE)
         with tempfile.TemporaryFile() as given:
             given.write(self.request.body)
@@ -87,9 +87,9 @@ class ForeignRecordHandler(SandboxAPIHandler):
 async def _printed(
     module: str, *arguments: str, cwd: Path | None = None, given: IO[bytes] | None = None
 ) -> tuple[int | None, bytes]:
-    """The exit code of a program of this package, and what it printed; no code when that takes too much or too long."""
+    """Return exit code and output of a program of this package; None as code if its time or output is too much."""
     async with _one_at_a_time:
-        # -P: nothing that lies in the notebook's folder is imported.
+        # -P: modules in the notebook's folder are not imported.
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", module, *arguments),
             cwd=cwd,
@@ -100,10 +100,10 @@ async def _printed(
         assert process.stdout is not None
         printed = bytearray()
         try:
-            async with asyncio.timeout(_PATIENCE):
-                while len(printed) <= _LIMIT and (part := await process.stdout.read(1024 * 1024)):
+            async with asyncio.timeout(_READ_SECONDS):
+                while len(printed) <= _MAX_BYTES and (part := await process.stdout.read(1024 * 1024)):
                     printed += part
-                code = await process.wait() if len(printed) <= _LIMIT else None
+                code = await process.wait() if len(printed) <= _MAX_BYTES else None
         except TimeoutError:
             code = None
         finally:

@@ -1,4 +1,4 @@
-"""The REST half of `/llm-sandbox/api`. Described in `rest-api.yml`, which a test holds against these routes.
+"""The REST half of `/llm-sandbox/api`. Described in `rest-api.yml`, which a test compares with these routes.
 
 Each verb is decorated in its own concrete class: `authorized` remembers the first resource it sees, so a
 decorated verb in a shared base class would authorise every subclass as the first one used.
@@ -67,20 +67,20 @@ _STATUS_OF_ERRNO = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), 507),
     errno.ETIMEDOUT: 504,
 }
-"""Of what a sandbox's filesystem says."""
+"""HTTP status for an errno of a sandbox's filesystem."""
 PATIENCE = 60.0
 """Seconds that any client has to send a body, or to take an answer."""
 SLOWEST = 64 * 1024
-"""Bytes in a second that it must manage beyond that."""
+"""Bytes per second that a client must read or write beyond that time."""
 
 
 def seconds_for(size: int) -> float:
-    """The longest that so many bytes may take."""
+    """Return the longest that so many bytes may take."""
     return PATIENCE + size / SLOWEST
 
 
 async def until_taken(written: Awaitable[Any], size: int) -> bool:
-    """Wait until a client has taken what was written to it; False when it was too slow."""
+    """Wait until a client has read the written bytes; return False if the client was too slow."""
     waiting = asyncio.ensure_future(written)
     with contextlib.suppress(StreamClosedError):
         await asyncio.wait({waiting}, timeout=seconds_for(size))
@@ -122,7 +122,7 @@ class SandboxAPIHandler(APIHandler):
         return runs
 
     def respond_error(self, error: Exception) -> None:
-        """Answer with `error`: its sentence, its class and the status that fits it."""
+        """Answer with the sentence and the class of `error`, and the matching status."""
         status = next(status for kind, status in _STATUS if isinstance(error, kind))
         if isinstance(error, OSError) and error.errno is not None:
             status = _STATUS_OF_ERRNO.get(error.errno, status)
@@ -130,7 +130,7 @@ class SandboxAPIHandler(APIHandler):
         self.finish({"message": str(error)[:1000], "error": type(error).__name__})
 
     async def download(self, path: str, data: bytes) -> None:
-        """Answer with a file, as a download and never as a page; a client that hardly takes it is hung up on."""
+        """Answer with a file, as a download and never as a page; disconnect a client that hardly reads."""
         name = quote(posixpath.basename(path), safe="", errors="replace")
         self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
         if not await until_taken(self.finish(data, set_content_type="application/octet-stream"), len(data)):
@@ -138,21 +138,21 @@ class SandboxAPIHandler(APIHandler):
             connection.close()
 
     def body(self) -> dict[str, Any]:
-        """The request's JSON object. Raises ValueError when it is something else."""
+        """Return the request's JSON object. Raises ValueError if the body is something else."""
         body = self.get_json_body() or {}
         if not isinstance(body, dict):
             raise ValueError("The body of the request must be a JSON object.")
         return body
 
     def model(self, managed: ManagedSandbox) -> dict[str, Any]:
-        """What clients see of a sandbox."""
+        """Return the description of a sandbox for clients."""
         path = f"{self.base_url.rstrip('/')}{API}/sandboxes/{managed.id}"
         terminal = f"{path}/terminal" if self.manager.policy.allow_terminal else None
         return {**managed.to_json(), "channel": f"{path}/channel", "terminal": terminal}
 
 
 class InfoHandler(SandboxAPIHandler):
-    """What this server offers and allows."""
+    """Offers and limits of this server."""
 
     @web.authenticated
     @authorized
@@ -163,13 +163,13 @@ class InfoHandler(SandboxAPIHandler):
 
 
 class KernelHandler(SandboxAPIHandler):
-    """One of this server's own kernels, and its sandbox."""
+    """A kernel of this server, and its sandbox."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self, kernel_id: str) -> None:
-        """By this a kernel learns whether the server is its own: 404 for a kernel that it did not start."""
+        """Describe the kernel, so that a kernel finds its server: 404 for a kernel that this server did not start."""
         notebook = await self.manager.notebook_of(kernel_id)
         managed = await self.manager.find(kernel_id)
         sandbox = self.model(managed) if managed else None
@@ -191,7 +191,7 @@ class SandboxesHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def post(self) -> None:
-        """The sandbox of a kernel: the running one as it is (200), else a new one as asked for (201)."""
+        """Return the running sandbox of a kernel (200), or start a new one (201)."""
         body = self.body()
         kernel_id = body.get("kernel_id")
         if not isinstance(kernel_id, str):
@@ -203,7 +203,7 @@ class SandboxesHandler(SandboxAPIHandler):
 
 
 class StopIdleHandler(SandboxAPIHandler):
-    """Room for another sandbox."""
+    """Removal of an idle sandbox, to make room for another."""
 
     @web.authenticated
     @authorized
@@ -222,13 +222,13 @@ class StopIdleHandler(SandboxAPIHandler):
 
 
 class SandboxHandler(SandboxAPIHandler):
-    """One sandbox."""
+    """A sandbox."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self, sandbox_id: str) -> None:
-        """Its state, settings and protection."""
+        """Return state, settings and protection."""
         await self.manager.ready()
         self.finish(self.model(self.manager.get(sandbox_id)))
 
@@ -236,7 +236,7 @@ class SandboxHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def delete(self, sandbox_id: str) -> None:
-        """End it and everything in it."""
+        """End the sandbox and everything inside."""
         await self.manager.stop(sandbox_id, "It was stopped; the next use starts a new one.")
         self.set_status(204)
         self.finish()
@@ -249,7 +249,7 @@ class ResetHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def post(self, sandbox_id: str) -> None:
-        """End it and start an empty one with the same id and settings."""
+        """Replace the sandbox by an empty one with the same id and settings."""
         self.finish(self.model(await self.manager.reset(sandbox_id)))
 
 
@@ -260,7 +260,7 @@ class ForkHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def post(self, sandbox_id: str) -> None:
-        """Start an empty one of the same kernel and settings; what it is filled with is the client's to say."""
+        """Start an empty sandbox of the same kernel and settings; the client fills the new sandbox."""
         await self.manager.ready()
         self.set_status(201)
         self.finish(self.model(await self.manager.fork(sandbox_id)))
@@ -273,12 +273,12 @@ class RestartHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def post(self, sandbox_id: str) -> None:
-        """End all that runs in it and start a new shell."""
+        """End all processes of the sandbox and start a new shell."""
         self.finish(self.model(await self.manager.restart(sandbox_id)))
 
 
 class StatsHandler(SandboxAPIHandler):
-    """What a sandbox uses."""
+    """Resource use of a sandbox."""
 
     meter = UsageMeter()
 
@@ -286,7 +286,7 @@ class StatsHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self, sandbox_id: str) -> None:
-        """Its processes, their CPU time and memory. Looking is no use of it: an idle one stays idle."""
+        """Return processes, their CPU time and memory. Reading these figures does not reset the idle timer."""
         usage = await self.meter.measure(self.manager.running(sandbox_id, used=False))
         self.finish(usage.to_json())
 
@@ -298,7 +298,7 @@ class FilesHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self, sandbox_id: str) -> None:
-        """Entries below `path` (default: the working directory) to `depth` levels (default 1)."""
+        """Return the entries below `path` (default: the working directory) to `depth` levels (default 1)."""
         sandbox = self.manager.running(sandbox_id, used=False)
         path = self.get_query_argument("path", sandbox.directories.root)
         depth = self.get_query_argument("depth", "1")
@@ -310,13 +310,13 @@ class FilesHandler(SandboxAPIHandler):
 
 @web.stream_request_body
 class FileHandler(SandboxAPIHandler):
-    """One file of a sandbox, as a download and never as a page: what the model made is hostile."""
+    """A file of a sandbox, as a download and never as a page: files of the model are hostile."""
 
     _body: BinaryIO | None = None
-    """What is uploaded; on disk when it is large."""
+    """The uploaded content; on disk if large."""
 
     async def prepare(self) -> None:  # type: ignore[override]  # as APIHandler's own
-        """Take a body only of who is known, and only as long as it comes at a fair pace."""
+        """Accept a body only from an authorised client, and only at a fair pace."""
         await super().prepare()
         if self.request.method != "PUT" or self._finished:
             return
@@ -328,7 +328,7 @@ class FileHandler(SandboxAPIHandler):
         connection.set_body_timeout(seconds_for(int(size) if size.isdigit() else 0))
 
     async def data_received(self, chunk: bytes) -> None:
-        """A piece of the body."""
+        """Store a piece of the body."""
         if self._body is not None:
             await asyncio.to_thread(self._body.write, chunk)
 
@@ -338,7 +338,7 @@ class FileHandler(SandboxAPIHandler):
             self._body.close()
 
     def on_connection_close(self) -> None:
-        """The client has gone before the body was complete."""
+        """Discard the body of a client that left before the end."""
         super().on_connection_close()
         self.on_finish()
 
@@ -346,7 +346,7 @@ class FileHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self, sandbox_id: str) -> None:
-        """The bytes of the file `path`."""
+        """Return the bytes of the file `path`."""
         sandbox = self.manager.running(sandbox_id)
         path = self.get_query_argument("path")
         await self.download(path, await sandbox.read_file(path, limit=self.manager.max_download_bytes))

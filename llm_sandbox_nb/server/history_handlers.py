@@ -29,11 +29,11 @@ class HistoryAPIHandler(SandboxAPIHandler):
     """Access to the history of a published run; no verbs."""
 
     async def look(self, run_id: str, work: Callable[[HistoryReader], T]) -> T:
-        """What `work` finds in the history of the run, in a thread.
+        """Return the result of `work` on the history of the run, in a thread.
 
         Raises:
-            UnknownRunError: this server knows no such run.
-            HistoryError: it keeps no history.
+            UnknownRunError: if this server knows no such run.
+            HistoryError: if the run has no history.
         """
         folder = self.folder(run_id)
         readers: HistoryReaders = self.settings["llm_sandbox_histories"]
@@ -41,7 +41,7 @@ class HistoryAPIHandler(SandboxAPIHandler):
             return await asyncio.to_thread(_look, readers, folder, work)
 
     def folder(self, run_id: str) -> Path:
-        """Where the record of the run lies. Raises as `look` does."""
+        """Return the folder with the record of the run. Raises the errors of `look`."""
         folder = self.runs.get(run_id).folder
         if folder is None:
             raise HistoryError("The run's folder is not on this machine, so its history cannot be read here.")
@@ -60,69 +60,69 @@ class CheckpointsHandler(HistoryAPIHandler):
 
 
 class JournalHandler(HistoryAPIHandler):
-    """The record of a run as it is now: one that has ended here may have been rewound or resumed since."""
+    """The current record of a run: a run that ended here may have been rewound or resumed since."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self, run_id: str) -> None:
-        """Its journal, as a download."""
+        """Return the journal, as a download."""
         data = await asyncio.to_thread(_journal, self.folder(run_id), self.runs.max_file_bytes)
         await self.download(JOURNAL, data)
 
 
 class OldFilesHandler(HistoryAPIHandler):
-    """A folder as it was."""
+    """A folder at a checkpoint."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self, run_id: str, checkpoint: str) -> None:
-        """Its entries; of where the run works when no `path` is given."""
+        """Return the entries of the folder `path`; without `path`, of the folder where the run works."""
         path = self.get_query_argument("path", "", strip=False)
         self.finish(await self.look(run_id, lambda reader: reader.folder(checkpoint, path)))
 
 
 class OldFileHandler(HistoryAPIHandler):
-    """A file as it was, as a download and never as a page: what the model made is hostile."""
+    """A file at a checkpoint, as a download and never as a page: files of the model are hostile."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self, run_id: str, checkpoint: str) -> None:
-        """Its bytes."""
+        """Return the bytes of the file."""
         path, limit = self.get_query_argument("path", strip=False), self.runs.max_file_bytes
         data = await self.look(run_id, lambda reader: reader.read(checkpoint, path, limit))
         await self.download(path, data)
 
 
 class OldChangesHandler(HistoryAPIHandler):
-    """What differs between two checkpoints."""
+    """Differences between two checkpoints."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self, run_id: str, checkpoint: str) -> None:
-        """Paths that differ from what they were at checkpoint `since`."""
+        """Return the paths that changed since checkpoint `since`."""
         since = self.get_query_argument("since")
         self.finish(await self.look(run_id, lambda reader: reader.changes(since, checkpoint)))
 
 
 class OldDiffHandler(HistoryAPIHandler):
-    """What differs in one file."""
+    """Differences in a file between two checkpoints."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self, run_id: str, checkpoint: str) -> None:
-        """A unified diff from checkpoint `since` to this one."""
+        """Return a unified diff from checkpoint `since` to this one."""
         since, path = self.get_query_argument("since"), self.get_query_argument("path", strip=False)
         self.finish(await self.look(run_id, lambda reader: reader.diff(since, checkpoint, path)))
 
 
 def _journal(folder: Path, limit: int) -> bytes:
     try:
-        # Neither what a link leads to is opened, nor is the other end of a FIFO waited for.
+        # Links are not followed, and the other end of a FIFO is not waited for.
         own = os.O_NOFOLLOW | os.O_NONBLOCK
         with open(folder / JOURNAL, "rb", opener=lambda path, flags: os.open(path, flags | own)) as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
@@ -140,9 +140,7 @@ def _journal(folder: Path, limit: int) -> bytes:
 
 def _look(readers: HistoryReaders, folder: Path, work: Callable[[HistoryReader], T]) -> T:
     if (folder / HISTORY).is_symlink():
-        raise HistoryError(
-            "The run's history is a link; the server reads only what lies in the run's folder."
-        )
+        raise HistoryError("The run's history is a link; the server reads only files in the run's folder.")
     with readers.reading(folder) as reader:
         return work(reader)
 

@@ -1,4 +1,4 @@
-"""Reads the files of a run as they were at a checkpoint, from the run's history on disk and never from its sandbox."""
+"""Files of a run at a checkpoint, read from the run's history on disk and never from its sandbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 LISTED = 2_000
 """Entries of a folder, or changes, in one answer."""
 DIFF_CHARACTERS = 256 * 1024
-_AT_ONCE = 2
+_READER_THREADS = 2
 """Threads that read histories: more would keep kernels and pages waiting."""
 _WORKPLACE = "/testbed"
 _KINDS = {FILE: "file", FOLDER: "directory", LINK: "link"}
@@ -30,10 +30,10 @@ _AS_IN_IMAGE = "is as in the sandbox's image, so the history keeps no copy of it
 
 
 class HistoryReader:
-    """One history, open for reading. For use in threads."""
+    """A history, open for reading. For use in threads."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises HistoryError when there is none in `folder`."""
+        """Open the history. Raises HistoryError if `folder` has none."""
         self._store = HistoryStore(folder, readonly=True)
 
     def close(self) -> None:
@@ -41,7 +41,7 @@ class HistoryReader:
         self._store.close()
 
     def checkpoints(self) -> list[Json]:
-        """All that are kept, oldest first."""
+        """Return all that are kept, oldest first."""
         return [
             {
                 "id": one.id,
@@ -54,11 +54,11 @@ class HistoryReader:
         ]
 
     def folder(self, checkpoint: str, path: str) -> Json:
-        """A folder's entries, sorted by path; where the run works when `path` is empty.
+        """Return a folder's entries, sorted by path; with an empty `path`, those of the folder where the run works.
 
         Raises:
-            HistoryError: there is no such checkpoint.
-            FileNotFoundError, NotADirectoryError: there was no such folder.
+            HistoryError: if the checkpoint is missing.
+            FileNotFoundError, NotADirectoryError: if the path was not a folder.
         """
         manifest = self._store.manifest(checkpoint)
         place = _absolute(path) if path else _workplace(manifest)
@@ -74,21 +74,21 @@ class HistoryReader:
         }
 
     def read(self, checkpoint: str, path: str, limit: int) -> bytes:
-        """A file's content.
+        """Return a file's content.
 
         Raises:
-            HistoryError: there is no such checkpoint, or the content was not kept.
-            FileNotFoundError, IsADirectoryError, PermissionError: there is no such file; it is a folder, or special.
-            OutputLimitExceededError: it has more than `limit` bytes.
+            HistoryError: if the checkpoint is missing, or the content was not kept.
+            FileNotFoundError, IsADirectoryError, PermissionError: if the path is missing, a folder, or a special file.
+            OutputLimitExceededError: if the file has more than `limit` bytes.
         """
         place = _absolute(path)
         return self._content(place, self._entry(self._store.manifest(checkpoint), place), limit)
 
     def changes(self, before: str, after: str) -> Json:
-        """Paths in which two checkpoints differ, sorted; other times alone do not count.
+        """Return the paths in which two checkpoints differ, sorted; a different time alone does not count.
 
         Raises:
-            HistoryError: there is no such checkpoint.
+            HistoryError: if a checkpoint is missing.
         """
         old, new = self._store.manifest(before), self._store.manifest(after)
         found = sorted(differing_contents(old, new))
@@ -107,11 +107,11 @@ class HistoryReader:
         }
 
     def diff(self, before: str, after: str, path: str) -> Json:
-        """A unified diff of one file, or in `note` why there is none.
+        """Return a unified diff of a file, or in `note` the reason for its absence.
 
         Raises:
-            HistoryError: there is no such checkpoint, or a content was not kept.
-            FileNotFoundError: the file is in neither.
+            HistoryError: if a checkpoint is missing, or a content was not kept.
+            FileNotFoundError: if the file is in neither checkpoint.
         """
         place = _absolute(path)
         sides = [self._store.manifest(one).get(place) for one in (before, after)]
@@ -149,7 +149,7 @@ class HistoryReader:
         return entry
 
     def _children(self, manifest: Mapping[str, Entry], place: str, entry: Entry) -> dict[str, Entry] | None:
-        """What a folder had in it; None when it was as in the image, which was not asked."""
+        """Return a folder's content; None if the folder was as in the image and is not listed there."""
         if not entry.base:
             return {path: one for path, one in manifest.items() if path != "/" and parent(path) == place}
         known = self._store.image_entry(place)
@@ -175,7 +175,7 @@ class HistoryReaders:
     """The histories that are being read; the last few stay open."""
 
     def __init__(self, most: int = 4) -> None:
-        self.turn = asyncio.Semaphore(_AT_ONCE)
+        self.turn = asyncio.Semaphore(_READER_THREADS)
         """To be held, in the server's event loop, while a thread reads."""
         self._most = most
         self._mutex = threading.Lock()
@@ -184,7 +184,7 @@ class HistoryReaders:
 
     @contextmanager
     def reading(self, run_folder: Path) -> Iterator[HistoryReader]:
-        """The history of the run that has this folder. Raises HistoryError when it has none."""
+        """Yield the history of the run in this folder. Raises HistoryError if the run has none."""
         reader = self._take(run_folder / HISTORY)
         try:
             yield reader
@@ -223,7 +223,7 @@ def _kind(path: str, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> str:
 
 
 def _metadata_change(before: Entry | None, after: Entry | None) -> str:
-    """What differs in something that has no text, for a person."""
+    """Describe the difference of two entries without text, for a person."""
     if before is None or after is None:
         one = before or after
         kind = _KINDS.get(one.type, "special file") if one else ""
@@ -254,7 +254,7 @@ def _described(path: str, entry: Entry) -> Json:
 
 
 def _workplace(manifest: Mapping[str, Entry]) -> str:
-    """The folder that a person looks for first: where the run worked, else what is kept at all."""
+    """Return the folder to show first: where the run worked, else the kept folder with the shortest path."""
     if _WORKPLACE in manifest:
         return _WORKPLACE
     tops = [path for path, entry in manifest.items() if entry.open_folder and parent(path) not in manifest]
@@ -262,7 +262,7 @@ def _workplace(manifest: Mapping[str, Entry]) -> str:
 
 
 def _absolute(path: str) -> str:
-    """A path as manifests have it. Raises ValueError when it is none: nothing else is ever looked for."""
+    """Return a path in the form of manifests. Raises ValueError for an invalid path: nothing else is looked for."""
     if not path.startswith("/") or "\0" in path or len(path) > 4096:
         raise ValueError("'path' must be an absolute path in the sandbox, such as /testbed/notes.txt.")
     parts = [part for part in path.split("/") if part not in ("", ".")]

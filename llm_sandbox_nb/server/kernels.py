@@ -1,4 +1,4 @@
-"""What the Jupyter server knows of its kernels: which are its own, which live, whose notebook they run."""
+"""Knowledge of the Jupyter server about its kernels: which ones it started, which live, and their notebooks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class ServerKernels:
         self._sessions = session_manager
 
     def owns(self, kernel_id: str) -> bool:
-        """Whether this server started the kernel and has not shut it down."""
+        """Return True if this server started the kernel and has not shut it down."""
         return kernel_id in self._kernels
 
     async def alive(self, kernel_id: str) -> bool:
-        """Whether the kernel's process lives, as far as the server knows."""
+        """Return True if the kernel's process lives, as far as the server knows."""
         if not self.owns(kernel_id):
             return False
         check = getattr(self._kernels.get_kernel(kernel_id), "is_alive", None)

@@ -1,4 +1,4 @@
-"""One sandbox as the server keeps it: how it is started or adopted, whose it is, how it stands, who is connected."""
+"""A sandbox of the server: start or adoption, owner, state, and connected clients."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 
 class ConnectedClient(Protocol):
-    """A connection to a sandbox, as its sandbox knows it."""
+    """A connection to a sandbox, as seen by the sandbox."""
 
     @property
     def requests(self) -> int:
-        """How many requests of this client are pending."""
+        """Number of pending requests of this client."""
         ...
 
     def dismiss(self, reason: str) -> None:
@@ -69,37 +69,37 @@ class ManagedSandbox:
         self.sandbox: ChannelSandbox | None = None
         self.kernel_dead_since: float | None = None
         self.unclaimed_since: float | None = None
-        """When it was adopted from a server that has ended, until one of this server's kernels takes it."""
+        """Time of the adoption from an ended server, until a kernel of this server uses the sandbox."""
         self._starting: asyncio.Task[ChannelSandbox] | None = None
 
     @property
     def state(self) -> State:
-        """How it stands now."""
+        """The current state."""
         if self.sandbox is None:
             return "starting"
         return "lost" if self.sandbox.lost else "running"
 
     @property
     def requests(self) -> int:
-        """How many requests of its clients are pending."""
+        """Number of pending requests of all clients."""
         return sum(client.requests for client in self.clients)
 
     @property
     def idle_seconds(self) -> float:
-        """For how long nobody has asked anything of it; zero while a request is pending."""
+        """Seconds since the last request; zero while a request is pending."""
         if self.requests or self.sandbox is None:
             self.touch()
         return time.time() - self.last_activity
 
     def touch(self) -> None:
-        """Note that it was used just now."""
+        """Reset the idle timer."""
         self.last_activity = time.time()
 
     async def start(self, opening: Coroutine[Any, Any, ChannelSandbox]) -> None:
-        """Start it; `end` from elsewhere stops the start.
+        """Start the sandbox; a call of `end` elsewhere stops the start.
 
         Raises:
-            SandboxLostError: it was ended before it was there.
+            SandboxLostError: if the sandbox was ended during the start.
             SandboxError: whatever `opening` raises.
         """
         self._starting = asyncio.create_task(opening)
@@ -110,7 +110,7 @@ class ManagedSandbox:
         self.touch()
 
     async def end(self, reason: str) -> None:
-        """Dismiss its clients and end it, or its start. Raises SandboxError when it cannot be ended."""
+        """Dismiss the clients and end the sandbox, or the start. Raises SandboxError if that fails."""
         for client in list(self.clients):
             client.dismiss(reason)
         self.clients.clear()
@@ -125,7 +125,7 @@ class ManagedSandbox:
             await sandbox.close()
 
     def to_json(self) -> dict[str, Any]:
-        """What a client sees of it, as plain JSON values."""
+        """Return the description for clients, as plain JSON values."""
         box = self.sandbox
         protection = box and asdict(replace(box.protection, details=dict(box.protection.details)))
         return {
@@ -150,17 +150,17 @@ def _iso(moment: float) -> str:
 
 
 class Opener:
-    """Starts and adopts. `server_key` is the same for a server and the one that is started in its place."""
+    """Start and adoption of sandboxes. `server_key` stays the same when a server is restarted."""
 
     def __init__(self, server_key: str) -> None:
         self._key = hashlib.sha256(server_key.encode()).hexdigest()[:32]
         self._certificates: TemporaryFolder | None = None
 
     async def open(self, managed: ManagedSandbox) -> ChannelSandbox:
-        """Start what `managed` is to be.
+        """Start the sandbox described by `managed`.
 
         Raises:
-            ValueError: its settings contradict each other.
+            ValueError: if the settings contradict each other.
             IsolationUnavailableError, ImageError, SandboxLostError, SandboxError: as the isolation does.
         """
         options = managed.options
@@ -183,7 +183,7 @@ class Opener:
         return [managed for managed in found if managed is not None]
 
     async def reap(self) -> list[str]:
-        """Remove sandboxes whose owner has died; their ids. Also what killed kernels have left on this machine."""
+        """Remove sandboxes whose owner has died, and remains of killed kernels on this machine; return the ids."""
         await asyncio.to_thread(remove_leftovers)
         removed: list[str] = []
         for isolation in adopting_isolations():
@@ -220,7 +220,7 @@ class Opener:
         }
 
     def _certificate_file(self, pem: str) -> Path:
-        """A file that lives as long as the server: isolation `process` reads it whenever a program starts."""
+        """Write a file that lives as long as the server: isolation `process` reads it whenever a program starts."""
         if self._certificates is None:
             self._certificates = TemporaryFolder()
         path = self._certificates.path / f"{hashlib.sha256(pem.encode()).hexdigest()[:32]}.pem"

@@ -1,4 +1,4 @@
-"""The manager: one sandbox for each notebook, from its first use to the end of its kernel."""
+"""The manager: a sandbox for each notebook, from first use to the end of the kernel."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from llm_sandbox_nb.server.processes import restart_processes
 from llm_sandbox_nb.server.relay import Hang, RelayClient, Send
 from llm_sandbox_nb.version import __version__
 
-_ADOPTION_WAIT = 10.0
+_ADOPTION_SECONDS = 10.0
 
 
 class UnknownSandboxError(SandboxError):
-    """There is no such sandbox, or no such kernel, on this server."""
+    """Unknown id of a sandbox or of a kernel on this server."""
 
 
 class SandboxManager(LoggingConfigurable):
@@ -88,7 +88,7 @@ class SandboxManager(LoggingConfigurable):
     async def ready(self) -> None:
         """Wait until sandboxes of an earlier server are adopted, so that no client hears that they are gone."""
         self._watcher.start(self._opener)
-        await self._watcher.adopted(_ADOPTION_WAIT)
+        await self._watcher.adopted(_ADOPTION_SECONDS)
 
     def connect(self, sandbox_id: str, send: Send, hang: Hang) -> RelayClient:
         """Connect a client to a running sandbox. Raises as `running`."""
@@ -104,18 +104,18 @@ class SandboxManager(LoggingConfigurable):
         managed.clients.add(client)
         return client
 
-    # -- looking -------------------------------------------------------------------------------------------
+    # -- look-ups -------------------------------------------------------------------------------------------
 
     def all(self) -> list[ManagedSandbox]:
-        """All sandboxes, oldest first."""
+        """Return all sandboxes, oldest first."""
         return sorted(self._sandboxes.values(), key=lambda one: one.created)
 
     def busy(self) -> list[ManagedSandbox]:
-        """Those with a pending request."""
+        """Return the sandboxes with a pending request."""
         return [one for one in self.all() if one.requests]
 
     def idle(self, kernel_id: str = "") -> list[ManagedSandbox]:
-        """Those of other kernels than this one that do nothing and whose run is over; the longest idle first."""
+        """Return idle sandboxes of other kernels whose runs are over, the longest idle first."""
         live = {kernel_id, *self.live_kernels()}
         free = [one for one in self.all() if one.state != "starting" and not one.requests]
         return sorted(
@@ -123,20 +123,20 @@ class SandboxManager(LoggingConfigurable):
         )
 
     def get(self, sandbox_id: str) -> ManagedSandbox:
-        """The sandbox with this id. Raises UnknownSandboxError."""
+        """Return the sandbox with this id. Raises UnknownSandboxError."""
         try:
             return self._sandboxes[sandbox_id]
         except KeyError:
             raise UnknownSandboxError(
-                "This server has no such sandbox; it was stopped, culled or never was."
+                f"No sandbox {sandbox_id:.64} on this server (it may have been stopped, or removed when idle)."
             ) from None
 
     def running(self, sandbox_id: str, *, used: bool = True) -> ChannelSandbox:
-        """What runs under this id; it counts as used unless `used` is false.
+        """Return the open sandbox with this id, and reset its idle timer if `used`.
 
         Raises:
-            UnknownSandboxError: there is none of this id.
-            SandboxLostError: it is lost, or not there yet.
+            UnknownSandboxError: if no sandbox has this id.
+            SandboxLostError: if the sandbox is lost, or still starting.
         """
         managed = self.get(sandbox_id)
         if managed.sandbox is None or managed.state != "running":
@@ -146,13 +146,15 @@ class SandboxManager(LoggingConfigurable):
         return managed.sandbox
 
     async def notebook_of(self, kernel_id: str) -> str | None:
-        """Path of the notebook that a kernel of ours runs. Raises UnknownSandboxError for any other."""
+        """Return the path of the notebook that a kernel runs. Raises UnknownSandboxError if not this server's."""
         if not self.kernels.owns(kernel_id):
-            raise UnknownSandboxError("This server has no such kernel.")
+            raise UnknownSandboxError(
+                f"No kernel {kernel_id:.64} on this server (it may have been restarted)."
+            )
         return await self.kernels.notebook(kernel_id)
 
     async def find(self, kernel_id: str) -> ManagedSandbox | None:
-        """The sandbox of a kernel: its own, else the one that its notebook had with a kernel that is gone."""
+        """Return the sandbox of a kernel, or the one that its notebook had with a kernel that is gone."""
         own = [managed for managed in self._sandboxes.values() if managed.fork_of is None]
         for managed in own:
             if managed.kernel_id == kernel_id:
@@ -166,7 +168,7 @@ class SandboxManager(LoggingConfigurable):
         return None
 
     def info(self) -> dict[str, Any]:
-        """What this server offers and allows."""
+        """Return the offers and limits of this server."""
         return {
             "version": __version__,
             "policy": self.policy.to_json(),
@@ -176,7 +178,7 @@ class SandboxManager(LoggingConfigurable):
         }
 
     def note_activity(self, managed: ManagedSandbox) -> None:
-        """A sandbox was used: it is not idle, and neither is this server (JupyterHub asks)."""
+        """Note a use of a sandbox: neither the sandbox nor this server is idle (JupyterHub asks)."""
         managed.touch()
         self._activity_times["llm_sandbox_nb"] = datetime.now(UTC)
 
@@ -185,12 +187,12 @@ class SandboxManager(LoggingConfigurable):
     async def acquire(
         self, kernel_id: str, request: SandboxOptions, *, fresh: bool = False
     ) -> tuple[ManagedSandbox, bool]:
-        """The kernel's sandbox and whether it is new; one that was lost is replaced, as is any when `fresh`.
+        """Return the kernel's sandbox, and True if it is new; a lost one is replaced, as is any with `fresh`.
 
         Raises:
-            UnknownSandboxError: the kernel is not this server's.
-            PolicyError: the site does not allow it, or has as many as it allows.
-            IsolationUnavailableError, ImageError, SandboxLostError: it cannot be started.
+            UnknownSandboxError: if the kernel does not belong to this server.
+            PolicyError: if the site does not allow the sandbox, or has reached its maximum.
+            IsolationUnavailableError, ImageError, SandboxLostError: if the sandbox cannot be started.
         """
         await self.ready()
         notebook = await self.notebook_of(kernel_id)
@@ -207,9 +209,9 @@ class SandboxManager(LoggingConfigurable):
             return managed, True
 
     async def fork(self, sandbox_id: str) -> ManagedSandbox:
-        """A second sandbox of the same kernel, with the same settings and nothing done in it.
+        """Return a second, empty sandbox of the same kernel with the same settings.
 
-        It ends with its kernel, when it is stopped, or when nobody uses it. Raises as `acquire`.
+        The second sandbox ends with its kernel, when stopped, or when nobody uses it. Raises the errors of `acquire`.
         """
         managed = self.get(sandbox_id)
         options = replace(managed.options, isolation=self.running(sandbox_id).protection.isolation)
@@ -230,7 +232,7 @@ class SandboxManager(LoggingConfigurable):
         return managed
 
     async def restart(self, sandbox_id: str) -> ManagedSandbox:
-        """End everything that runs in a sandbox; its files stay. Raises as `running`."""
+        """End all processes of a sandbox; its files stay. Raises the errors of `running`."""
         managed = self.get(sandbox_id)
         await restart_processes(self.running(sandbox_id))
         return managed
@@ -249,7 +251,7 @@ class SandboxManager(LoggingConfigurable):
         return stopped
 
     async def end(self, managed: ManagedSandbox, reason: str) -> None:
-        """End this very sandbox, if it still exists; `reason` goes to its clients and the log."""
+        """End this very sandbox, if it still exists; clients and the log get `reason`."""
         if self._sandboxes.get(managed.id) is not managed:
             return
         del self._sandboxes[managed.id]
@@ -260,11 +262,11 @@ class SandboxManager(LoggingConfigurable):
             self.log.warning("Sandbox %s did not end cleanly: %s", managed.id, error)
 
     def adopt(self, managed: ManagedSandbox) -> None:
-        """Take in a sandbox that outlived the server that started it."""
+        """Add a sandbox that outlived its earlier server."""
         self._sandboxes.setdefault(managed.id, managed)
 
     async def start(self) -> None:
-        """Adopt what an earlier server left, then watch; `ready` does it too, should nobody call this."""
+        """Adopt sandboxes of an earlier server, then watch; `ready` starts this too, if nobody called `start`."""
         self._watcher.start(self._opener)
 
     async def close(self) -> None:
@@ -293,17 +295,22 @@ class SandboxManager(LoggingConfigurable):
         self.log.info("Started sandbox %s for kernel %s.", managed.id, managed.kernel_id)
 
 
-_NAMED = 5
+_MAX_NAMED_NOTEBOOKS = 5
 """Most notebooks that a refusal names."""
 
 
 def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:
-    """Why no sandbox can be started, and how to make room."""
+    """Explain that the maximum is reached, and how to make room."""
     runs = f"This server runs {plural(count, 'sandbox', 'sandboxes')}, as many as its site allows."
     if not idle:
-        return f"{runs} None of them is idle: wait until a run ends, or stop one with `%sandbox stop` in its notebook."
-    names = [f"{_notebook_name(one)} (for {format_duration(one.idle_seconds)})" for one in idle[:_NAMED]]
-    more = [f"{len(idle) - _NAMED} more"] if len(idle) > _NAMED else []
+        return (
+            f"{runs} All are in use: wait until a run ends, or stop one with `%sandbox stop` in its notebook."
+        )
+    names = [
+        f"{_notebook_name(one)} (for {format_duration(one.idle_seconds)})"
+        for one in idle[:_MAX_NAMED_NOTEBOOKS]
+    ]
+    more = [f"{len(idle) - _MAX_NAMED_NOTEBOOKS} more"] if len(idle) > _MAX_NAMED_NOTEBOOKS else []
     return (
         f"{runs} Idle: {', '.join(names + more)}. To stop the one that is idle longest, and lose its files, execute "
         "`%sandbox stop --idle`, then run this cell again."
@@ -311,7 +318,7 @@ def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:
 
 
 def _notebook_name(managed: ManagedSandbox) -> str:
-    """The notebook of a sandbox, as one short line."""
+    """Return the notebook of a sandbox, as one short line."""
     name = "".join(
         letter if letter.isprintable() else "�"
         for letter in managed.notebook or "a kernel without a notebook"
@@ -320,7 +327,7 @@ def _notebook_name(managed: ManagedSandbox) -> str:
 
 
 class Housekeeping:
-    """The background work of one manager, as tasks of its event loop."""
+    """Background work of a manager, as tasks of its event loop."""
 
     def __init__(self, manager: SandboxManager) -> None:
         self._manager = manager
@@ -329,7 +336,7 @@ class Housekeeping:
         self._adopted.set()
 
     def start(self, opener: Opener) -> None:
-        """Begin. Adoption comes first, and does not hold up the start of the server."""
+        """Begin. Adoption runs first, and does not delay the start of the server."""
         if self._tasks:
             return
         self._adopted.clear()
@@ -348,7 +355,7 @@ class Housekeeping:
         try:
             await asyncio.wait_for(self._adopted.wait(), timeout)
         except TimeoutError:
-            self._manager.log.warning("Looking for sandboxes to adopt takes long; continuing without.")
+            self._manager.log.warning("The search for sandboxes to adopt is slow; continuing without them.")
 
     async def _adopt_and_reap(self, opener: Opener) -> None:
         log = self._manager.log
@@ -356,7 +363,7 @@ class Housekeeping:
             for managed in await opener.adopt():
                 log.info("Adopted sandbox %s of kernel %s.", managed.id, managed.kernel_id)
                 self._manager.adopt(managed)
-        except Exception:  # whatever an engine does, the server starts
+        except Exception:  # the server starts despite any failure of an engine
             log.exception("Adopting sandboxes of an ended server failed.")
         finally:
             self._adopted.set()
@@ -364,7 +371,7 @@ class Housekeeping:
             try:
                 for name in await opener.reap():
                     log.info("Removed %s, whose owner has died.", name)
-            except Exception:  # tried again at the next turn
+            except Exception:  # retried at the next turn
                 log.exception("Reaping sandboxes without an owner failed.")
             if self._manager.reap_interval <= 0:
                 return
@@ -377,12 +384,12 @@ class Housekeeping:
                 try:
                     if reason := await why_end(self._manager, managed):
                         await self._manager.end(managed, reason)
-                except Exception:  # one bad sandbox must not keep the others from being looked at
+                except Exception:  # a failure of one sandbox must not stop the check of the others
                     self._manager.log.exception("Looking after sandbox %s failed.", managed.id)
 
 
 async def why_end(manager: SandboxManager, managed: ManagedSandbox) -> str | None:
-    """Why a sandbox must end now, as a sentence for its clients, or None."""
+    """Return the reason to end a sandbox now, as a sentence for its clients, or None."""
     if managed.state == "lost":
         return "It died or stopped answering; the next use starts a new one."
     if reason := await _without_kernel(manager, managed):

@@ -1,4 +1,4 @@
-"""Who may use a notebook's sandbox over MCP: one token for each, which can be revoked, and is kept as its hash only."""
+"""Tokens for the use of notebooks' sandboxes over MCP: a token for each, revocable, stored as its hash only."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 PREFIX = "lsnb_"
-_UNUSED = 90 * 24 * 3600.0
+_UNUSED_TOKEN_SECONDS = 90 * 24 * 3600.0
 """Seconds after which a token that nobody uses is revoked."""
-_LONGEST = 200
+_MAX_TOKEN_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
 class Grant:
-    """One token, of which only the hash is known."""
+    """A token, known by its hash only."""
 
     name: str
-    """How it is called in sessions and records."""
+    """Name in sessions and records."""
     digest: str
     sandbox_id: str
     notebook: str | None
-    """With this a new sandbox of the same notebook takes the place of the old one."""
+    """Notebook of the sandbox: a new sandbox of the same notebook inherits the token."""
     created: float
     used: float
 
 
 class McpGrants:
-    """The tokens of one server, kept in a file that only its user can read."""
+    """The tokens of a server, in a file that only its user can read."""
 
     def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
         self._file = file
@@ -44,7 +44,7 @@ class McpGrants:
         """Called with the name of a grant that is revoked."""
 
     def mint(self, sandbox_id: str, notebook: str | None) -> str:
-        """A new token for a sandbox; the one that it had is revoked. Nobody can read it again."""
+        """Return a new token for a sandbox, and revoke the earlier one. Nobody can read the token again."""
         self.revoke(sandbox_id, notebook)
         token, now = PREFIX + secrets.token_urlsafe(32), self._clock()
         grant = Grant(secrets.token_hex(8), _digest(token), sandbox_id, notebook, now, now)
@@ -53,7 +53,7 @@ class McpGrants:
         return token
 
     def keep(self, sandbox_id: str, notebook: str | None) -> Grant | None:
-        """The grant of a sandbox, or of the one that its notebook had before, which is of this one from now on."""
+        """Return the grant of a sandbox, or of its notebook's former sandbox, which passes to this one."""
         grant = self._of(sandbox_id, notebook)
         if grant is not None and grant.sandbox_id != sandbox_id:
             self._grants[grant.name] = grant = replace(grant, sandbox_id=sandbox_id)
@@ -61,8 +61,8 @@ class McpGrants:
         return grant
 
     def find(self, token: str) -> Grant | None:
-        """The grant of a token; None when there is none."""
-        if not token.startswith(PREFIX) or len(token) > _LONGEST:
+        """Return the grant of a token; None when there is none."""
+        if not token.startswith(PREFIX) or len(token) > _MAX_TOKEN_CHARACTERS:
             return None
         digest, found = _digest(token), None
         for grant in self._grants.values():
@@ -74,7 +74,7 @@ class McpGrants:
         return found
 
     def revoke(self, sandbox_id: str, notebook: str | None = None) -> bool:
-        """Revoke the token of a sandbox; says whether it had one."""
+        """Revoke the token of a sandbox; return True if there was a token."""
         grant = self._of(sandbox_id, notebook)
         if grant is None:
             return False
@@ -93,12 +93,12 @@ class McpGrants:
         try:
             found = [Grant(**one) for one in json.loads(self._file.read_bytes())]
             valid = [one for one in found if all(isinstance(text, str) for text in (one.name, one.digest))]
-            return [one for one in valid if self._clock() - one.used < _UNUSED]
+            return [one for one in valid if self._clock() - one.used < _UNUSED_TOKEN_SECONDS]
         except (OSError, ValueError, TypeError):
             return []
 
     def _write(self) -> None:
-        """A file that cannot be written means that tokens end with this server."""
+        """Write the file. If that fails, the tokens end with this server."""
         partial = self._file.with_suffix(".partial")
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

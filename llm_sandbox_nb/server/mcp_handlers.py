@@ -1,7 +1,7 @@
-"""The MCP endpoint, `/llm-sandbox/mcp`: HTTP in and out, who may call, and the way to the kernel that drives the run.
+"""The MCP endpoint, `/llm-sandbox/mcp`: HTTP, authentication, and the way to the kernel that drives the run.
 
-It is no part of the Jupyter API: a token of its own opens it, in the header `Authorization` only. A cookie, which a
-page of another site could use, means nothing here.
+The endpoint is not part of the Jupyter API: a separate token opens it, in the header `Authorization` only. A cookie,
+which a page of another site could use, has no effect here.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from llm_sandbox_nb.server.mcp_grants import McpGrants
 from llm_sandbox_nb.server.runs import PublishedRun, RunControlError, RunRegistry
 
 MCP = "/llm-sandbox/mcp"
-_AT_ONCE = 0.5
+_STREAM_AFTER_SECONDS = 0.5
 """Seconds after which an answer that is not there yet is streamed."""
-_KEEP_ALIVE = 15.0
+_KEEP_ALIVE_SECONDS = 15.0
 """Seconds between two signs of life on a stream."""
 NOT_OPEN = (
     "The notebook does not offer its sandbox now: ask the person to execute %sandbox mcp in the notebook, then call "
@@ -58,7 +58,7 @@ _WELCOME = "This is an MCP endpoint: send the token that %sandbox mcp in a noteb
 
 
 class McpServices:
-    """What the endpoint remembers between requests."""
+    """State of the endpoint between requests."""
 
     def __init__(self, grants: McpGrants) -> None:
         self.grants = grants
@@ -69,7 +69,7 @@ class McpServices:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls: with the token of a sandbox, or with that of the Jupyter server, which opens all."""
+    """The caller: with the token of a sandbox, or with that of the Jupyter server, which opens all."""
 
     principal: str
     sandbox_id: str | None
@@ -101,7 +101,7 @@ class KernelHost:
         return found
 
     def _run(self, arguments: Json) -> tuple[PublishedRun, str]:
-        """The run that a call belongs to, and the name of the sandbox that the kernel knows."""
+        """Return the run that a call belongs to, and the name of the sandbox that the kernel knows."""
         named = str(arguments.get("sandbox") or "")
         sandbox_id, inside = self._caller.sandbox_id, named
         if sandbox_id is None:
@@ -136,11 +136,11 @@ class KernelHost:
 
 
 class _NotOpenError(LLMSandboxError):
-    """There is no run that the call could be a step of."""
+    """No run is open to the call."""
 
 
 class McpHandler(JupyterHandler):
-    """One request of an MCP client."""
+    """A request of an MCP client."""
 
     _answering: asyncio.Task[Json] | None = None
     _streaming = False
@@ -168,17 +168,17 @@ class McpHandler(JupyterHandler):
         return pattern is not None and re.fullmatch(pattern, origin) is not None
 
     def check_xsrf_cookie(self) -> None:
-        """No cookie counts here, so none can be misused."""
+        """Accept every request: cookies have no effect here, so they cannot be misused."""
 
     @property
     def services(self) -> McpServices:
-        """What the endpoint remembers."""
+        """State of the endpoint between requests."""
         services: McpServices = self.settings["llm_sandbox_mcp"]
         return services
 
     @allow_unauthenticated
     def get(self, sandbox: str | None = None) -> None:
-        """Refuse: the server begins no messages of its own."""
+        """Refuse: the server never starts messages unasked."""
         self._caller(sandbox)
         self.set_status(405)
         self.set_header("Allow", "POST, DELETE")
@@ -213,7 +213,7 @@ class McpHandler(JupyterHandler):
             raise
         except Exception:
             self.log.exception("an MCP request failed")
-            self._fail(McpError(INTERNAL_ERROR, "The server failed; its log says why.", status=500), id)
+            self._fail(McpError(INTERNAL_ERROR, "The server failed: see its log.", status=500), id)
 
     async def _take(self, message: RpcMessage, caller: Caller) -> None:
         header = self.request.headers.get("MCP-Protocol-Version")
@@ -239,7 +239,7 @@ class McpHandler(JupyterHandler):
         self.finish()
 
     def _check_headers(self, message: RpcMessage, header: str | None) -> None:
-        """The headers of a modern request have to say what its body says. Raises McpError."""
+        """Check that the headers of a modern request agree with its body. Raises McpError."""
         if not message.method:
             raise McpError(INVALID_REQUEST, "A response has no place here.")
         if header is not None and header != MODERN:
@@ -258,16 +258,16 @@ class McpHandler(JupyterHandler):
             )
         for which, (sent, meant) in names.items():
             if sent != meant:
-                raise McpError(HEADER_MISMATCH, f"The header {which} does not say what the body says.")
+                raise McpError(HEADER_MISMATCH, f"The header {which} does not agree with the body.")
 
     def _known_session(self, caller: Caller) -> McpSession | None:
-        """The session that the request names; None when it names none. Raises HTTPError for an unknown one."""
+        """Return the session named by the request, or None. Raises HTTPError for an unknown session."""
         id = self.request.headers.get("Mcp-Session-Id")
         if id is None:
             return None
         session = self.services.sessions.find(id, caller.principal)
         if session is None:
-            raise web.HTTPError(404, "There is no such session (any more): begin with initialize.")
+            raise web.HTTPError(404, "This session does not exist (any more): begin with initialize.")
         return session
 
     async def _answer(self, message: RpcMessage, caller: Caller) -> None:
@@ -277,17 +277,17 @@ class McpHandler(JupyterHandler):
         self._answering = asyncio.ensure_future(self.services.endpoint.answer(message, client, host, self))
         streams = "text/event-stream" in self.request.headers.get("Accept", "")
         try:
-            await asyncio.wait({self._answering}, timeout=_AT_ONCE if streams else None)
+            await asyncio.wait({self._answering}, timeout=_STREAM_AFTER_SECONDS if streams else None)
             while not self._answering.done():
                 self._write_event(None)
-                await asyncio.wait({self._answering}, timeout=_KEEP_ALIVE)
+                await asyncio.wait({self._answering}, timeout=_KEEP_ALIVE_SECONDS)
             result = self._answering.result()
         finally:
             self._answering.cancel()
         self._send(response(message.id, result))
 
     def on_connection_close(self) -> None:
-        """The client has gone: what it has begun ends."""
+        """End the work of a client that has left."""
         super().on_connection_close()
         if self._answering is not None:
             self._answering.cancel()
@@ -331,7 +331,7 @@ class McpHandler(JupyterHandler):
         self._send(error.to_json(id))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Errors are one sentence, not a page."""
+        """Answer an error with a sentence instead of a page."""
         error = kwargs.get("exc_info", (None, None))[1]
         said = error.log_message if isinstance(error, web.HTTPError) else None
         self.set_header("Content-Type", "application/json")
@@ -339,10 +339,10 @@ class McpHandler(JupyterHandler):
             self.set_header("WWW-Authenticate", "Bearer")
         self.finish(json.dumps({"message": said or "The request failed."}))
 
-    # --- who calls ---
+    # --- the caller ---
 
     def _caller(self, sandbox: str | None) -> Caller:
-        """Who calls, by the header. Raises HTTPError."""
+        """Return the caller by the header. Raises HTTPError."""
         if not self.settings["llm_sandbox_manager"].policy.allow_mcp:
             raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
@@ -352,7 +352,7 @@ class McpHandler(JupyterHandler):
         grant = self.services.grants.find(token)
         if grant is not None:
             if sandbox not in (None, grant.sandbox_id):
-                raise web.HTTPError(404, "There is no such sandbox for this token.")
+                raise web.HTTPError(404, "This token is not for that sandbox.")
             return Caller(grant.name, grant.sandbox_id)
         own = self.identity_provider.token
         if own and hmac.compare_digest(own.encode(), token.encode("utf-8", "replace")):
@@ -367,7 +367,7 @@ class McpTokenHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self, sandbox_id: str) -> None:
-        """Whether it has one. The token itself is known to nobody here."""
+        """Answer if the sandbox has a token. The server stores only its hash."""
         managed = self.manager.get(sandbox_id)
         grant = self._grants.keep(managed.id, managed.notebook)
         run = self.runs.outside_run(sandbox_id)
@@ -391,7 +391,7 @@ class McpTokenHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def delete(self, sandbox_id: str) -> None:
-        """Revoke it."""
+        """Revoke the token."""
         managed = self.manager.get(sandbox_id)
         self._grants.revoke(managed.id, managed.notebook)
         self.set_status(204)
@@ -404,7 +404,7 @@ class McpTokenHandler(SandboxAPIHandler):
 
 
 def _decoded(value: str | None) -> str | None:
-    """The value of a header that may be in base64."""
+    """Return the value of a header that may be in base64."""
     if value is None or not (value.startswith("=?base64?") and value.endswith("?=")):
         return value
     try:
@@ -421,4 +421,4 @@ mcp_routes: list[tuple[str, type[Any]]] = [
 mcp_token_routes: list[tuple[str, type[SandboxAPIHandler]]] = [
     (rf"{API}/sandboxes/{ID}/mcp-token", McpTokenHandler)
 ]
-"""The route of its tokens."""
+"""Route of the tokens."""

@@ -1,4 +1,4 @@
-"""What a site allows: isolations, profiles, images, networks and limits of sandboxes, and the defaults."""
+"""Rules of a site: isolations, profiles, images, networks and limits of sandboxes, and the defaults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 
 class SandboxPolicy(Configurable):
-    """The site's rules. Every trait is an administrator's to set; what goes beyond them is refused."""
+    """The site's rules. Every trait is set by an administrator; requests beyond them are refused."""
 
     allow_mcp = Bool(True, help="Whether a notebook may offer its sandbox to outside agents, over MCP.").tag(
         config=True
@@ -57,7 +57,7 @@ class SandboxPolicy(Configurable):
     allowed_networks = List(
         Enum(NETWORKS),
         default_value=list(NETWORKS),
-        help="Networks a sandbox may have. `open` is not safe: it reaches what listens on this machine and around it; "
+        help="Networks a sandbox may have. `open` is not safe: it reaches servers on this machine and around it; "
         "where it is allowed, `public` is too.",
     ).tag(config=True)
     default_network = Enum(
@@ -114,11 +114,11 @@ class SandboxPolicy(Configurable):
     ).tag(config=True)
 
     def read_request(self, body: Mapping[str, Any]) -> SandboxOptions:
-        """What a client asks for. Limits that it does not name are the site's; a path would mean nothing here.
+        """Return the options in a client's request. Open limits are the site's; paths have no meaning here.
 
         Raises:
-            ValueError: says which field is invalid.
-            PolicyError: it names something that this site does not allow, or that does not exist.
+            ValueError: if a field is invalid; names the field.
+            PolicyError: if a name is unknown, or not allowed on this site.
         """
         for what in ("isolation", "profile", "network"):
             asked = body.get(what)
@@ -129,11 +129,11 @@ class SandboxPolicy(Configurable):
         return SandboxOptions.from_json({**body, "ca_bundle": None}, default_limits=self._default_limits())
 
     def resolve(self, request: SandboxOptions) -> SandboxOptions:
-        """Fill in what was left open and check it all.
+        """Fill in open options and check all.
 
         Raises:
-            PolicyError: the site does not allow what was asked for; says what it does allow.
-            ValueError: what the site chooses does not go with what was asked for.
+            PolicyError: if the site does not allow the request; names the allowed values.
+            ValueError: if a choice of the site contradicts the request.
         """
         isolation = self._isolation(request.isolation or self.default_isolation)
         return SandboxOptions(
@@ -152,7 +152,7 @@ class SandboxPolicy(Configurable):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What the rules are, for clients that offer choices."""
+        """Return the rules, for clients that offer choices."""
         names = ("isolations", "profiles", "images", "networks")
         return {
             **{f"allowed_{name}": list(getattr(self, f"allowed_{name}")) for name in names},
@@ -187,7 +187,7 @@ class SandboxPolicy(Configurable):
 
     @property
     def _networks(self) -> list[str]:
-        """Where `open` is allowed, `public` and `allow` are too: they reach less."""
+        """The allowed networks. If `open` is allowed, `public` and `allow` are too: they reach less."""
         return [*self.allowed_networks, *(["public", "allow"] if "open" in self.allowed_networks else [])]
 
     def _network(self, request: SandboxOptions, isolation: str) -> str | None:
@@ -213,7 +213,7 @@ class SandboxPolicy(Configurable):
         return wanted
 
     def _default_limits(self) -> Limits:
-        """The site's defaults, which never exceed its maxima."""
+        """Return the site's defaults, which never exceed its maxima."""
 
         def smaller(name: str) -> Any:
             known = [
@@ -237,7 +237,7 @@ def _allowed(what: str, wanted: str, allowed: list[str]) -> str:
 
 
 def _sites(what: str, wanted: str | None, fixed: str | None) -> str | None:
-    """What the site has fixed, else what was asked for."""
+    """Return the value fixed by the site, else the requested one."""
     if fixed is not None and wanted not in (None, fixed):
         raise PolicyError(f"This site fixes the {what} of its sandboxes itself; leave yours out.")
     return fixed or wanted

@@ -1,4 +1,4 @@
-"""The processes of a sandbox, as its executor finds them: what they use, and ending all of them."""
+"""Processes of a sandbox, listed by its executor: their resource use, and the end of all."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 
 # Everything in a sandbox descends from its executor, so this holds for each isolation, `process` too, whose
-# processes are among those of the host. The time of ended children has gone to who waited for them.
-_MEASURE = """
+# processes are among those of the host. CPU time of ended children is counted with the process that waited for them.
+_MEASURE_PROGRAM = """
 import os, sys
 root, me = int(sys.argv[1]), os.getpid()
 tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -37,9 +37,9 @@ while todo:
 print(count, ticks * 1000 // tick, pages * page)
 """
 _MEASURE_TIMEOUT = 10.0
-_FRESH = 0.5
+_MEASUREMENT_SECONDS = 0.5
 """Seconds for which a measurement is good enough for the next who asks: many pages may watch one sandbox."""
-_KEPT = 64
+_MAX_MEASUREMENTS = 64
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class SandboxUsage:
     memory_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return asdict(self)
 
 
@@ -65,30 +65,32 @@ class UsageMeter:
         self._last: OrderedDict[str, SandboxUsage] = OrderedDict()
 
     async def measure(self, sandbox: ChannelSandbox) -> SandboxUsage:
-        """What the sandbox uses. Raises SandboxLostError, or SandboxError when it does not answer properly."""
+        """Measure the resource use. Raises SandboxLostError, or SandboxError for an invalid answer."""
         last = self._last.get(sandbox.id)
-        if last is not None and self._clock() - last.time < _FRESH:
+        if last is not None and self._clock() - last.time < _MEASUREMENT_SECONDS:
             return last
-        argv = ["python3", "-I", "-S", "-c", _MEASURE, str(sandbox.executor["pid"])]
+        argv = ["python3", "-I", "-S", "-c", _MEASURE_PROGRAM, str(sandbox.executor["pid"])]
         result = await sandbox.exec(argv, cwd="/", timeout=_MEASURE_TIMEOUT, output_limit=4096)
         try:
             words = result.stdout.decode("ascii").split()
             processes, milliseconds, memory = (int(word) for word in words if len(word) < 20)
         except ValueError:
-            raise SandboxError("The sandbox did not report what it uses; restart it if it hangs.") from None
+            raise SandboxError(
+                "The sandbox did not report its resource use; restart it if it hangs."
+            ) from None
         usage = SandboxUsage(self._clock(), processes, milliseconds / 1000, memory)
         self._last[sandbox.id] = usage
         self._last.move_to_end(sandbox.id)
-        while len(self._last) > _KEPT:
+        while len(self._last) > _MAX_MEASUREMENTS:
             self._last.popitem(last=False)
         return usage
 
 
 # All processes of a sandbox descend from its executor, which is PID 1 or a subreaper. Killing by ancestry
-# and not by `kill -1` makes this safe under isolation `process` too. All is stopped before anything is
-# killed, so nothing escapes by forking, and the shell that the executor starts anew is left alone. Helpers
-# of the executor, forks with its command line, stay: one is our parent, one knows what has changed.
-_KILL_ALL = """
+# and not by `kill -1` makes this safe under isolation `process` too. All processes are stopped before any is
+# killed, so that none escapes by forking, and the executor's new shell is left alone. Helpers of the executor,
+# forks with its command line, stay: the parent of this program, and the watcher of changed files.
+_KILL_PROGRAM = """
 import os, signal, sys
 root, me = int(sys.argv[1]), os.getpid()
 def read(pid, name):
@@ -130,13 +132,13 @@ _RESTART_TIMEOUT = 30.0
 
 
 async def restart_processes(sandbox: ChannelSandbox) -> None:
-    """End every process of the sandbox but its executor; when this returns, a new shell runs.
+    """End every process of the sandbox except its executor; afterwards a new shell runs.
 
     Raises:
-        SandboxLostError: the sandbox is lost.
-        SandboxError: its processes could not be ended.
+        SandboxLostError: if the sandbox is lost.
+        SandboxError: if the processes could not be ended.
     """
-    argv = ["python3", "-I", "-S", "-c", _KILL_ALL, str(sandbox.executor["pid"])]
+    argv = ["python3", "-I", "-S", "-c", _KILL_PROGRAM, str(sandbox.executor["pid"])]
     result = await sandbox.exec(argv, cwd="/", timeout=_RESTART_TIMEOUT)
     if result.exit_code != 0:
         raise SandboxError(

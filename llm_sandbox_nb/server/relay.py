@@ -1,8 +1,8 @@
-"""Many clients of one sandbox: the executor's frames, from WebSockets to the one channel and back.
+"""The relay between many clients and a sandbox: frames of the executor, from WebSockets to the one channel and back.
 
-A client numbers its requests as it likes; each becomes a call of the server's channel, which has numbers of
-its own. What a client sends is bounded before it is kept, what is sent to it waits in a bounded queue, and a
-client that does not take it holds the sandbox back only for a short while before it is dropped.
+A client numbers its requests freely; each becomes a call of the server's channel with another number. Input of a client
+is limited before it is stored. Output waits in a limited queue; a client that does not read delays the sandbox only for
+a short while, and is then dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_REQUESTS = 64
 """Pending requests that one client may have."""
 QUEUE_HIGH = 4 * 1024 * 1024
 QUEUE_LOW = 1024 * 1024
-"""Bytes waiting for a client above which the sandbox is held back, and below which it continues."""
+"""Bytes waiting for a client at which the sandbox pauses, and below which it continues."""
 STALL = 10.0
 """Seconds for which one client may hold the sandbox back."""
 
@@ -37,13 +37,13 @@ BROKE_PROTOCOL = 4400
 TOO_SLOW = 4429
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Sends one message; returns when there is room for more. Raises ConnectionError when the client is gone."""
+"""Function that sends a message and returns when there is room for more. Raises ConnectionError without a client."""
 Hang = Callable[[int, str], None]
 """Closes the connection with a code and a reason."""
 
 
 class _Request:
-    """A request of a client: its call, and the pieces of its body that the call has not used yet."""
+    """A request of a client: the call, and the unused pieces of the body."""
 
     def __init__(self, number: int, op: str) -> None:
         self.number = number
@@ -56,12 +56,12 @@ class _Request:
 
 
 class RelayClient:
-    """One connection to a sandbox."""
+    """A connection to a sandbox."""
 
     def __init__(
         self, channel: Channel, facts: dict[str, Any], send: Send, hang: Hang, used: Callable[[], None]
     ) -> None:
-        """`facts` is what the executor said of itself; `used` is called whenever something is asked."""
+        """Create the client. `facts` is the executor's description of itself; `used` is called at every request."""
         self._channel = channel
         self._facts = facts
         self._send = send
@@ -77,7 +77,7 @@ class RelayClient:
 
     @property
     def requests(self) -> int:
-        """How many requests are pending; one that waits for a connection from inside is no work."""
+        """Number of pending requests, without those that wait for a connection from inside."""
         return sum(one.op != "connection" for one in self._requests.values())
 
     # -- from the client -----------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class RelayClient:
         self._more.set()
         if self._queued > QUEUE_HIGH and self._held_back is None:
             self._channel.hold(self)
-            reason = f"It did not take what was sent to it for {STALL:g} seconds."
+            reason = f"The client did not read its messages for {STALL:g} seconds."
             self._held_back = asyncio.get_running_loop().call_later(STALL, self.leave, TOO_SLOW, reason)
 
     async def _send_queue(self) -> None:
@@ -213,7 +213,7 @@ class RelayClient:
         self.leave(SANDBOX_ENDED, reason)
 
     def leave(self, code: int = 1000, reason: str = "") -> None:
-        """The client goes: its requests are cancelled, and nobody waits for it any more. Twice is fine."""
+        """Cancel the requests of a client that leaves. A second call does nothing."""
         if self._left:
             return
         self._left = True
@@ -225,5 +225,5 @@ class RelayClient:
         if self._sender is not asyncio.current_task():
             self._sender.cancel()
         self._queue.clear()
-        # A close frame has room for 123 bytes; what is cut is cut between characters.
+        # A close frame holds 123 bytes; the text is cut between characters.
         self._hang(code, reason.encode()[:120].decode("utf-8", "ignore"))

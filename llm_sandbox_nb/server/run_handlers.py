@@ -30,21 +30,21 @@ from llm_sandbox_nb.trajectory.run_summary import RunSummary, summaries
 
 RUN_ID = r"(?P<run_id>[A-Za-z0-9][\w-]{0,127})"
 BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409
-"""Close codes: the protocol was broken; the run is another kernel's; there is no such run; a newer connection."""
+"""Close codes: broken protocol; run of another kernel; unknown run; replaced by a newer connection."""
 RECORDS = "sandbox-runs"
-"""The folder for records beside a notebook, unless `%config SandboxMagics.output_dir` names another."""
+"""The folder for records next to a notebook, unless `%config SandboxMagics.output_dir` names another."""
 SHARED_NOTEBOOKS = "collaborative_document_save_delay"
 """A setting of this server when jupyter-collaboration shares its notebooks between pages."""
 LISTED = 30
 """Most runs of a notebook that are listed."""
 MESSAGE_LIMIT = 64 * 1024 * 1024
-_BATCH = 512 * 1024
-_BREATH = 0.03
+_BATCH_BYTES = 512 * 1024
+_TEXT_INTERVAL = 0.03
 """Seconds between two messages that hold nothing but unfinished text."""
 
 
 class TooSlowError(LLMSandboxError):
-    """A watcher does not take what is sent to it."""
+    """A watcher does not read messages."""
 
 
 class RunsHandler(SandboxAPIHandler):
@@ -65,7 +65,7 @@ class NotebookRunsHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self) -> None:
-        """The newest runs of the notebook `path`, from their folders beside it and those that its kernels named."""
+        """Return the newest runs of the notebook `path`: in folders next to it or named by its kernels."""
         path = self.get_query_argument("path")
         published = [run for run in self.runs.all() if run.notebook == path and run.folder is not None]
         folders = {run.folder.parent for run in published if run.folder is not None}
@@ -78,18 +78,18 @@ class NotebookRunsHandler(SandboxAPIHandler):
 
 
 def contents_path(handler: SandboxAPIHandler, path: str) -> Path | None:
-    """Where a file of the server's root is; None when its files are not on this machine."""
+    """Return the path of a file of the server's root; None if its files are not on this machine."""
     find = getattr(handler.contents_manager, "_get_os_path", None)
     return None if find is None else Path(find(path))
 
 
 def records_folder(notebook: Path) -> Path:
-    """Where the records of a notebook's runs are, unless a setting names another place."""
+    """Return the folder with the records of a notebook's runs, unless a setting names another one."""
     return notebook.parent / RECORDS / notebook_folder_name(notebook.name)
 
 
 def record_folder(notebook: Path, run_id: str) -> Path | None:
-    """Where the record of a run lies beside its notebook; None when it does not."""
+    """Return the folder with the record of a run next to its notebook, or None."""
     return run_folder(str((records_folder(notebook) / run_id).absolute()), run_id)
 
 
@@ -116,13 +116,13 @@ def _listed(one: RunSummary, root: Path | None, live: bool) -> Json:
 
 
 class RunHandler(SandboxAPIHandler):
-    """One run."""
+    """A run."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self, run_id: str) -> None:
-        """How it stands."""
+        """Return the state of the run."""
         self.finish(await self.runs.describe(self.runs.get(run_id)))
 
 
@@ -133,27 +133,27 @@ class RunControlHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def post(self, run_id: str) -> None:
-        """Carry a decision to the run; answers when the run has taken it."""
+        """Pass a decision to the run; answer once the run has accepted it."""
         run = self.runs.get(run_id)
         await run.control(self.body(), self.runs.answer_timeout)
         self.finish(await self.runs.describe(run))
 
 
 class RunFileHandler(SandboxAPIHandler):
-    """One file of a running run, as a download and never as a page: what the model made is hostile."""
+    """A file of a live run, as a download and never as a page: files of the model are hostile."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self, run_id: str) -> None:
-        """The bytes of the file `path` of the output folder."""
+        """Return the bytes of the file `path` of the output folder."""
         run, path = self.runs.get(run_id), self.get_query_argument("path")
         data = await run.file(path, self.runs.max_file_bytes, self.runs.answer_timeout)
         await self.download(path, data)
 
 
 class RunSocket(Socket):
-    """What both WebSockets have in common; no verbs."""
+    """Common part of both WebSockets; without verbs."""
 
     max_message_size = MESSAGE_LIMIT
 
@@ -165,7 +165,7 @@ class RunSocket(Socket):
 
 
 class RunPublishHandler(RunSocket):
-    """A kernel publishes its run here, and gets decisions."""
+    """Connection of a kernel that publishes its run and gets decisions."""
 
     _run_id = ""
     _run: PublishedRun | None = None
@@ -183,7 +183,7 @@ class RunPublishHandler(RunSocket):
         self._run_id = run_id
 
     def on_message(self, message: bytes | str) -> None:
-        """A message of the kernel."""
+        """Handle a message of the kernel."""
         try:
             self._take(_object(message))
         except ForeignRunError as error:
@@ -203,12 +203,12 @@ class RunPublishHandler(RunSocket):
         elif kind == "answer":
             self._run.take_answer(message)
         else:
-            raise PublisherError("That is no message of a publisher.")
+            raise PublisherError("This message is not a publisher's.")
 
     def _begin(self, message: Json) -> None:
         kernel_id, owner = message.get("kernel_id"), message.get("owner")
         if message.get("type") != "hello" or not isinstance(kernel_id, str) or not isinstance(owner, str):
-            raise PublisherError("The first message must say whose run it is.")
+            raise PublisherError("The first message must name the run and its kernel.")
         self.runs.check_kernel(self._run_id, kernel_id, message.get("ticket"))
         self._run = self.runs.publish(self._run_id, kernel_id, owner, self)
         self._run.folder = run_folder(message.get("folder"), self._run_id)
@@ -221,7 +221,7 @@ class RunPublishHandler(RunSocket):
         self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket, "shared": shared})
 
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
-        """The sandbox that the kernel offers to outside agents, which has to be its own."""
+        """Return the sandbox that the kernel offers to outside agents; it must be the kernel's own."""
         manager = self.settings["llm_sandbox_manager"]
         own = (one.id for one in manager.all() if one.kernel_id == kernel_id)
         return next((id for id in own if id == sandbox_id), None)
@@ -236,14 +236,14 @@ class RunPublishHandler(RunSocket):
         self.close(REPLACED, reason)
 
     def on_close(self) -> None:
-        """The kernel has gone."""
+        """Note that the kernel has left."""
         run, self._run = self._run, None
         if run is not None:
             self.runs.leave(run, self)
 
 
 class RunEventsHandler(RunSocket):
-    """A page watches a run: all past events, then what comes, each once."""
+    """Connection of a page that watches a run: all past events, then each new one, once."""
 
     _pump: asyncio.Task[None] | None = None
 
@@ -264,7 +264,7 @@ class RunEventsHandler(RunSocket):
         self._pump = asyncio.ensure_future(self._watch(run_id, int(since)))
 
     def on_message(self, message: bytes | str) -> None:
-        """Who watches has nothing to say here."""
+        """Ignore messages of watchers."""
 
     def on_close(self) -> None:
         """Nobody watches any more."""
@@ -284,22 +284,22 @@ class RunEventsHandler(RunSocket):
         except WebSocketClosedError:
             return
         except TooSlowError:
-            self.close(TOO_SLOW, "It did not take what was sent to it; connect again.")
+            self.close(TOO_SLOW, "The watcher did not read its messages; connect again.")
             return
         finally:
             run.watchers.discard(news.set)
         self.close(1000, "The run is over.")
 
     async def _send_all(self, run: PublishedRun, position: int, news: asyncio.Event) -> None:
-        """Nothing is queued here: a slow watcher gets later, in larger pieces, what is kept anyway.
+        """Send the events. Nothing is queued: a slow watcher gets stored events later, in larger pieces.
 
-        More events may come while one message is sent: only who has all of them is told that the run is over.
+        More events may arrive while a message is sent: the end of the run is sent only after all events.
         """
         seen: dict[int, int] = {}
         sent: str | None = None
         while True:
             news.clear()
-            lines = run.store.read(position, _BATCH)
+            lines = run.store.read(position, _BATCH_BYTES)
             position += len(lines)
             whole = position >= len(run.store)
             texts = [json.dumps(event) for event in run.tail.since(seen)] if whole else []
@@ -316,22 +316,22 @@ class RunEventsHandler(RunSocket):
             if whole and not news.is_set():
                 await news.wait()
             if texts and not lines:
-                await asyncio.sleep(_BREATH)
+                await asyncio.sleep(_TEXT_INTERVAL)
 
 
 def run_folder(path: object, run_id: str) -> Path | None:
-    """The folder that a kernel names for its run; None when it is not one on this machine."""
+    """Return the run's folder named by a kernel; None if the folder is not on this machine."""
     if not isinstance(path, str) or not path or "\0" in path:
         return None
     folder = Path(path)
     try:
         return folder if folder.is_absolute() and folder.name == run_id and folder.is_dir() else None
-    except OSError:  # a path that is too long
+    except OSError:  # the path is too long
         return None
 
 
 def run_cell(value: object) -> Json | None:
-    """The cell that a kernel names for its run; None when it names none."""
+    """Return the run's cell named by a kernel, or None."""
     if not isinstance(value, dict) or not isinstance(value.get("count"), int):
         return None
     texts = {name: value.get(name) for name in ("id", "request", "client")}
@@ -344,9 +344,9 @@ def _object(message: bytes | str) -> Json:
     try:
         value = json.loads(message)
     except (ValueError, RecursionError) as error:
-        raise PublisherError("That is no JSON.") from error
+        raise PublisherError("The message is not JSON.") from error
     if not isinstance(value, dict):
-        raise PublisherError("That is no JSON object.")
+        raise PublisherError("The message is not a JSON object.")
     return value
 
 

@@ -28,9 +28,9 @@ from llm_sandbox_nb.trajectory.watched_run import WatchedRun, is_event, is_live_
 
 Json = dict[str, Any]
 Reach = Literal["live", "away", "lost", "finished"]
-"""`away`: its kernel is not connected at this moment; `lost`: it has not come back."""
-_CLIPPED = 2000
-"""Characters of each text of an event that comes when the store is full."""
+"""`away`: the kernel is not connected at this moment; `lost`: the kernel has not returned."""
+_CLIPPED_CHARACTERS = 2000
+"""Characters of each text of an event that arrives when the store is full."""
 
 
 class UnknownRunError(SandboxError):
@@ -57,7 +57,7 @@ class Kernel(Protocol):
         ...
 
     def dismiss(self, reason: str) -> None:
-        """Another connection has taken its place."""
+        """End the connection, because another one has replaced it."""
         ...
 
 
@@ -80,7 +80,7 @@ class EventStore:
 
     def append(self, event: dict[str, Any]) -> None:
         """Keep one more event. Raises OSError when the disk is full."""
-        kept = clip_texts(event, _CLIPPED) if self.size > self._full_at else event
+        kept = clip_texts(event, _CLIPPED_CHARACTERS) if self.size > self._full_at else event
         data = json.dumps(kept, separators=(",", ":")).encode()
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="llm-sandbox-nb-")  # noqa: SIM115 - closed in `close`
@@ -89,7 +89,7 @@ class EventStore:
         self._ends.append(self.size + len(data))
 
     def read(self, start: int, most: int) -> list[str]:
-        """Events from number `start` on, as JSON: at least one when there is one, not many more bytes than `most`."""
+        """Return events from number `start` on, as JSON: at least one if there is one, and about `most` bytes."""
         if self._file is None or start >= len(self):
             return []
         end = start + 1
@@ -121,22 +121,22 @@ def clip_texts(value: Any, limit: int) -> Any:
 
 
 class PublishedRun:
-    """One run as far as it is known here."""
+    """A run as known to this server."""
 
     def __init__(self, run_id: str, kernel_id: str, owner: str, full_at: int) -> None:
         self.id = run_id
         self.kernel_id = kernel_id
         self.owner = owner
-        """A secret of the kernel that publishes it."""
+        """A secret of the kernel that publishes the run."""
         self.notebook: str | None = None
         self.folder: Path | None = None
-        """Where its record lies, when that is on this machine."""
+        """Folder of the record, if on this machine."""
         self.outside: str | None = None
         """The sandbox that an outside agent drives with this run."""
         self.cell: Json | None = None
-        """The cell that shows it, see `notebook/display.py`."""
+        """The cell that shows the run, see `notebook/display.py`."""
         self.ended: float | None = None
-        """When its last event came, in seconds since the epoch."""
+        """Time of the last event, in seconds since the epoch."""
         self.store = EventStore(full_at)
         self.tail = LiveTail()
         self.kernel: Kernel | None = None
@@ -150,18 +150,18 @@ class PublishedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether its last event is here."""
+        """True if the last event has arrived."""
         return self._said.over
 
     @property
     def state(self) -> Reach:
-        """How it stands."""
+        """Reachability of the run's kernel."""
         if self.finished:
             return "finished"
         return "live" if self.kernel else "lost" if self.lost else "away"
 
     def to_json(self) -> Json:
-        """What clients see."""
+        """Return the description for clients."""
         return {
             "id": self.id,
             "kernel_id": self.kernel_id,
@@ -179,16 +179,16 @@ class PublishedRun:
     # --- from the kernel ---
 
     def take(self, start: int, events: list[Json]) -> None:
-        """Written events from number `start` on; those known already are passed over.
+        """Store written events from number `start` on; skip known ones.
 
         Raises:
-            PublisherError: some before them are missing, or they are no events.
+            PublisherError: if earlier events are missing, or the events are invalid.
         """
         if not 0 <= start <= len(self.store):
             raise PublisherError(f"Events from number {len(self.store)} on are missing.")
         for event in events[len(self.store) - start :]:
             if not is_event(event):
-                raise PublisherError("That is no event.")
+                raise PublisherError("The message is not an event.")
             self.store.append(event)
             self.tail.written(event)
             before = self._said.over
@@ -197,32 +197,32 @@ class PublishedRun:
         self.notify()
 
     def take_transient(self, events: list[Json]) -> None:
-        """Text that is shown live. Raises PublisherError when it is something else."""
+        """Store text that is shown live. Raises PublisherError for anything else."""
         if not all(map(is_live_text, events)):
-            raise PublisherError("That is no transient event.")
+            raise PublisherError("The message is not a transient event.")
         new = [self.tail.add(event) for event in events]
         if any(new):
             self.notify()
 
     def take_answer(self, message: Json) -> None:
-        """What the run's kernel says to what it was asked."""
+        """Handle the kernel's answer to a question."""
         number = message.get("id")
         asked = self._asked.get(number) if isinstance(number, int) else None
         if asked is not None and not asked.done():
             asked.set_result(message)
 
     def go_on(self) -> None:
-        """It had ended, and is resumed."""
+        """Reopen an ended run that is resumed."""
         self._said.go_on()
 
     # --- to the kernel ---
 
     async def control(self, body: Json, timeout: float) -> None:
-        """Pass a decision on to the run's kernel, and wait until the run has accepted it.
+        """Pass a decision to the run's kernel, and wait until the run has accepted it.
 
         Raises:
-            ValueError: it is not a decision, see `trajectory.decisions`.
-            RunControlError: the run is over, its kernel is away, it does not answer, or cannot do this now.
+            ValueError: if the body is not a decision, see `trajectory.decisions`.
+            RunControlError: if the run is over, or its kernel is away, does not answer, or cannot do this now.
         """
         decision = parse_decision(body)
         if self.finished:
@@ -231,12 +231,12 @@ class PublishedRun:
         await self._ask({"type": "control", **decision.model_dump(exclude_none=True)}, patience)
 
     async def file(self, path: str, most: int, timeout: float) -> bytes:
-        """A file of the run's output folder, as its kernel has it.
+        """Return a file of the run's output folder, read by the run's kernel.
 
         Raises:
-            FileNotFoundError: there is none.
-            RunControlError: the run's kernel is away, or does not answer.
-            OutputLimitExceededError: it is larger than `most` bytes.
+            FileNotFoundError: if the file is missing.
+            RunControlError: if the run's kernel is away, or does not answer.
+            OutputLimitExceededError: if the file is larger than `most` bytes.
         """
         answer = await self._ask({"type": "file", "path": path, "most": most}, timeout)
         size, data = answer.get("size"), answer.get("data")
@@ -249,10 +249,10 @@ class PublishedRun:
         return base64.b64decode(data)
 
     async def call_tool(self, tool: str, arguments: Json, client: str, agreed: str) -> Json:
-        """Let the run's kernel execute a call of an outside agent. When this is cancelled, the call is ended.
+        """Let the run's kernel execute a call of an outside agent. Cancelling ends the call.
 
         Raises:
-            RunControlError: its kernel is away, or goes away meanwhile.
+            RunControlError: if the kernel is away, or leaves meanwhile.
         """
         question = {"type": "tool", "tool": tool, "arguments": arguments, "client": client, "agreed": agreed}
         answer = await self._ask(question, None, cancel={"type": "tool.cancel"})
@@ -262,7 +262,7 @@ class PublishedRun:
         return result
 
     async def _ask(self, question: Json, timeout: float | None, cancel: Json | None = None) -> Json:
-        """The kernel's answer. `cancel` is sent when nobody waits for it any more."""
+        """Return the kernel's answer. If this wait is cancelled, `cancel` is sent."""
         if self.kernel is None:
             raise RunControlError(
                 "The run's kernel is not connected at this moment; try again, or restart it."
@@ -285,7 +285,7 @@ class PublishedRun:
         return answer
 
     def left(self) -> None:
-        """The kernel's connection is gone."""
+        """Note that the kernel's connection is gone."""
         self.kernel, self.left_at = None, time.monotonic()
         for asked in self._asked.values():
             if not asked.done():
@@ -293,7 +293,7 @@ class PublishedRun:
         self.notify()
 
     def notify(self) -> None:
-        """Tell who watches that there is something new."""
+        """Wake the watchers, because there is something new."""
         for wake in tuple(self.watchers):
             wake()
 
@@ -329,7 +329,7 @@ class RunRegistry(LoggingConfigurable):
         activity_times: MutableMapping[str, datetime] | None = None,
         **kwargs: Any,
     ) -> None:
-        """`secret` is known to this server and those that take its place."""
+        """Create the registry. `secret` is known to this server and its successors."""
         super().__init__(**kwargs)
         self._kernels = kernels
         self._secret = secret
@@ -338,22 +338,22 @@ class RunRegistry(LoggingConfigurable):
         self._waiting: dict[str, set[Callable[[], None]]] = {}
 
     def all(self) -> list[PublishedRun]:
-        """All runs, oldest first."""
+        """Return all runs, oldest first."""
         return list(self._runs.values())
 
     def live_kernels(self) -> set[str]:
-        """The kernels with a run that is not over."""
+        """Return the kernels with a run that is not over."""
         return {run.kernel_id for run in self._runs.values() if run.state in ("live", "away")}
 
     def outside_run(self, sandbox_id: str) -> PublishedRun | None:
-        """The newest run with which an outside agent drives this sandbox; a live one before one that has ended."""
+        """Return the newest run in which an outside agent drives this sandbox, preferably a live one."""
         found = [run for run in self._runs.values() if run.outside == sandbox_id]
         live = [run for run in found if run.state == "live"]
         known = live or found
         return known[-1] if known else None
 
     def get(self, run_id: str) -> PublishedRun:
-        """The run with this id. Raises UnknownRunError."""
+        """Return the run with this id. Raises UnknownRunError."""
         try:
             return self._runs[run_id]
         except KeyError:
@@ -362,31 +362,31 @@ class RunRegistry(LoggingConfigurable):
             ) from None
 
     async def describe(self, run: PublishedRun) -> Json:
-        """What clients see of a run; its notebook as it is called now."""
+        """Return the description of a run for clients, with the present name of its notebook."""
         if self._kernels.owns(run.kernel_id):
             run.notebook = await self._kernels.notebook(run.kernel_id) or run.notebook
         return run.to_json()
 
     def ticket(self, run_id: str, kernel_id: str) -> str:
-        """With this a kernel that outlives this server publishes its run to the next one."""
+        """Return the ticket with which a kernel that outlives this server publishes its run at the next one."""
         message = f"llm-sandbox-nb run {run_id} of {kernel_id}".encode()
         return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
 
     def check_kernel(self, run_id: str, kernel_id: str, ticket: object) -> None:
-        """Raises ForeignRunError unless this server started the kernel, or it has the ticket of an earlier one."""
+        """Raise ForeignRunError unless this server started the kernel, or the kernel has an earlier server's ticket."""
         if self._kernels.owns(kernel_id):
             return
         expected = self.ticket(run_id, kernel_id).encode()
         if not isinstance(ticket, str) or not hmac.compare_digest(
             ticket.encode("utf-8", "replace"), expected
         ):
-            raise ForeignRunError("This server has no such kernel.")
+            raise ForeignRunError(f"No kernel {kernel_id:.64} on this server (it may have been restarted).")
 
     def publish(self, run_id: str, kernel_id: str, owner: str, kernel: Kernel) -> PublishedRun:
-        """A kernel publishes a run, or resumes it, also after a restart, with another secret then.
+        """Register a run that a kernel publishes or resumes, perhaps after a restart, and then with another secret.
 
         Raises:
-            ForeignRunError: another kernel does already.
+            ForeignRunError: if another kernel publishes the run.
         """
         run = self._runs.get(run_id)
         if run is None:
@@ -406,7 +406,7 @@ class RunRegistry(LoggingConfigurable):
         return run
 
     def leave(self, run: PublishedRun, kernel: Kernel) -> None:
-        """A kernel's connection has ended; the run is lost unless it comes back soon."""
+        """Note the end of a kernel's connection; the run is lost unless the kernel returns soon."""
         if run.kernel is not kernel:
             return
         run.left()
@@ -414,7 +414,7 @@ class RunRegistry(LoggingConfigurable):
             asyncio.get_running_loop().call_later(self.away_grace, self._give_up, run)
 
     async def wait_for(self, run_id: str) -> PublishedRun:
-        """The run, as soon as it is known. Raises UnknownRunError when it does not come."""
+        """Return the run, once known. Raises UnknownRunError if the run does not appear."""
         if run_id not in self._runs:
             known = asyncio.Event()
             waiting = self._waiting.setdefault(run_id, set())
@@ -430,7 +430,7 @@ class RunRegistry(LoggingConfigurable):
         return self.get(run_id)
 
     def note_activity(self) -> None:
-        """A run is live, so this server is not idle (JupyterHub asks)."""
+        """Note that a run is live, so that this server is not idle (JupyterHub asks)."""
         self._activity_times["llm_sandbox_nb"] = datetime.now(UTC)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The WebSockets below `/llm-sandbox/api`: what they have in common, a sandbox's channel and its terminals.
+"""The WebSockets below `/llm-sandbox/api`: their common base, a sandbox's channel and its terminals.
 
-A terminal is a shell in a sandbox that ends when its tab does. Its messages are JSON lists as those of Jupyter's own
-terminals, so that its widget can show them; in addition each piece of output states its size in bytes, which the page
-gives back once it has shown it.
+A terminal is a shell in a sandbox that ends with its tab. Its messages are JSON lists like those of Jupyter's
+terminals, so that Jupyter's widget can show them. In addition, each piece of output states its size in bytes, which the
+page returns after showing the piece.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ MAX_TERMINALS = 8
 """Terminals that one sandbox may have open."""
 TOO_MANY = 4429
 ENDED, FAILED = 1000, 4500
-_LAST_WORDS = 5.0
+_LAST_OUTPUT_SECONDS = 5.0
 REPORT = re.compile(
     r"\x1b(?:"
-    r"\[[?>]?[\d;]*(?:c|n|R|t|\$y)"  # what it is, how it is, where its cursor is, its size, its modes
+    r"\[[?>]?[\d;]*(?:c|n|R|t|\$y)"  # identity, status, cursor position, size, modes
     r"|\[<[\d;]*[Mm]|\[[IO]"  # mouse, focus
     r"|P[01]\$r[^\x1b]*\x1b\\|\]\d+;(?:\d+;)?rgb:[\da-f/]+\x1b\\"  # settings, colours
     r")"
 )
-"""What the page's terminal sends of itself, one at a time, and no key does but F3 together with Shift, Alt or Ctrl."""
+"""Automatic reports of the page's terminal, one at a time; of all keys only F3 with Shift, Alt or Ctrl sends one."""
 
 
 class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """A connection for who may execute; its `get` calls `authorise`."""
+    """A connection for users who may execute; its `get` calls `authorise`."""
 
     auth_resource = AUTH_RESOURCE
 
     def set_default_headers(self) -> None:
-        """JupyterHandler's headers mean nothing to a WebSocket."""
+        """Set no headers: those of JupyterHandler have no meaning for a WebSocket."""
 
     def get_compression_options(self) -> None:
-        """Never compress: most clients are on this machine, and it costs more than it saves."""
+        """Disable compression: most clients are on this machine, where it costs more than it saves."""
 
     async def authorise(self) -> None:
         """Refuse who may not execute. Raises HTTPError."""
@@ -66,7 +66,7 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
 
 class SandboxSocket(Socket):
-    """A connection to a sandbox that runs; its `get` calls `admit`."""
+    """A connection to a running sandbox; its `get` calls `admit`."""
 
     @property
     def manager(self) -> SandboxManager:
@@ -87,7 +87,7 @@ class SandboxSocket(Socket):
 
 
 class ChannelHandler(SandboxSocket):
-    """One client's connection to a sandbox."""
+    """The connection of a client to a sandbox."""
 
     max_message_size = MESSAGE_LIMIT
     _client: RelayClient | None = None
@@ -108,12 +108,12 @@ class ChannelHandler(SandboxSocket):
             self.close(SANDBOX_ENDED, str(error)[:100])
 
     def on_message(self, message: bytes | str) -> None:
-        """Frames of the client."""
+        """Handle frames of the client."""
         if self._client is not None:
             self._client.receive(message)
 
     def on_close(self) -> None:
-        """The client has gone."""
+        """Release the client that has left."""
         client, self._client = self._client, None
         if client is not None:
             client.leave()
@@ -126,18 +126,18 @@ class ChannelHandler(SandboxSocket):
 
 
 class TerminalHandler(SandboxSocket):
-    """One terminal; a client of its sandbox, which it keeps awake only while a person uses it."""
+    """A terminal; a client of its sandbox that prevents idleness only while a person uses it."""
 
     max_message_size = 2 * MAX_TYPED_BYTES
     requests = 0
-    """An open terminal is no pending request: a sandbox whose terminals are all idle is idle."""
+    """Always zero: an open terminal is not a pending request, so a sandbox with only idle terminals is idle."""
     _managed: ManagedSandbox
     _terminal: Terminal | None = None
     _task: asyncio.Task[None] | None = None
 
     @ws_authenticated
     async def get(self, sandbox_id: str) -> None:
-        """Authorise, and see that the site allows it, before the protocol is switched."""
+        """Authorise, and check that the site allows terminals, before the protocol is switched."""
         await self.authorise()
         if not self.manager.policy.allow_terminal:
             raise web.HTTPError(403, "This site allows no terminals in sandboxes.")
@@ -168,7 +168,7 @@ class TerminalHandler(SandboxSocket):
         return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else default
 
     def on_message(self, message: bytes | str) -> None:
-        """What the person does."""
+        """Handle input of the person."""
         if self._terminal is None:
             return
         self.manager.note_activity(self._managed)
@@ -178,14 +178,14 @@ class TerminalHandler(SandboxSocket):
             self._hang(BROKE_PROTOCOL, str(error))
 
     def on_close(self) -> None:
-        """The tab is closed: everything that runs in it ends."""
+        """End all processes of a closed tab."""
         if self._terminal is not None:
             self._managed.clients.discard(self)
         if self._task is not None:
             self._task.cancel()
 
     def dismiss(self, reason: str) -> None:
-        """The sandbox has ended."""
+        """Close the terminal of a sandbox that has ended."""
         self._hang(SANDBOX_ENDED, reason)
 
     def _hang(self, code: int, reason: str) -> None:
@@ -196,7 +196,7 @@ class TerminalHandler(SandboxSocket):
             self._task.cancel()
 
     def _show(self, data: bytes) -> None:
-        """Never more than `Terminal` allows: the page has to say that it took what came before."""
+        """Queue output. `Terminal` limits it: the page has to confirm earlier output first."""
         self._output.append(data)
         self._more.set()
         self.manager.note_activity(self._managed)
@@ -206,13 +206,13 @@ class TerminalHandler(SandboxSocket):
         try:
             code, reason = await _outcome(terminal)
             self._show(b"")
-            await asyncio.wait({sender}, timeout=_LAST_WORDS)
+            await asyncio.wait({sender}, timeout=_LAST_OUTPUT_SECONDS)
             self._hang(code, reason)
         finally:
             sender.cancel()
 
     async def _send_output(self) -> None:
-        """Bytes as text; characters that arrive in halves are put together first. An empty piece is the last."""
+        """Send bytes as text, with split characters joined. An empty piece is the last."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with contextlib.suppress(WebSocketClosedError):
             await self._send(["setup"])
@@ -230,7 +230,7 @@ class TerminalHandler(SandboxSocket):
 
 
 async def _outcome(terminal: Terminal) -> tuple[int, str]:
-    """Run it to its end: close code and reason."""
+    """Run the terminal to the end, and return close code and reason."""
     try:
         status = await terminal.run()
     except SandboxLostError as error:
@@ -241,7 +241,7 @@ async def _outcome(terminal: Terminal) -> tuple[int, str]:
 
 
 def _act(terminal: Terminal, message: object) -> None:
-    """One message of the page. Raises ValueError, TypeError or LookupError when it is none."""
+    """Handle a message of the page. Raises ValueError, TypeError or LookupError for an invalid message."""
     if not isinstance(message, list):
         raise TypeError("A message is a list.")
     kind, *content = message

@@ -106,7 +106,7 @@ def test_files_of_these_names_open_as_they_did_before(server: FrontEnd, page: Pa
 
 
 def test_another_trajectory_json_is_shown_as_the_text_it_is(server: FrontEnd, page: Page) -> None:
-    for why in ("This file is no trajectory.", "other trajectories need the server part"):
+    for why in ("This file is not a trajectory.", "other trajectories need the server part"):
         open_as_run(page, server, "other/trajectory.json")
         expect(page.locator(".lsn-notes")).to_contain_text(why)
         expect(page.locator(".lsn-other")).to_contain_text("<script>window.hit=1</script>")

@@ -352,7 +352,7 @@ def test_text_is_no_way_around_the_checks() -> None:
         ("bash", "frobnicate --all", "frobnicate is not checked"),
         ("toml", "modle = 'x'", "unknown key 'modle'"),
         ("yaml", "turnz: []", "this YAML is not checked"),
-        ("", "%%sandbox --stepz 3\nTask", "There is no option --stepz"),
+        ("", "%%sandbox --stepz 3\nTask", "Unknown option --stepz"),
         ("", "%sandbox frob", "there is no %sandbox frob"),
         ("", "%sandbox benchmark run --modle x", "--modle"),
         ("rust", "fn main() {}", "are not checked"),

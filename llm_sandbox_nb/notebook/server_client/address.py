@@ -1,6 +1,6 @@
-"""How a kernel finds exactly its own Jupyter server, by what that left for it, verified by asking; and how it asks it.
+"""The Jupyter server of this kernel: found by the traces that the server left, verified by a request.
 
-The server's refusals come back as the exceptions they were there.
+Refusals of the server are raised here as the same exceptions.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _CONNECT_TIMEOUT = 5.0
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where a Jupyter server is and what it takes to speak to it."""
+    """Address and credentials of a Jupyter server."""
 
     url: str
     """Base URL, ending in a slash."""
     token: str = field(default="", repr=False)
     certificate: str = ""
-    """PEM file of the server's own certificate, when it speaks TLS."""
+    """PEM file of the server's certificate, if the server uses TLS."""
 
     def path(self, path: str) -> str:
         """HTTP address of `path` below `/llm-sandbox/api`."""
         return f"{self.url}llm-sandbox/api/{path}"
 
     def request(self, path: str, **options: Any) -> Any:
-        """A tornado HTTPRequest for `path`, authenticated; a `ws` scheme makes it one for a WebSocket."""
+        """Return an authenticated tornado HTTPRequest for `path`; a `ws` scheme gives a request for a WebSocket."""
         from tornado.httpclient import HTTPRequest
 
         headers = {"Authorization": f"token {self.token}"} if self.token else _same_site()
@@ -50,7 +50,7 @@ class ServerAddress:
         return HTTPRequest(self.path(path), headers=headers, ssl_options=self._ssl(), **options)
 
     def channel(self, path: str, **options: Any) -> Any:
-        """The same for a WebSocket."""
+        """Return an authenticated request for a WebSocket at `path`."""
         request = self.request(path, **options)
         request.url = "ws" + request.url.removeprefix("http")
         return request
@@ -60,7 +60,7 @@ class ServerAddress:
             return None
         context = ssl.create_default_context()
         if self.certificate:
-            # The server's very certificate is known; its name, often not that of loopback, says nothing more.
+            # The exact certificate is known; the host name in it is often not that of loopback, so it is not checked.
             context.load_verify_locations(self.certificate)
             context.check_hostname = False
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -68,13 +68,13 @@ class ServerAddress:
 
 
 def _same_site() -> dict[str, str]:
-    """What a server without a token asks for against forged requests: a cookie and a header that are equal."""
+    """Return a cookie and an equal header, which a server without a token requires against forged requests."""
     value = secrets.token_hex(16)
     return {"Cookie": f"_xsrf={value}", "X-XSRFToken": value}
 
 
 def own_kernel_id() -> str | None:
-    """Id of the kernel this process is, from the name of its connection file; None outside a kernel."""
+    """Return the id of this kernel, from the name of its connection file; None outside a kernel."""
     try:
         from ipykernel.kernelapp import IPKernelApp
     except ImportError:
@@ -89,7 +89,7 @@ def own_kernel_id() -> str | None:
 
 
 def candidates(environment: Mapping[str, str], runtime_folder: Path) -> Iterator[ServerAddress]:
-    """Servers that may be this kernel's own, likeliest first, none twice."""
+    """Yield servers that may be this kernel's own, likeliest first, without duplicates."""
     hub_token = environment.get("JUPYTERHUB_API_TOKEN", "")
     seen = set()
     for url, token, certificate in (
@@ -113,7 +113,7 @@ def _is_http(url: str) -> bool:
 
 
 def _from_info_file(parent: str, runtime_folder: Path) -> tuple[str, str, str]:
-    """What the server with this process id says of itself. It names no certificate."""
+    """Return address, token and an empty certificate of the server with this process id, from its file."""
     if not parent.isdigit():
         return "", "", ""
     try:
@@ -124,14 +124,14 @@ def _from_info_file(parent: str, runtime_folder: Path) -> tuple[str, str, str]:
 
 
 def started_by_server(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this kernel's parent is a Jupyter server, with the extension or without, so that there is a page."""
+    """Return True if this kernel's parent is a Jupyter server, so that there is a page."""
     from jupyter_core.paths import jupyter_runtime_dir
 
     return bool(_from_info_file(environment.get("JPY_PARENT_PID", ""), Path(jupyter_runtime_dir()))[0])
 
 
 async def find_own_server(kernel_id: str) -> ServerAddress | None:
-    """The Jupyter server that owns this kernel and has the extension; None when there is none.
+    """Return the Jupyter server that owns this kernel and has the extension; None when there is none.
 
     A server that is dead, another's, or without the extension is passed over within seconds.
     """
@@ -169,10 +169,10 @@ async def ask_server(
     *,
     timeout: float = ANSWER_TIMEOUT,
 ) -> tuple[int, dict[str, Any]]:
-    """A request to the server: status and answer.
+    """Send a request to the server, and return status and answer.
 
     Raises:
-        SandboxError: as the server says; SandboxLostError when it does not answer.
+        SandboxError: as reported by the server; SandboxLostError if the server does not answer.
     """
     from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 
@@ -209,7 +209,7 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def _refusal(code: int, answer: Mapping[str, Any]) -> Exception:
-    """The server's refusal as the exception it was there."""
+    """Return the exception for a refusal of the server."""
     message = str(answer.get("message") or f"The Jupyter server refused with HTTP {code}.")
     kind = getattr(errors, str(answer.get("error")), None)
     if isinstance(kind, type) and issubclass(kind, SandboxError):

@@ -1,4 +1,4 @@
-"""The notebook's sandbox as the Jupyter server keeps it, for kernels whose server has the extension."""
+"""The notebook's sandbox at the Jupyter server, for kernels whose server has the extension."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 async def connect_server() -> ServerKeeper | None:
-    """The keeper at this kernel's own Jupyter server; None when it has none with the extension."""
+    """Return the keeper at this kernel's Jupyter server; None without such a server or without the extension there."""
     kernel_id = own_kernel_id()
     address = await find_own_server(kernel_id) if kernel_id else None
     return ServerKeeper(address, kernel_id) if address and kernel_id else None
@@ -44,7 +44,7 @@ class ServerKeeper:
         self._key = ("", "")
 
     def publisher(self) -> RunPublisher:
-        """Publishes a run at this server."""
+        """Return a publisher of runs at this server."""
         return RunPublisher(self._address, self._kernel_id)
 
     @property
@@ -53,7 +53,7 @@ class ServerKeeper:
         return self._address.url
 
     async def mint_token(self, sandbox: Sandbox, *, keep: bool) -> str | None:
-        """A token for outside agents to use a sandbox of this server; None when one stays that they have."""
+        """Return a token with which outside agents use a sandbox of this server; None if their present token stays."""
         _, answer = await self._ask(f"sandboxes/{server_id(sandbox)}/mcp-token", "POST", {"keep": keep})
         token: str | None = answer["token"]
         return token
@@ -70,7 +70,7 @@ class ServerKeeper:
         status, model = await self._ask("sandboxes", "POST", body, timeout=START_TIMEOUT)
         sandbox = await self._connected(model)
         await self._serve_network(sandbox, model, options)
-        if status == 200:  # it ran already: it has to be what the cell asks for, but for its certificates
+        if status == 200:  # a running sandbox must match the cell's options, except for certificates
             started_with = SandboxOptions.from_json(model["settings"])
             started_with = replace(started_with, ca_bundle=options.ca_bundle)
             check_matches(options, started_with=started_with, protection=sandbox.protection)
@@ -79,7 +79,7 @@ class ServerKeeper:
     async def _serve_network(
         self, sandbox: ServerSandbox, model: Mapping[str, Any], options: SandboxOptions
     ) -> None:
-        """Let what the sandbox may reach go through this kernel: with it, its secrets never come to the server."""
+        """Let this kernel serve the sandbox's network, so that secrets never reach the server."""
         from llm_sandbox_nb.sandbox.network.door import AT_ONCE_RELAYED, WAY_OUT
 
         if WAY_OUT not in sandbox.protection.details or sandbox.network is not None:
@@ -160,7 +160,7 @@ class ServerKeeper:
         return model
 
     async def _connected(self, model: Mapping[str, Any]) -> ServerSandbox:
-        """The one of `model`: the one that is connected already, else a new connection."""
+        """Return the connected sandbox of `model`, or connect."""
         key = (str(model["id"]), str(model["sandbox_id"]))
         if self._sandbox is None or self._key != key or self._sandbox.lost:
             await self.close()
@@ -177,13 +177,13 @@ class ServerKeeper:
 
 
 def server_id(sandbox: Sandbox) -> str:
-    """The name that the server has for one of its sandboxes."""
+    """Return the server's name of a sandbox."""
     assert isinstance(sandbox, ServerSandbox)
     return sandbox.server_id
 
 
 def _request(options: SandboxOptions) -> dict[str, Any]:
-    """The options as the body of a request; what is left open is left out, for the site to choose."""
+    """Return the options as the body of a request, without open ones, so that the site chooses them."""
     request = {name: value for name, value in options.to_json().items() if value is not None}
     if request.get("isolation") == "auto":
         del request["isolation"]

@@ -1,8 +1,8 @@
-"""A run of this kernel for whoever watches it at the Jupyter server, and their decisions back to it.
+"""Publication of a run of this kernel at the Jupyter server, and the watchers' decisions on the way back.
 
-Written events are read from the run's own record as fast as the server takes them, so nothing is queued and
-the run never waits; of unfinished text only the end is kept, once. When the connection breaks it is made again,
-and the server says from which event on it needs the record: all of it after a restart of the server.
+Written events are read from the run's record as fast as the server accepts them, so nothing is queued and the run never
+waits; of unfinished text only the end is kept, once. After a broken connection the publisher connects again, and the
+server names the first event that it needs: all events after a restart of the server.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 logger = logging.getLogger(__name__)
-_BATCH = 512 * 1024
-_BREATH = 0.02
+_BATCH_BYTES = 512 * 1024
+_TEXT_INTERVAL = 0.02
 """Seconds between two messages that hold nothing but unfinished text."""
-_RETRY_FIRST, _RETRY_MOST = 0.1, 2.0
+_RETRY_FIRST, _RETRY_MAX = 0.1, 2.0
 _ANSWER_TIMEOUT = 10.0
-_HOPE = 5.0
+_AWAY_SECONDS = 5.0
 """Seconds for which a server that is away is expected back."""
 _OWNER = secrets.token_hex(16)
 """With this the server recognises that a resumed run is still this kernel's."""
-_FOR_GOOD = (4403,)
+_FINAL_CLOSE_CODES = (4403,)
 """Close codes after which connecting again is of no use."""
 
 
@@ -74,22 +74,22 @@ class RunPublisher:
         self._known = asyncio.Event()
         """Set when the server has known the run once."""
         self.shared = False
-        """Whether all who have the notebook open share one document, and so each change of an output."""
+        """True if all pages of the notebook share one document, and so each change of an output."""
         self._ticket: str | None = None
-        """What the server gave for the case that another takes its place."""
+        """Ticket of the server for its successor."""
         self._outside: tuple[OutsideCalls, str] | None = None
         self._calls: dict[int, asyncio.Task[None]] = {}
         """Calls of an outside agent that are executed, by the server's numbers."""
 
     @property
     def run_id(self) -> str | None:
-        """The run under which the server knows it."""
+        """The id of the run at the server."""
         return self._run.folder.name if self._run else None
 
     @property
     def watched(self) -> bool:
-        """Whether the run can be watched at the server, now or in a moment."""
-        here = self._connected or time.monotonic() - self._seen_at < _HOPE
+        """True if the run can be watched at the server, now or in a moment."""
+        here = self._connected or time.monotonic() - self._seen_at < _AWAY_SECONDS
         return here and not self._refused and self._run is not None
 
     def take_calls(self, calls: OutsideCalls, sandbox_id: str) -> None:
@@ -104,17 +104,17 @@ class RunPublisher:
         self._task = asyncio.ensure_future(self._publish(run))
 
     def listen(self, event: ev.Event) -> None:
-        """An event of the run, as its listener."""
+        """Note an event of the run, as its listener."""
         self._tail.follow(event)
         self._news.set()
 
-    async def until_known(self, patience: float = _HOPE) -> None:
+    async def until_known(self, patience: float = _AWAY_SECONDS) -> None:
         """Wait until the server knows the run, but not for long."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._known.wait(), patience)
 
     async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:
-        """The run is over: wait a moment until the server has all of it; if it has not, keep trying for a while."""
+        """Wait a moment at the end of the run until the server has all events; after that, retry for a while."""
         if self._task is None:
             return
         self._news.set()
@@ -136,10 +136,10 @@ class RunPublisher:
                 return
             if not self._sent.is_set():
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _RETRY_MOST)
+                pause = min(2 * pause, _RETRY_MAX)
 
     async def _session(self, run: Run) -> None:
-        """One connection, from its start until it breaks or all is said."""
+        """Serve one connection, until it breaks or everything is sent."""
         connection = await self._connect(run.folder.name)
         try:
             start = await self._greet(connection, run.folder)
@@ -158,7 +158,7 @@ class RunPublisher:
             if self._connected:
                 self._seen_at = time.monotonic()
             self._connected = False
-            self._refused = self._refused or connection.close_code in _FOR_GOOD
+            self._refused = self._refused or connection.close_code in _FINAL_CLOSE_CODES
             connection.close()
 
     async def _connect(self, run_id: str) -> WebSocketClientConnection:
@@ -175,7 +175,7 @@ class RunPublisher:
         return connection
 
     async def _greet(self, connection: WebSocketClientConnection, folder: Path) -> int:
-        """Say whose run it is; the number of the first event that the server wants."""
+        """Announce the run, and return the number of the first event that the server wants."""
         hello = {"type": "hello", "kernel_id": self._kernel_id, "owner": _OWNER, "goes_on": self._goes_on}
         await _write(
             connection,
@@ -211,7 +211,7 @@ class RunPublisher:
                 return
             if texts := list(self._tail.since(seen)):
                 await _write(connection, {"type": "transient", "events": texts})
-                await asyncio.sleep(_BREATH)
+                await asyncio.sleep(_TEXT_INTERVAL)
                 continue
             await self._news.wait()
 
@@ -245,13 +245,13 @@ async def _call(calls: OutsideCalls, connection: WebSocketClientConnection, aske
         )
     except Exception:
         logger.exception("a call of an outside agent failed")
-        answer["error"] = "The call failed in the notebook's kernel, whose log says why."
+        answer["error"] = "The call failed in the notebook's kernel: see the kernel's log."
     with suppress(_AwayError):
         await _write(connection, answer)
 
 
 async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
-    """Execute a decision; what is wrong with it, in one sentence."""
+    """Execute a decision, and return an error sentence or None."""
     body = {name: value for name, value in asked.items() if name not in ("type", "id")}
     try:
         decision = parse_decision(body)
@@ -265,7 +265,7 @@ async def _decide(run: Run, asked: dict[str, Any]) -> str | None:
 
 
 def _file(run: Run, path: str, most: int) -> dict[str, Any]:
-    """A file's size, and its content unless it is too large; nothing when there is no such file."""
+    """Return a file's size, and its content unless too large; an empty object if the file is missing."""
     try:
         file = run.files[path]
         size = file.size
@@ -278,7 +278,7 @@ def _file(run: Run, path: str, most: int) -> dict[str, Any]:
 def _batch(events: list[ev.Event], start: int) -> list[str]:
     lines: list[str] = []
     size = 0
-    while start < len(events) and size < _BATCH:
+    while start < len(events) and size < _BATCH_BYTES:
         lines.append(ev.dump_event(events[start]))
         size += len(lines[-1])
         start += 1

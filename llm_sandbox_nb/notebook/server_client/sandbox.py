@@ -1,8 +1,8 @@
-"""A sandbox that the Jupyter server keeps, as this kernel uses it: the usual client over a channel that reconnects.
+"""A sandbox at the Jupyter server, used from this kernel: the usual client over a channel that reconnects.
 
-The connection may break while the sandbox lives on, for instance when the server is restarted and adopts it.
-Then it is made again: a command that was running has been ended, and its result says so; everything else is
-asked again.
+The connection may break while the sandbox lives on, for instance when the server is restarted and adopts the sandbox.
+The channel then connects again. A command that was running has been ended, as its result states; all other requests
+are sent again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 SANDBOX_ENDED = 4410
-"""WebSocket close code: the sandbox is gone, its reason says why; connecting again is of no use."""
+"""WebSocket close code: the sandbox is gone for the given reason; do not connect again."""
 _CONNECT_TIMEOUT = 10.0
 
 
 class ServerUnreachableError(LLMSandboxError):
-    """The server does not answer at this moment; it may later."""
+    """The server does not answer at this moment, but may later."""
 
 
 class WebSocketTransport:
@@ -47,8 +47,8 @@ class WebSocketTransport:
         """Connect to a sandbox.
 
         Raises:
-            ServerUnreachableError: the server cannot be reached; trying again may help.
-            SandboxLostError: the server has no such sandbox, or does not let us.
+            ServerUnreachableError: if the server cannot be reached; trying again may help.
+            SandboxLostError: if the sandbox is unknown to the server, or access is refused.
         """
         from tornado.httpclient import HTTPClientError
         from tornado.websocket import WebSocketError, websocket_connect
@@ -71,16 +71,16 @@ class WebSocketTransport:
 
     @property
     def ended(self) -> str | None:
-        """Why the sandbox is gone, when the server said so."""
+        """The reason for which the sandbox is gone, if the server sent one."""
         if self._connection.close_code != SANDBOX_ENDED:
             return None
         return self._connection.close_reason or "The sandbox has ended."
 
     async def read_frame(self) -> Frame | None:
-        """The next frame; None when the connection is closed.
+        """Return the next frame; None if the connection is closed.
 
         Raises:
-            ProtocolError: the server sent something that is no frame.
+            ProtocolError: if the server sent an invalid frame.
         """
         if not self._arrived:
             message = await self._connection.read_message()
@@ -93,7 +93,7 @@ class WebSocketTransport:
         """Queue frames.
 
         Raises:
-            ConnectionError: the connection is closed.
+            ConnectionError: if the connection is closed.
         """
         from tornado.websocket import WebSocketClosedError
 
@@ -108,7 +108,7 @@ class WebSocketTransport:
         self._connection.close()
 
 
-_RETRY_FIRST, _RETRY_MOST = 0.1, 2.0
+_RETRY_FIRST, _RETRY_MAX = 0.1, 2.0
 
 
 class ServerSandbox(ChannelSandbox):
@@ -124,9 +124,9 @@ class ServerSandbox(ChannelSandbox):
         patience: float = LEASE,
         own: bool = False,
     ) -> None:
-        """`model` is what the server says of it; `patience` the seconds for which the server may be away.
+        """Connect to a sandbox. `model` is the server's description, `patience` the seconds to wait for a server.
 
-        An `own` one, such as a fork, is ended by `close`; of others only the connection is.
+        `close` ends a sandbox that is `own`, such as a fork; otherwise only the connection.
         """
         self.server_id: str = model["id"]
         self._address = address
@@ -142,11 +142,11 @@ class ServerSandbox(ChannelSandbox):
         self.serve: Callable[[ServerSandbox], Awaitable[object]] | None = None
         """Serves the network of this sandbox, and of its forks, from this kernel."""
         self.channel.greeting = self.greeting
-        self.channel.on_lost = None  # a broken connection matters only when something is asked
+        self.channel.on_lost = None  # a broken connection matters only at the next request
 
     @property
     def lost(self) -> SandboxLostError | None:
-        """Why the sandbox is lost, when the server has said so or it was closed here."""
+        """The reason for which the sandbox is lost: named by the server, or closed here."""
         return self.channel.ended
 
     async def clone(self) -> ServerSandbox:
@@ -167,19 +167,19 @@ class ServerSandbox(ChannelSandbox):
 
     async def _delete_own(self) -> None:
         if self._own:
-            # When this fails, the server ends it, at the latest with this kernel.
+            # If this fails, the server ends the clone, at the latest with this kernel.
             with contextlib.suppress(SandboxError):
                 await ask_server(self._address, f"sandboxes/{self.server_id}", "DELETE")
 
 
 class ReconnectingChannel(Channel):
-    """A channel over the server's WebSocket, which is connected when it is first used, and again when it broke."""
+    """A channel over the server's WebSocket, connected at first use, and again after a break."""
 
     def __init__(self, address: ServerAddress, sandbox_id: str, patience: float) -> None:
         super().__init__(_NoTransport())
         self.lost = SandboxLostError("It is not connected yet.")
         self.greeting: Mapping[str, Any] = {}
-        """What `hello` says on each new connection."""
+        """Fields of `hello` on each new connection."""
         self.why_ended = lambda: self._sandbox_ended() or "the connection to the Jupyter server broke"
         self._address = address
         self._sandbox_id = sandbox_id
@@ -189,7 +189,7 @@ class ReconnectingChannel(Channel):
 
     @property
     def ended(self) -> SandboxLostError | None:
-        """Why connecting again is of no use."""
+        """The error that makes reconnecting useless."""
         if self._closed:
             return SandboxLostError("The connection to the sandbox was closed; ask for the sandbox again.")
         reason = self._sandbox_ended()
@@ -199,10 +199,10 @@ class ReconnectingChannel(Channel):
         return self._transport.ended if isinstance(self._transport, WebSocketTransport) else None
 
     async def ensure_connected(self) -> None:
-        """Connect when there is no connection, and wait for a server that is away.
+        """Connect if there is no connection, and wait for a server that is away.
 
         Raises:
-            SandboxLostError: the sandbox is gone, or the server stays away.
+            SandboxLostError: if the sandbox is gone, or the server stays away.
         """
         async with self._connecting:
             loop = asyncio.get_running_loop()
@@ -223,7 +223,7 @@ class ReconnectingChannel(Channel):
                             "and this kernel."
                         ) from error
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, _RETRY_MOST)
+                    pause = min(2 * pause, _RETRY_MAX)
 
     async def _greet(self) -> None:
         try:
@@ -243,7 +243,6 @@ class _NoTransport:
     """Stands for the connection until there is one."""
 
     async def read_frame(self) -> Frame | None:
-        """Nothing comes."""
         return None
 
     def write(self, frames: Sequence[Frame]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from llm_sandbox_nb.errors import LLMSandboxError
+
 MAX_BYTES = 64 * 2**20
 """Bytes of one document, also unpacked."""
 

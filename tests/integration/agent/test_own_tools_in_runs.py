@@ -230,7 +230,7 @@ def test_a_cell_names_the_function(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("nobody", "--tool takes the name of your own function, and 'nobody' is not defined."),
+    [("nobody", "--tool needs the name of your function, and 'nobody' is not defined."),
      ("GLOSSARY", "'GLOSSARY' is not a function."),
      ("print", "is not defined"), ("untold", "untold has no docstring")],
 )  # fmt: skip
@@ -262,7 +262,7 @@ def test_the_command_line_takes_the_function_of_a_file(command_line: CommandLine
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("lookup", "--tool takes FILE.py:NAME"), ("tools.py:missing", "has no function missing"),
+    [("lookup", "--tool must be FILE.py:NAME"), ("tools.py:missing", "has no function missing"),
      ("tools.py:GLOSSARY", "has no function GLOSSARY")],
 )  # fmt: skip
 def test_the_command_line_says_what_is_wrong(command_line: CommandLine, name: str, said: str) -> None:

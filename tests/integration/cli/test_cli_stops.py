@@ -84,7 +84,7 @@ def test_what_to_do_can_be_said_before(
         (("--step",), "--step needs a person at the terminal"),
         (("--approve", "edits"), "--approve edits needs a person"),
         (("--break", "comand == 'ls'"), "did you mean command"),
-        (("--break-when", "nothing"), "takes FILE.py:NAME"),
+        (("--break-when", "nothing"), "must be FILE.py:NAME"),
         (("--break-when", "looks.py:missing"), "has no function missing"),
         (("--approve", "maybe"), "must be one of ask, edits, auto"),
     ],

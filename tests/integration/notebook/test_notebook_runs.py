@@ -225,12 +225,12 @@ BAD_CELLS = {
     "%%sandbox -m nonsense\nx": "nonsense",
     "%%sandbox -m openai/gpt-5\nx": "OPENAI_API_KEY",
     "%sandbox stats": "did you mean status",
-    "%sandbox": "%sandbox takes one of",
+    "%sandbox": "The subcommands of %sandbox are",
     "%sandbox get": "%sandbox get PATH",
     "%sandbox load nope": "no run 'nope'",
     "%sandbox files": "No sandbox is running",
     "%sandbox put nope.txt": "nope.txt",
-    "%sandbox sh": "takes a command",
+    "%sandbox sh": "needs a command",
 }
 
 

@@ -19,7 +19,7 @@ from llm_sandbox_nb.trajectory.journal import Journal
 from llm_sandbox_nb.trajectory.step_line import step_line
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-NO_RECORD = "The record of this run is not beside the notebook, or cannot be read."
+NO_RECORD = "The record of this run is not next to the notebook, or cannot be read."
 
 
 def recorded(server: JupyterProcess, notebook: str) -> Path:
@@ -128,4 +128,4 @@ def test_the_server_reads_a_trajectory_of_the_paper_for_a_page(
 @pytest.mark.parametrize("form", [{"history": []}, {"problem_statement": "x", "steps": [1]}, [1], "x"])
 def test_what_is_no_trajectory_of_the_paper(server: JupyterProcess, form: Any) -> None:
     status, found = server.ask("llm-sandbox/api/foreign-record", "POST", form)
-    assert (status, found["message"]) == (400, "This file is no trajectory.")
+    assert (status, found["message"]) == (400, "This file is not a trajectory.")

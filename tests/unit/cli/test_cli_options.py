@@ -207,7 +207,7 @@ def test_the_switch_alone_means_yes() -> None:
         (["image", "lst"], "invalid choice"),
         (["show"], "required: RUN"),
         (["show", "nowhere"], "There is no run 'nowhere'"),
-        (["run", "--settings", "nowhere.yaml"], "there is no settings file nowhere.yaml"),
+        (["run", "--settings", "nowhere.yaml"], "the settings file nowhere.yaml does not exist"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence_and_exit_2(

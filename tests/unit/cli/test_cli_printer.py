@@ -142,7 +142,7 @@ def test_show_reads_a_killed_run_up_to_its_last_event(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "There is nothing to show: no run has begun in {folder}.\n"),
+        ("", "Nothing to show: no run has begun in {folder}.\n"),
         ('nonsense\n{"kind": "note", "text": "x"}\n', "line 1"),
     ],
 )

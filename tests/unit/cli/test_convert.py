@@ -63,7 +63,7 @@ def test_what_a_format_loses_is_told(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ((TRAJ, "a.txt"), "The name a.txt does not say the format: add --to atif, "),
+        ((TRAJ, "a.txt"), "The name a.txt does not imply a format: add --to atif, "),
         (("none.traj", "a.json"), "There is no run "),
         ((TRAJ.with_name("LICENSE"), "a.json"), "LICENSE is text, not a trajectory: give a journal"),
         ((TRAJ, TRAJ / "a.json"), "cannot be written (File exists): choose another file."),

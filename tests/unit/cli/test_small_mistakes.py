@@ -38,8 +38,8 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 def test_an_unknown_command_leads_to_the_list_of_all() -> None:
     all_of_them = "%sandbox? explains all commands, which are"
     near, far = (unknown_subcommand(typed, ["status", "held"]) for typed in ("stauts", "help"))
-    assert near.startswith(f"There is no %sandbox stauts: did you mean status? {all_of_them}")
-    assert far.startswith(f"There is no %sandbox help: {all_of_them} status, held.")
+    assert near.startswith(f"Unknown subcommand %sandbox stauts: did you mean status? {all_of_them}")
+    assert far.startswith(f"Unknown subcommand %sandbox help: {all_of_them} status, held.")
 
 
 def test_a_step_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.saved_runs import notebook_name
 from llm_sandbox_nb.notebook.settings import SandboxSettings
-from llm_sandbox_nb.options.table import option
+from llm_sandbox_nb.options.table import NOTEBOOK_SETTINGS, option
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 
 PARSER: argparse.ArgumentParser = SandboxMagics.sandbox_cell.parser
@@ -71,8 +71,16 @@ def test_an_option_that_the_command_line_has_too_is_described_once() -> None:
 
 def test_the_defaults_of_cells_are_those_of_the_command_line() -> None:
     settings = SandboxSettings()
-    for name in ("steps", "tokens", "command_timeout"):
-        assert getattr(settings, name) == option(name).default
+    other = {}
+    for setting in NOTEBOOK_SETTINGS:
+        value = getattr(settings, setting.name)
+        if value != setting.default and (
+            value or setting.default
+        ):  # an empty text or mapping stands for None
+            other[setting.name] = value
+    assert other == {"temperature": None, "max_tokens_per_call": None, "profile": ""}, (
+        "table.py gives the reasons"
+    )
     assert option("command_timeout").default == DEFAULT_TIMEOUT
 
 
@@ -90,8 +98,8 @@ def refuse(line: str) -> str:
 
 
 def test_wrong_lines() -> None:
-    assert "no option --budgt: did you mean --budget?" in refuse("--budgt 3")
-    assert "no option --zzz" in refuse("--zzz")
+    assert "Unknown option --budgt: did you mean --budget?" in refuse("--budgt 3")
+    assert "Unknown option --zzz" in refuse("--zzz")
     assert "'draw'" in refuse("draw a poster")
     assert "expected one argument" in refuse("-m").lower()
     assert "quotes" in refuse("-m 'x")
@@ -182,7 +190,7 @@ def test_variables_are_replaced_as_in_other_magics() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("-m $modle", "There is no variable modle, which $modle names: define it first."),
+        ("-m $modle", "The variable modle of $modle is not defined: define it first."),
         ("-i $frame", "$frame is a list, neither text nor a number: name it without $ and braces."),
     ],
 )

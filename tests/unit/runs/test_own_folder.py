@@ -25,7 +25,7 @@ from llm_sandbox_nb.own_folder import (
 @pytest.fixture(params=["relative", "looked at first"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a file, and one of the host beside it; also as on a system that opens by whole paths only."""
-    monkeypatch.setattr(own_folder, "_RELATIVE", request.param == "relative")
+    monkeypatch.setattr(own_folder, "_OPENS_RELATIVE", request.param == "relative")
     (tmp_path / "run" / "below").mkdir(parents=True)
     (tmp_path / "run" / "below" / "x").write_bytes(b"own")
     (tmp_path / "host").mkdir()

@@ -204,11 +204,11 @@ def test_prune_asks_and_without_a_terminal_needs_yes(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--prune",), "Say which runs"),
+        (("--prune",), "Choose the runs"),
         (("--keep", "3"), "add --prune"),
         (("--yes",), "add --prune"),
-        (("--prune", "--keep", "many"), "--keep takes the number"),
-        (("--prune", "--older-than", "soon"), "--older-than takes a number of days"),
+        (("--prune", "--keep", "many"), "--keep must be the number"),
+        (("--prune", "--older-than", "soon"), "--older-than must be a number of days"),
         (("--prune", "--older-than", "-1"), "--older-than"),
         (("nowhere",), "There is no folder nowhere"),
     ],

@@ -47,7 +47,7 @@ def test_the_refusal_names_the_idle_notebooks_and_what_to_do() -> None:
         "(for 1 min 30 s). To stop the one that is idle longest, and lose its files, execute `%sandbox stop --idle`, "
         "then run this cell again."
     )
-    assert "None of them is idle" in too_many_text(8, [])
+    assert "All are in use" in too_many_text(8, [])
 
 
 def test_the_refusal_is_short_and_plain_whatever_notebooks_are_called() -> None:
