@@ -32,7 +32,7 @@ def test_the_size_of_a_picture(row: dict[str, object]) -> None:
 
 def test_a_card_shows_no_file_that_unfolds_to_much_before_a_click() -> None:
     for number, (name, data) in enumerate(bombs.bombs().items()):
-        if name.rpartition(".")[2] in IN_CARD and (CAMPAIGN or number % 4 == 0):
+        if name.rpartition(".")[2] in IN_CARD and (CAMPAIGN or number % 8 == 0):
             for unfolded in (True, False):
                 shown = artifact_html(Artifact(name, "", len(data), data), unfolded)
                 assert ("Show it anyway</summary>" in shown and "loading=" in shown) or (
@@ -55,10 +55,10 @@ def test_a_plain_page_is_shown_at_once(text: str) -> None:
 def test_counting_takes_no_time() -> None:
     begun = time.process_time()
     for text in (
-        "<a b='" * 100_000,
-        "<p " * 59_000,
-        "<use href=#a>" * 59_000,
-        "<p id=a><use href='#a'>" * 29_000,
+        "<a b='" * 30_000,
+        "<p " * 18_000,
+        "<use href=#a>" * 18_000,
+        "<p id=a><use href='#a'>" * 9_000,
     ):
         page_cost(text)
-    assert time.process_time() - begun < 30
+    assert time.process_time() - begun < 8
