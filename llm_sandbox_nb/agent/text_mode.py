@@ -132,7 +132,7 @@ def _tool_lines(function: Mapping[str, Any]) -> str:
 
 
 def last_line(event: CallFinished) -> str:
-    """Return the last printed line of a call, as the answer that the model may send. Empty if it is too long for one."""
+    """Return the last printed line of a call, which the model may send as its answer. Empty if the line is too long."""
     lines = event.stdout.strip().splitlines() if isinstance(event.stdout, str) else []
     return lines[-1].strip() if lines and len(lines[-1]) <= _LONGEST_ANSWER else ""
 

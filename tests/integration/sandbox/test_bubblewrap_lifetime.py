@@ -71,10 +71,12 @@ def groups_of(pid: int) -> list[Path]:
     return [folder for folder in find_groups() if folder.name.split("-")[4] == str(pid)]
 
 
-@pytest.mark.parametrize("profile", ["standard", "strict"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("profile", "number"),
+    [("standard", signal.SIGTERM), ("strict", signal.SIGTERM), ("strict", signal.SIGKILL)],
+)
 def test_the_sandbox_dies_with_its_owner(profile: str, number: signal.Signals) -> None:
-    for round in range(5 if support.CAMPAIGN else 2):
+    for round in range(support.size(1, 5)):
         owner = start_owner(profile, str(round))
         assert owner.stdout
         assert owner.stdout.readline() == "ready\n"

@@ -158,12 +158,6 @@ def test_list_has_our_images_with_their_sizes() -> None:
     assert re.match(r"20\d\d-\d\d-\d\dT", found[SLIM_IMAGE].created)
 
 
-def test_check_of_a_missing_image() -> None:
-    with pytest.raises(ImageError) as caught:
-        check_image("nobody/nothing:1")
-    assert "`llm-sandbox-nb image pull nobody/nothing:1`" in one_sentence(caught.value)
-
-
 def test_check_leaves_no_container() -> None:
     def checks(name: str) -> list[object]:
         return connect().api.containers(all=True, filters={"label": f"llm-sandbox-nb.check={name}"})

@@ -242,13 +242,3 @@ async def test_list_own_by_label(token: str) -> None:
         assert (found.sandbox_id, found.state, found.owner_dead) == (box.id, "running", False)
         assert began <= found.created <= time.time()
         assert list_own({"test": token, "kernel": "k2"}) == []
-
-
-def test_owner_of_a_number_given_away_again_is_dead() -> None:
-    me = current_owner()
-    assert not me.is_dead()
-    assert ContainerOwner.parse(f"text {me.token()} text") == me
-    assert ContainerOwner(me.host, me.boot, me.namespace, me.pid, "0" * 8).is_dead()
-    assert ContainerOwner(me.host, "0" * 12, me.namespace, me.pid, me.started).is_dead()
-    assert not ContainerOwner("0" * 12, "0" * 12, me.namespace, me.pid, me.started).is_dead()
-    assert ContainerOwner.parse("nonsense") is None

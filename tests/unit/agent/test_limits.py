@@ -32,13 +32,6 @@ def test_steps_count_down_and_the_last_is_announced() -> None:
     assert last == [None, None, "steps"]
 
 
-def test_one_step_only() -> None:
-    meter = Meter(RunLimits(steps=1))
-    assert "last step" in meter.next_turn()
-    meter.begin_step()
-    assert meter.over == "steps"
-
-
 def test_tokens_are_the_conversation_not_the_sum() -> None:
     meter = Meter(RunLimits(tokens=10_000))
     for _ in range(50):

@@ -70,9 +70,6 @@ def test_eighty_lines_are_shown_whole(count: int) -> None:
     data = b"x\n" * count
     assert bound(data, "") == (data.decode(), False)
     assert not needs_cut(data)
-
-
-def test_eighty_one_lines_are_not() -> None:
     assert bound(b"x\n" * 81, "")[1]
 
 

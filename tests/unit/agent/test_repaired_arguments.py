@@ -91,16 +91,6 @@ def test_no_cut_of_whole_json_is_repaired(meant: dict[str, str], data: st.DataOb
     assert found == {} or not cut.strip(), (cut, found)
 
 
-@given(st.text(alphabet="{}[]\"',:\\ \nabTrue1", max_size=40))
-def test_any_text_is_an_object_or_one_sentence(text: str) -> None:
-    try:
-        found: object = parse_arguments(text)
-    except ArgumentsError as error:
-        found = {"said": str(error).splitlines()[1:]}
-    assert isinstance(found, dict)
-    assert not found.get("said")
-
-
 @pytest.mark.parametrize(
     ("tool", "sent", "meant"),
     [

@@ -95,14 +95,10 @@ def test_unknown_tools_are_told_the_known_ones() -> None:
     refused("x" * 100_000, "{}")
 
 
-@pytest.mark.parametrize("raw", ["", "  ", "{}", '{"answer": "extra arguments are ignored"}'])
-def test_submit_needs_nothing(raw: str) -> None:
-    assert TOOLS.check("submit", parse_arguments(raw)) == {}
-
-
 def test_null_counts_as_left_out_and_others_are_ignored() -> None:
     raw = '{"command": "view", "path": "/a", "view_range": null, "file_text": null, "security_risk": "LOW"}'
     assert TOOLS.check("str_replace_editor", parse_arguments(raw)) == {"command": "view", "path": "/a"}
+    assert TOOLS.check("submit", parse_arguments('{"answer": "extra"}')) == {}
 
 
 def test_lone_surrogates_are_replaced() -> None:
@@ -123,6 +119,7 @@ KEYS = st.sampled_from(
 @given(
     st.sampled_from(["execute_bash", "str_replace_editor", "submit", "other"]),
     st.text(max_size=30)
+    | st.text(alphabet="{}[]\"',:\\ \nabTrue1", max_size=40)
     | st.dictionaries(KEYS, JSON | st.sampled_from(["view", "insert"]), max_size=5).map(json.dumps),
 )
 def test_anything_at_all_is_taken_or_refused_in_a_sentence(tool: str, raw: str) -> None:

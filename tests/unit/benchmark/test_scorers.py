@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import CAMPAIGN, examples, run
+from support import CAMPAIGN, examples, run, size
 
 from llm_sandbox_nb.benchmark.ifbench import follows, ifbench, loose_variants
 from llm_sandbox_nb.benchmark.math_scorer import math_equal, stated_mathematics
@@ -35,33 +35,8 @@ DATA = Path(__file__).parents[2] / "data"
         ("The correct answer is **(E)**.", "E"), ("The correct option is C", "C"), ("Final answer: B\n", "B"),
         ("(C) because A is wrong", "C"), ("Answer: (C) because A is wrong", "C"), ("Answer: A because B is wrong", "A"),
         ("C. CC(=O)O", "C"), ("C) foo", "C"), ("B\nbecause of B-cells", "B"), ("Answer: A. No. Answer: B", "B"),
-        ("<think>The answer is A</think>B", "B"), ("J", "J"),
-    ],
-)  # fmt: skip
-def test_a_stated_letter_is_found(text: str, expected: str) -> None:
-    assert find_letter(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["N/A", "n/a", "This is a guess", "A guess", "I think so", "The answer is a guess", "Answer: A guess", "Vitamin C",
-     "The answer is not A", "A or B", "Answer: A or B", "Answer: A, B", "answer is B/C", "A. or B.", "ABCD", "K", "",
-     "\\boxed{12}", "Answer: N/A", "I cannot tell", "Answer: B-cells", "none of A, B, C", "\\boxed{A, B}",
-     "Answer: Ash", "A" * 1000, "42"],
-)  # fmt: skip
-def test_text_without_a_stated_choice_has_no_letter(text: str) -> None:
-    assert find_letter(text) is None
-
-
-def test_letters_beyond_the_options_are_not_choices() -> None:
-    assert find_letter("J", 10) == "J"
-    assert find_letter("E", 4) is None
-    assert score_row("letter", "E", "A", {"options": ["w", "x", "y", "z"]}).detail == "unparsable"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+        ("<think>The answer is A</think>B", "B"), ("J", "J"), ("I got B. Actually, the answer is D.", "D"),
+        ("Is C the answer? No, D is the answer.", "D"),
         ("**Answer:** C", "C"), ("**Answer:** **C**", "C"), ("**Answer:**\nC", "C"), ("**Answer**: C", "C"),
         ("The answer is: C", "C"), ("The correct answer is:\n\n**C**", "C"), ("Answer: \\(C\\)", "C"),
         ("Answer: \\[\\boxed{C}\\]", "C"), ("option C", "C"), ("**Option C**", "C"), ("Option (C).", "C"),
@@ -78,13 +53,17 @@ def test_letters_beyond_the_options_are_not_choices() -> None:
         ("The answer is D: A and C", "D"), ("Answer: C (A and B are wrong)", "C"),
     ],
 )  # fmt: skip
-def test_usual_spellings_of_a_choice_are_understood(text: str, expected: str | None) -> None:
+def test_a_stated_letter_is_found(text: str, expected: str | None) -> None:
     assert find_letter(text) == expected
 
 
 @pytest.mark.parametrize(
     "text",
-    ["Answer: A B C D", "Answer: A; B; C", "Answer: (A) (B) (C)", "A.B.C.D", "(A)(B)(C)(D)", "A | B", "A B C D",
+    ["N/A", "n/a", "This is a guess", "A guess", "I think so", "The answer is a guess", "Answer: A guess", "Vitamin C",
+     "The answer is not A", "A or B", "Answer: A or B", "Answer: A, B", "answer is B/C", "A. or B.", "ABCD", "K", "",
+     "\\boxed{12}", "Answer: N/A", "I cannot tell", "Answer: B-cells", "none of A, B, C", "\\boxed{A, B}",
+     "Answer: Ash", "A" * 1000, "42", "The answer is B.\n\nC", "Answer: C\n\nA", "The answer is C. Wait, no.",
+     "Answer: A B C D", "Answer: A; B; C", "Answer: (A) (B) (C)", "A.B.C.D", "(A)(B)(C)(D)", "A | B", "A B C D",
      "Answer: A | B", "Answer: **A** **B**", "Answer: $\\mathbf{A}$ or $\\mathbf{B}$", "Answer: A, B, and C",
      "A. no\nB. no\nC. yes", "A. 12\nB. 13\nC. 14\nD. 15\n\nI cannot decide.", "A\nB\nC",
      "Option A: no\nOption B: yes", "- **A** no\n- **B** yes", "(A) is wrong because it is small; (C) fits",
@@ -92,8 +71,14 @@ def test_usual_spellings_of_a_choice_are_understood(text: str, expected: str | N
      "option C is one of several", "The answer is (B) and (D)", "(A) red (B) blue (C) green", "A. B. C. D.",
      "**Answer:** a guess", "**Answer:** A guess", "*Answer: a guess*"],
 )  # fmt: skip
-def test_several_or_rejected_letters_are_not_choices(text: str) -> None:
+def test_no_letter_is_made_out_of_what_states_none(text: str) -> None:
     assert find_letter(text) is None
+
+
+def test_letters_beyond_the_options_are_none() -> None:
+    assert find_letter("J", 10) == "J"
+    assert find_letter("E", 4) is None
+    assert score_row("letter", "E", "A", {"options": ["w", "x", "y", "z"]}).detail == "unparsable"
 
 
 def labelled(name: str) -> list[dict[str, Any]]:
@@ -115,21 +100,6 @@ def test_letters_of_labelled_answers_are_never_wrong_and_seldom_missed() -> None
     assert len(missed) <= 0.05 * len(stated), missed
 
 
-def test_last_stated_choice_wins_and_contradictions_are_unscored() -> None:
-    assert find_letter("I got B. Actually, the answer is D.") == "D"
-    assert find_letter("Is C the answer? No, D is the answer.") == "D"
-    for text in (
-        "The answer is B.\n\nC",
-        "Answer: C\n\nA",
-        "The answer is C. Wait, no.",
-    ):
-        assert find_letter(text) is None
-
-
-def test_a_rejected_option_is_never_the_choice() -> None:
-    assert find_letter("(A) is wrong because it is small; the correct one is (C).") in ("C", None)
-
-
 @pytest.mark.parametrize(
     "part",
     ["answer is ", "(A", "(A) ", "A. ", "A\n", "answer: C ", "answer: A, ", "answer:", " ", "\n", "*", "\\boxed{", "_",
@@ -140,8 +110,8 @@ def test_a_rejected_option_is_never_the_choice() -> None:
 def test_the_time_for_a_hostile_answer_grows_with_its_length_only(part: str) -> None:
     for before in ("", "C. ", "answer is ", "Answer: C"):
         started = time.process_time()
-        find_letter(before + part * (100_000 // len(part)) + "x")
-        assert time.process_time() - started < 5, before
+        find_letter(before + part * (size(30_000, 100_000) // len(part)) + "x")
+        assert time.process_time() - started < 2, before
 
 
 @given(st.text(max_size=80))
@@ -150,7 +120,7 @@ def test_any_text_has_one_letter_or_none(text: str) -> None:
     assert found is None or found in "ABCDEFGHIJ"
 
 
-def test_wrong_unparsable_and_missing_letters_are_distinguished() -> None:
+def test_a_wrong_letter_an_unparsable_and_a_missing_one_are_told_apart() -> None:
     assert letter("B", "A").value == 0
     assert letter("N/A", "A").detail == "unparsable"
     assert score_row("letter", " \n", "A", {}).detail == "no answer"
@@ -201,10 +171,11 @@ def test_mathematics_of_labelled_answers_is_never_wrong_and_seldom_missed() -> N
      "> ", "\\text{", "not ", "{", "<answer>", "answer to "],
 )  # fmt: skip
 def test_the_time_to_find_mathematics_in_a_hostile_answer_grows_with_its_length_only(part: str) -> None:
-    for text in (part * (100_000 // len(part)), "answer is " + part * (100_000 // len(part)) + "x"):
+    long = part * (size(30_000, 100_000) // len(part))
+    for text in (long, f"answer is {long}x"):
         started = time.process_time()
         stated_mathematics(text)
-        assert time.process_time() - started < 5
+        assert time.process_time() - started < 2
 
 
 def number_in_some_form(value: Fraction, chance: random.Random) -> str:
@@ -395,7 +366,7 @@ def test_a_scorer_may_say_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (long,) = run(body("3000000"), 60)
     assert (long.value, long.failed) == (1, False)
     assert 1000 <= len(long.detail) < 10_000
-    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._MAX_REPLY_BYTES", 500)
+    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._LONGEST_REPLY", 500)
     long, short = run(body("3000000", "3"), 60)
     assert (long.value, long.failed, long.detail) == (None, True, "the scorer's reply is too long")
     assert (short.value, short.detail) == (1, "xxx")
@@ -418,7 +389,7 @@ def test_ctrl_c_is_not_for_the_process_that_scores(tmp_path: Path) -> None:
     assert run(body()).value == 1
 
 
-def test_an_endless_formula_does_not_stop_other_scores() -> None:
+def test_a_formula_that_takes_for_ever_does_not_stop_the_rest() -> None:
     async def body() -> list[Any]:
         async with Scoring(deadline=30) as scoring:
             answers = ["\\boxed{9^{9^{9^{9^{9}}}}}", "\\boxed{2}"]

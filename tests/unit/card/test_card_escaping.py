@@ -110,14 +110,14 @@ def test_the_check_fires_when_escaping_is_off(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "suffix", ["html", "svg", "csv", "tsv", "json", "md", "txt", "mid", "pdf", "png", "bin", "wav"]
 )
-@pytest.mark.parametrize("text", HOSTILE)
-def test_artifacts_of_every_kind_are_static(tmp_path: Path, suffix: str, text: str) -> None:
-    card = Card(folder=tmp_path)
-    name = f"{text.replace('/', '_')}.{suffix}"
-    card.add(saved_file(tmp_path, name, text.encode(), mime=text))
-    page = card.final()["text/html"]
-    assert not not_static(page)
-    assert "<script" not in page.lower()
+def test_artifacts_of_every_kind_are_static(tmp_path: Path, suffix: str) -> None:
+    for text in HOSTILE:
+        card = Card(folder=tmp_path)
+        name = f"{text.replace('/', '_')}.{suffix}"
+        card.add(saved_file(tmp_path, name, text.encode(), mime=text))
+        page = card.final()["text/html"]
+        assert not not_static(page), text
+        assert "<script" not in page.lower()
 
 
 @settings(max_examples=examples(100))

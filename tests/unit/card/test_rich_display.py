@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from card_checks import not_static, read
-from test_card_escaping import HOSTILE, hostile_events
+from test_card_escaping import HOSTILE
 
 from llm_sandbox_nb import Run, solve
 from llm_sandbox_nb.card.bundle import MIME
@@ -83,33 +83,21 @@ def test_a_file_is_shown_by_its_kind(name: str, content: bytes, tag: str, tmp_pa
 
 
 @pytest.mark.parametrize("ending", [".txt", ".html", ".svg", ".xml", ".js", ".ipynb", ""])
-@pytest.mark.parametrize("payload", HOSTILE)
-def test_a_hostile_file_stays_static(payload: str, ending: str, tmp_path: Path) -> None:
-    shown = file(tmp_path, f"x{ending}", payload.encode())._repr_mimebundle_()
-    assert not_static(shown["text/html"]) == []
-    reader = read(shown["text/html"])
-    for frame in reader.frames:
-        assert payload not in html.unescape(frame.get("srcdoc") or ""), (
-            "only packed, for a frame without scripts"
-        )
+def test_a_hostile_file_stays_static(ending: str, tmp_path: Path) -> None:
+    for payload in HOSTILE:
+        shown = file(tmp_path, f"x{ending}", payload.encode())._repr_mimebundle_()
+        assert not_static(shown["text/html"]) == [], payload
+        for frame in read(shown["text/html"]).frames:
+            within = html.unescape(frame.get("srcdoc") or "")
+            assert payload not in within, "only packed, for a frame without scripts"
 
 
-@pytest.mark.parametrize("payload", [one for one in HOSTILE if "/" not in one])
 @pytest.mark.parametrize("ending", ["", ".md", ".html", ".png", ".bin"])
-def test_a_hostile_name_stays_static(payload: str, ending: str, tmp_path: Path) -> None:
-    shown = file(tmp_path, payload + ending, b"x")._repr_mimebundle_()
-    assert not_static(shown.get("text/html", "")) == []
-    assert set(shown) <= {"text/html", "text/plain", "image/png"}
-
-
-def test_the_checks_see_a_page_that_is_not_static() -> None:
-    assert not_static("<img src=x onerror=alert(1)>")
-
-
-@pytest.mark.parametrize("payload", HOSTILE)
-def test_a_hostile_run_stays_static(payload: str, tmp_path: Path) -> None:
-    data, _ = Run(tmp_path, Trajectory(hostile_events(payload)))._repr_mimebundle_()
-    assert not_static(data["text/html"]) == []
+def test_a_hostile_name_stays_static(ending: str, tmp_path: Path) -> None:
+    for payload in (one for one in HOSTILE if "/" not in one):
+        shown = file(tmp_path, payload + ending, b"x")._repr_mimebundle_()
+        assert not_static(shown.get("text/html", "")) == [], payload
+        assert set(shown) <= {"text/html", "text/plain", "image/png"}
 
 
 def test_a_file_that_is_too_large_or_gone_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,18 +16,24 @@ from llm_sandbox_nb.windows import NO_SANDBOX, open_no_link, try_lock
 
 TESTS = Path(__file__).parents[2]
 PROGRAM = """
-import asyncio, os, pathlib, sys
+import asyncio, contextlib, io, json, os, pathlib, sys
 try:
     import fcntl
 except ImportError:
     print("fcntl: none")
 print("O_DIRECTORY:", hasattr(os, "O_DIRECTORY"))
 import llm_sandbox_nb as lsn
+from llm_sandbox_nb.cli import main
 run = lsn.Run.load(sys.argv[1])
 print("steps:", run.trajectory.finish.steps, len(run.messages) > 0)
 print("compared:", "<table" in run.compare(run)._repr_html_())
 run.to_html("run.html")
 print("exported:", pathlib.Path("run.html").stat().st_size > 1000)
+for words in json.loads(sys.argv[2]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
 try:
     asyncio.run(lsn.solve("x", model="scripted/strawberry", isolation="process"))
 except Exception as error:
@@ -51,41 +58,38 @@ def on_windows(folder: Path, *words: object) -> subprocess.CompletedProcess[str]
     return subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("show", "RUN"), "small.txt"),
-        (("runs",), "abcd"),
-        (("analyze", "sandbox-runs"), "tokens_once_mean"),
-        (("export", "RUN", "--out", "run.html"), "run.html"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else None,
-)
-def test_recorded_runs_are_read(folder: Path, words: tuple[str, ...], expected: str) -> None:
-    home = folder.parents[1]
-    said = on_windows(home, "-m", "llm_sandbox_nb", *(folder if word == "RUN" else word for word in words))
+READ = {
+    "small.txt": ["show", "RUN"],
+    "abcd": ["runs"],
+    "tokens_once_mean": ["analyze", "sandbox-runs"],
+    "commands.html": ["export", "RUN", "--out", "commands.html"],
+}
+REFUSED = [
+    ["run", "--query", "x", "--llm_name", "scripted/strawberry"],
+    ["doctor"],
+    ["benchmark", "run", "x.yaml"],
+]
+
+
+def test_the_program_starts_where_no_sandbox_opens(folder: Path) -> None:
+    said = on_windows(folder.parents[1], "-m", "llm_sandbox_nb", "show", folder)
     assert (said.returncode, said.stderr) == (0, "")
-    assert expected in said.stdout
+    assert "small.txt" in said.stdout
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("run", "--query", "x", "--llm_name", "scripted/strawberry"),
-        ("doctor",),
-        ("benchmark", "run", "x.yaml"),
-    ],
-    ids=lambda words: words[0],
-)
-def test_what_needs_a_sandbox_says_so_in_one_sentence(tmp_path: Path, words: tuple[str, ...]) -> None:
-    said = on_windows(tmp_path, "-m", "llm_sandbox_nb", *words)
-    assert (said.returncode, said.stdout, said.stderr) == (4, "", f"{NO_SANDBOX}\n")
-
-
-def test_python_reads_and_refuses_in_the_same_way(folder: Path, tmp_path: Path) -> None:
+def test_recorded_runs_are_read_and_what_needs_a_sandbox_is_refused_in_one_sentence(
+    folder: Path, tmp_path: Path
+) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    said = on_windows(tmp_path, "program.py", folder)
-    assert said.stdout.splitlines() == [
+    commands = [[str(folder) if word == "RUN" else word for word in words] for words in READ.values()]
+    said = on_windows(tmp_path, "program.py", folder, json.dumps(commands + REFUSED))
+    lines = said.stdout.splitlines()
+    results = [json.loads(line) for line in lines[5:-1]]
+    assert [result[0] for result in results] == [0] * len(READ) + [4] * len(REFUSED), results
+    for expected, (_, out, err) in zip(READ, results, strict=False):
+        assert (expected in out, err) == (True, "")
+    assert results[len(READ) :] == [[4, "", f"{NO_SANDBOX}\n"]] * len(REFUSED)
+    assert [*lines[:5], lines[-1]] == [
         "fcntl: none",
         "O_DIRECTORY: False",
         "steps: 2 True",

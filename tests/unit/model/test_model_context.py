@@ -2,7 +2,7 @@
 
 import pytest
 
-from llm_sandbox_nb.model.context_overflow import WORDINGS, Overflow, Wording, find_overflow
+from llm_sandbox_nb.model.context_overflow import WORDINGS, Overflow, find_overflow
 
 SENTENCES = {
     "openai": (
@@ -140,15 +140,14 @@ def test_other_sentences_are_no_overflow(sentence: str) -> None:
     assert find_overflow(sentence) is None
 
 
-@pytest.mark.parametrize("wording", WORDINGS, ids=lambda wording: wording.example[:50])
-def test_every_wording_of_the_table_is_an_overflow_with_its_numbers(wording: Wording) -> None:
-    found = find_overflow(wording.example)
-    assert found is not None
-    assert wording.source
-    numbers = {found.context_limit, found.completion_limit}
-    if "8192" in wording.example:
-        assert 8192 in numbers
-    assert found.prompt_tokens is None or str(found.prompt_tokens) in wording.example
+def test_every_wording_of_the_table_is_an_overflow_with_its_numbers() -> None:
+    for wording in WORDINGS:
+        found = find_overflow(wording.example)
+        assert found is not None, wording
+        assert wording.source
+        numbers = {found.context_limit, found.completion_limit}
+        assert 8192 in numbers or "8192" not in wording.example, wording
+        assert found.prompt_tokens is None or str(found.prompt_tokens) in wording.example
 
 
 def test_words_that_nobody_knows_count_when_the_server_refused_the_request() -> None:

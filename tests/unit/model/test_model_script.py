@@ -13,7 +13,6 @@ from llm_sandbox_nb.model.scripted import (
     Player,
     Script,
     ScriptTurn,
-    call_id,
     load_script,
     parse_script,
 )
@@ -62,30 +61,11 @@ def test_a_turn_is_played_as_often_as_it_is_asked_for_so_replays_and_forks_work(
     assert [player.next_turn(number)[0].text for number in (0, 1, 0, 1)] == ["a", "b", "a", "b"]
 
 
-def test_past_the_last_turn_is_a_clear_error() -> None:
-    with pytest.raises(ModelError, match="ends after 1 turns and the conversation asks for turn 2") as caught:
-        Player(Script(turns=[ScriptTurn(text="a")])).next_turn(1)
-    assert not caught.value.retryable
-
-
-def test_an_error_can_be_for_ever_or_a_number_of_times() -> None:
-    player = Player(
-        parse_script("turns: [{error: {kind: server, times: 2}, text: a}, {error: {kind: quota}}]")
-    )
-    assert [bool(player.next_turn(0)[1]) for _ in range(4)] == [True, True, False, False]
-    assert [bool(player.next_turn(1)[1]) for _ in range(3)] == [True] * 3
-
-
 @given(st.text(), st.integers(1, 50))
 def test_the_pieces_are_the_text(text: str, chunk: int) -> None:
     pieces = list(Script(turns=[], chunk=chunk).pieces(text))
     assert "".join(pieces) == text
     assert all(0 < len(piece) <= chunk for piece in pieces)
-
-
-def test_ids_of_calls_are_made_of_their_place_or_the_scripts_own() -> None:
-    turn = parse_script("turns: [{calls: [{tool: a}, {tool: b, id: mine}, {tool: c, id: ''}]}]").turns[0]
-    assert [call_id(2, i, call) for i, call in enumerate(turn.calls)] == ["call_3_1", "mine", ""]
 
 
 @pytest.mark.parametrize(
@@ -128,14 +108,14 @@ def test_a_script_that_is_not_text(tmp_path: Path) -> None:
         load_script(str(path))
 
 
-def test_an_empty_name_is_an_error() -> None:
-    with pytest.raises(ModelError, match="No model is named"):
-        make_model("  ")
-
-
 @pytest.mark.parametrize(
     "address", ["not a url", "ftp://x/v1", "127.0.0.1:8000/v1", "http://", "http://x:99999/v1"]
 )
 def test_an_address_that_is_none_is_an_error(address: str) -> None:
     with pytest.raises(ModelError, match="give it as http://host:port/v1"):
         make_model("m", api_base=address)
+
+
+def test_an_empty_name_is_an_error() -> None:
+    with pytest.raises(ModelError, match="No model is named"):
+        make_model("  ")

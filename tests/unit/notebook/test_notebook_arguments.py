@@ -29,8 +29,9 @@ def test_all_options() -> None:
     options = parse(
         "-m openai/gpt-5 -i a.csv 'b c.txt' -i df -o run --steps 5 --budget 0.5 --time 10m --image i "
         "--isolation docker --profile strict --network none --fresh --prompt-config p.yaml --vars "
-        "--api-base http://h/v1 --api-key-env K"
+        "--api-base http://h/v1 --api-key-env K --tokens 2000 --total-tokens 9000"
     )
+    assert (options.tokens, options.total_tokens) == ("2000", "9000")
     assert (options.model, options.input, options.out) == ("openai/gpt-5", ["a.csv", "b c.txt", "df"], "run")
     assert (options.steps, options.budget, options.time) == ("5", "0.5", "10m")
     assert (options.image, options.isolation, options.profile, options.network) == (
@@ -211,8 +212,3 @@ def test_a_line_after_a_subcommand_keeps_its_quotes() -> None:
 def test_any_line_with_variables_is_parsed_or_refused(line: str) -> None:
     with suppress(SandboxUsageError, SandboxInputError):
         assert isinstance(arguments.parse_line(PARSER, line, VARIABLES).input, list)
-
-
-def test_limits_of_tokens_are_options_of_a_cell() -> None:
-    options = parse("--tokens 2000 --total-tokens 9000")
-    assert (options.tokens, options.total_tokens) == ("2000", "9000")

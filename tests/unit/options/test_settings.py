@@ -64,7 +64,6 @@ def steps_of(shell: Any, options: str = "") -> int:
 
 
 def test_a_cell_takes_the_value_of_the_strongest_place(shell: Any) -> None:
-    assert steps_of(shell) == 100
     user_file("steps = 40\n")
     assert steps_of(shell) == 40
     path = project_file("max_steps = 30\n")

@@ -368,9 +368,3 @@ def test_the_server_extension_is_enabled_by_installation(installed: Path) -> Non
         True,
         __version__,
     ]
-
-
-def test_an_environment_without_the_package_has_no_extension(tmp_path: Path) -> None:
-    """The check above would fail without the wheel: its configuration comes from nowhere else."""
-    venv.create(tmp_path / "empty", with_pip=False)
-    assert not (tmp_path / "empty" / "etc" / "jupyter").exists()

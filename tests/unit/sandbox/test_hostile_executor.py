@@ -354,17 +354,6 @@ def test_errors_are_made_of_what_is_known(error, kind):
     meet(lambda: Script(at_end(lambda number: answer(number, {"error": error}))), use)
 
 
-@pytest.mark.parametrize(
-    "row", [b"nonsense", b"[]", json.dumps(["/x", "door", 1, 1, 1]).encode(), b'["/x","file",-1,0,0]']
-)
-def test_a_listing_of_nonsense(row):
-    async def use(box, script):
-        with pytest.raises(SandboxLostError):
-            await box.list_files("x")
-
-    meet(lambda: Script(at_end(lambda number: answer(number, {}, row))), use)
-
-
 def test_the_end_of_the_connection_is_said():
     async def use(box, script):
         box.channel.why_ended = lambda: "python3: not found"

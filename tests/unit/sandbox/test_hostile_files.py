@@ -42,17 +42,9 @@ def tree(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize(
-    "records",
-    [
-        [entry(FILE, b"victim.png")],
-        [entry(FILE, b"sub/.bashrc")],
-        [entry(FILE, b"a.txt"), entry(FILE, b"victim.png"), entry(FILE, b"sub/.bashrc")],
-        [entry(DIRECTORY, b"sub")],
-    ],
-)
-def test_a_download_writes_no_other_file(tmp_path, records):
+def test_a_download_writes_no_other_file(tmp_path):
     (tmp_path / "victim.png").write_bytes(b"canary")
+    records = [entry(FILE, b"a.txt"), entry(FILE, b"victim.png"), entry(FILE, b"sub/.bashrc")]
 
     async def use(box, script):
         with pytest.raises(TransferError, match=r"something else than the file a\.txt"):

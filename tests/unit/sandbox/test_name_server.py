@@ -36,16 +36,14 @@ def test_usual_questions_are_passed_on_as_they_are(name: str) -> None:
     "address",
     ["172.18.0.2", "10.0.0.1", "192.168.1.1", "169.254.169.254", "127.0.0.1", "100.64.0.1", "9.9.9.9"],
 )
-@pytest.mark.parametrize("change", [str, str.upper, str.title])
-@pytest.mark.parametrize("kind", [1, 12, 255])
-def test_addresses_that_are_not_public_have_no_names(
-    address: str, change: object, kind: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_addresses_that_are_not_public_have_no_names(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(name_server, "own_nets", ["9.9.9.0/24"])
-    question, answer = examine(query(change(reverse(address)), kind))  # type: ignore[operator]
-    assert question == b""
-    assert answer[:2] == struct.pack(">H", 77)
-    assert (answer[2] & 0x80, answer[3] & 15) == (0x80, NO_SUCH_NAME)
+    name = reverse(address)
+    for packet in (query(name, 1), query(name.upper(), 12), query(name.title(), 255), query(name, 12)):
+        question, answer = examine(packet)
+        assert question == b""
+        assert answer[:2] == struct.pack(">H", 77)
+        assert (answer[2] & 0x80, answer[3] & 15) == (0x80, NO_SUCH_NAME)
 
 
 @pytest.mark.parametrize(

@@ -96,26 +96,23 @@ def test_capitals_and_a_final_dot_are_the_same_name() -> None:
     )
 
 
-def test_a_hello_in_single_bytes_with_a_late_name_arrives_whole() -> None:
+def test_a_slow_hello_a_named_port_a_body_and_a_websocket_are_passed_on() -> None:
     first = hello((21, bytes(1200)), name("a.wild.example"))
-    steps = connect("a.wild.example:443", ("head", ""), ("slow", first), ("rest", ""))
-    outcome, _ = one(steps)
-    assert outcome.arrived == [first.encode("latin-1")]
-
-
-def test_a_named_port_carries_anything() -> None:
-    outcome, _ = one(connect("raw.example:22", ("head", ""), ("send", "SSH-2.0-x\r\n"), ("rest", "")))
-    assert outcome.said.endswith("RAW SSH-2.0-x\r\n[TimeoutError]") or "RAW SSH-2.0-x" in outcome.said
-
-
-def test_a_body_and_a_websocket_are_passed_on() -> None:
-    body = "Transfer-Encoding: chunked"
-    outcome, _ = one(get("http://allowed.example/", "allowed.example", body, body="3\r\nabc\r\n0\r\n\r\n"))
-    assert b"abc" in b"".join(outcome.arrived)
+    chunked, pieces = "Transfer-Encoding: chunked", "3\r\nabc\r\n0\r\n\r\n"
     upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x")
-    outcome, _ = one(get("http://allowed.example/", "allowed.example", *upgrade, body="frame"))
-    assert "101" in outcome.said
-    assert "RAW frame" in outcome.said
+    whole = [
+        connect("a.wild.example:443", ("head", ""), ("slow", first), ("rest", "")),
+        connect("raw.example:22", ("head", ""), ("send", "SSH-2.0-x\r\n"), ("rest", "")),
+        get("http://allowed.example/", "allowed.example", chunked, body=pieces),
+        get("http://allowed.example/", "allowed.example", *upgrade, body="frame"),
+    ]
+    found = outcomes_with(Proxy, [Attack(0, "", steps) for steps in whole], 2)
+    late_name, named_port, body, websocket = (outcome for outcome, _ in found)
+    assert late_name.arrived == [first.encode("latin-1")]
+    assert "RAW SSH-2.0-x" in named_port.said
+    assert b"abc" in b"".join(body.arrived)
+    assert "101" in websocket.said
+    assert "RAW frame" in websocket.said
 
 
 def inner(*lines: str) -> Steps:
@@ -258,21 +255,25 @@ def test_a_compressed_reply_of_a_secrets_host_is_refused() -> None:
 
 
 def test_public_reaches_what_is_public_only() -> None:
-    def tried(steps: Steps) -> Outcome:
-        policy = Policy(public=True)
-        return asyncio.run(attempt_here(Proxy, Attack(0, "", steps), 2, secrets={}, policy=policy))[0]
-
     raw = [("head", ""), ("send", "SSH-2.0-x\r\n"), ("rest", "")]
-    for where in (f"{PUBLIC}:443", "any.where.example:22", "mixed.example:443", "rebinds.example:443"):
-        outcome = tried(connect(where, *raw))
+
+    async def tried(*places: str) -> list[tuple[str, Outcome]]:
+        found = await asyncio.gather(*(
+            attempt_here(Proxy, Attack(0, "", connect(where, *raw)), 2, secrets={}, policy=Policy(public=True))
+            for where in places
+        ))  # fmt: skip
+        return [(where, outcome) for where, (outcome, _) in zip(places, found, strict=True)]
+
+    public = (f"{PUBLIC}:443", "any.where.example:22", "mixed.example:443", "rebinds.example:443")
+    for where, outcome in asyncio.run(tried(*public)):
         assert "RAW SSH-2.0-x" in outcome.said
         assert outcome.dialled in ([(PUBLIC, int(where[-3:].strip(":")))], [(OTHER, 22)])
     hosts = ("loop", "ten", "metadata", "azure", "mapped", "nat", "six", "any", "zone", "group", "shared")
     literals = ("127.0.0.1", "10.0.0.5", "169.254.169.254", "100.64.0.1", "[::1]", "[fd00::5]", "[fe80::1]",
                 "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[ff02::1]")  # fmt: skip
     own = address_of_this_machine()
-    for where in [*(f"{host}.example" for host in hosts), *literals, *([own] if own else [])]:
-        outcome = tried(connect(f"{where}:443", *raw))
+    private = [*(f"{host}.example" for host in hosts), *literals, *([own] if own else [])]
+    for where, outcome in asyncio.run(tried(*(f"{host}:443" for host in private))):
         assert outcome.said.startswith("HTTP/1.1 403 "), (where, outcome)
         assert outcome.dialled == []
 

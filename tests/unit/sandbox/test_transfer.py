@@ -518,8 +518,3 @@ def test_a_file_that_became_a_pipe_after_it_was_planned_does_not_hold_up(tmp_pat
     (tmp_path / "source/f").unlink()
     with pytest.raises(TransferError, match="No such file"):
         run(gathered(plan))
-
-
-def test_a_missing_source(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        plan_upload(Path(tmp_path / "missing"))

@@ -101,7 +101,6 @@ def test_a_plot_rises_with_its_values() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("run --config nowhere.yaml", "There is no configuration nowhere.yaml"),
         ("run --config tiny-cpu.yaml --set steps=none", "steps has to be a whole number"),
         ("watch nowhere", "There is no training in nowhere"),
         ("walk", "invalid choice: 'walk'"),

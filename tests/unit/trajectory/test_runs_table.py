@@ -119,9 +119,10 @@ def test_no_style_makes_something_else_green() -> None:
 
 
 @rows
-def test_the_card_in_html_and_in_text(row: dict[str, Any]) -> None:
+def test_the_card_and_the_terminal_say_the_same(row: dict[str, Any]) -> None:
     """Green is a check that passed, and nothing else."""
-    facts, card = row["facts"], card_of(events_of(row))
+    facts, events = row["facts"], events_of(row)
+    card = card_of(events)
     bundle = card.live() if row["live"] else card.final()
     html = "".join(bundle["text/html"])
     for text in (text_of(html), bundle["text/plain"]):
@@ -138,6 +139,13 @@ def test_the_card_in_html_and_in_text(row: dict[str, Any]) -> None:
     assert ("color:#2da44e" in body) == passed
     assert ("class='lsn-g'" in body) <= has_check
     assert ("checked" in facts["words"].replace("not checked", "")) <= has_check
+    out = io.StringIO()
+    printer = Printer(out)
+    for event in events:
+        printer(event)
+    if isinstance(events[-1], ev.RunFinished):
+        assert out.getvalue().splitlines()[-1].startswith(f"{facts['words']} · ")
+    assert "Steps remaining: 7" not in out.getvalue()
 
 
 @pytest.mark.parametrize("row", ENDED, ids=[row["name"] for row in ENDED])
@@ -153,18 +161,6 @@ def test_the_lists_of_runs_and_the_repr(row: dict[str, Any], tmp_path: Path) -> 
         name: facts[name] for name in ("state", "words", "meaning", "check")
     }
     assert facts["words"] in repr(Run.load(folder))
-
-
-@rows
-def test_the_terminal(row: dict[str, Any]) -> None:
-    out = io.StringIO()
-    printer = Printer(out)
-    events = events_of(row)
-    for event in events:
-        printer(event)
-    if isinstance(events[-1], ev.RunFinished):
-        assert out.getvalue().splitlines()[-1].startswith(f"{row['facts']['words']} · ")
-    assert "Steps remaining: 7" not in out.getvalue()
 
 
 @pytest.mark.parametrize("row", [row for row in ENDED if row["facts"]["calm"]], ids=lambda row: row["name"])
