@@ -178,7 +178,7 @@ class McpHandler(JupyterHandler):
 
     @allow_unauthenticated
     def get(self, sandbox: str | None = None) -> None:
-        """Refuse: the server never starts messages unasked."""
+        """Refuse: the server only answers requests."""
         self._caller(sandbox)
         self.set_status(405)
         self.set_header("Allow", "POST, DELETE")

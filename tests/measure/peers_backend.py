@@ -17,7 +17,7 @@ from llm_sandbox_nb.benchmark.results import SCORER as UNSCORED
 from llm_sandbox_nb.benchmark.results import Result, append_line, cell_folder
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.encoded_text import text_of
-from llm_sandbox_nb.examples.checks import LARGEST, read_files
+from llm_sandbox_nb.examples.checks import MAX_FILE_BYTES, read_files
 from llm_sandbox_nb.trajectory.run_folder import FILES
 from measure.columns import LIMITS, SAMPLING, Column
 from measure.local_server import Server
@@ -89,7 +89,7 @@ class PeerBackend:
         files = dict(read_files(folder / "copied"))
         (folder / FILES).mkdir()
         for name, data in files.items():
-            (folder / FILES / name).write_bytes(data[:LARGEST])
+            (folder / FILES / name).write_bytes(data[:MAX_FILE_BYTES])
         written = text_of(files["answer.txt"]).strip() if "answer.txt" in files else ""
         answer = written or str(said.get("text") or "").strip() or None
         score = await self._scoring.score(item.task.scorer, answer, item.row, folder)

@@ -3,12 +3,16 @@
 Each phrase made readers stop: subject, verb, object and the field's word (resume, run, undo, result) say it better.
 """
 
+import ast
 import functools
 import io
 import json
 import re
 import tokenize
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -127,28 +131,30 @@ def found_in(text: str, phrases: tuple[str, ...] = PHRASES) -> list[str]:
 
 @functools.cache
 def findings() -> dict[str, list[str]]:
-    """The phrases in each room, with the file that holds them."""
-    rooms: dict[str, list[str]] = {}
+    """The phrases in each package, with the file that holds them."""
+    packages: dict[str, list[str]] = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         inside = file.relative_to(PACKAGE)
         if inside.parts[:3] == ("benchmark", "tasks", "swe"):
             continue
-        room = inside.parts[0] if len(inside.parts) > 1 else "package"
-        rooms.setdefault(room, []).extend(f"{inside}: {one}" for one in found_in(prose(file.read_text())))
+        package = inside.parts[0] if len(inside.parts) > 1 else "package"
+        packages.setdefault(package, []).extend(
+            f"{inside}: {one}" for one in found_in(prose(file.read_text()))
+        )
     for file in sorted(VIEW.rglob("*.ts")):
-        room = f"labextension/{file.relative_to(VIEW).parts[0]}"
+        package = f"labextension/{file.relative_to(VIEW).parts[0]}"
         found = found_in(prose_of_typescript(file.read_text()))
-        rooms.setdefault(room, []).extend(f"{file.relative_to(VIEW)}: {one}" for one in found)
+        packages.setdefault(package, []).extend(f"{file.relative_to(VIEW)}: {one}" for one in found)
     for file in PAGES:
         read = prose_of_notebook if file.suffix == ".ipynb" else prose_of_page
         name = file.relative_to(ROOT).as_posix()
-        rooms[name] = [f"{name}: {one}" for one in found_in(read(file.read_text()), PHRASES + IN_PAGES)]
-    return rooms
+        packages[name] = [f"{name}: {one}" for one in found_in(read(file.read_text()), PHRASES + IN_PAGES)]
+    return packages
 
 
-@pytest.mark.parametrize("room", sorted(findings()))
-def test_no_room_and_no_page_uses_these_phrases(room: str) -> None:
-    assert findings()[room] == []
+@pytest.mark.parametrize("package", sorted(findings()))
+def test_no_package_and_no_page_uses_these_phrases(package: str) -> None:
+    assert findings()[package] == []
 
 
 def test_the_search_sees_strings_comments_and_line_breaks() -> None:
@@ -171,7 +177,77 @@ def test_the_search_sees_the_text_of_pages_and_not_their_code() -> None:
     assert found_in(prose_of_notebook(json.dumps({"cells": cells}))) == ["goes on"]
 
 
+@dataclass
+class Docstring:
+    """A docstring and whether it belongs to a function that is not a property."""
+
+    place: str
+    text: str
+    of_function: bool
+
+    @property
+    def words(self) -> list[str]:
+        return re.findall(r"[A-Za-z']+", self.text)
+
+
+def docstrings(source: str, place: str) -> Iterator[Docstring]:
+    """Yield the docstrings of modules, classes, functions and attributes."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if text := ast.get_docstring(node):
+            decorators = [ast.unparse(one) for one in getattr(node, "decorator_list", ())]
+            function = not isinstance(node, ast.Module | ast.ClassDef)
+            called = function and not any("property" in one for one in decorators)
+            yield Docstring(f"{place}:{getattr(node, 'lineno', 1)}", text, called)
+        if isinstance(node, ast.Module | ast.ClassDef):
+            for before, one in pairwise(node.body):
+                text = getattr(getattr(one, "value", None), "value", None)
+                if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(one, ast.Expr) and text:
+                    yield Docstring(f"{place}:{one.lineno}", str(text), False)
+
+
+RELATIVE = ("What", "Whether", "One", "Those", "Which", "How", "Where", "Why", "Who", "It")
+"""First words that define a thing by a clause: readers search for the verb or the noun."""
+
+
+def begins_with_a_clause(found: Docstring) -> bool:
+    return bool(found.words) and found.words[0] in RELATIVE
+
+
+@functools.cache
+def package_docstrings() -> list[Docstring]:
+    files = sorted(PACKAGE.rglob("*.py"))
+    return [
+        one for file in files for one in docstrings(file.read_text(), file.relative_to(PACKAGE).as_posix())
+    ]
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    assert [one.place for one in package_docstrings() if begins_with_a_clause(one)] == []
+    functions = [one for one in package_docstrings() if one.of_function and one.words]
+    nouns = ("A", "An", "The", "Its", "All", "Each", "Every", "No", "Some", "Any")
+    verbs = [one for one in functions if one.words[0] not in nouns and not one.words[0].endswith("s")]
+    assert len(verbs) >= 0.9 * len(functions), "Return, Read, Write, Raise, Start, ..."
+
+
+def test_docstrings_name_things() -> None:
+    words = [word.lower() for one in package_docstrings() for word in one.words]
+    assert words.count("what") <= 1 * len(words) / 1000
+    assert words.count("it") + words.count("its") <= 15 * len(words) / 1000
+
+
+def test_the_search_sees_docstrings_of_every_kind() -> None:
+    source = (
+        "'What is there.'\nclass A:\n    'One of them.'\n    x: int = 1\n    'Whether it is so.'\n"
+        "    def f(self):\n        'Which of them.'\n    @property\n    def name(self):\n        'The name.'\n"
+    )
+    found = list(docstrings(source, "a"))
+    assert sum(map(begins_with_a_clause, found)) == 4
+    assert [one.text for one in found if one.of_function] == ["Which of them."]
+
+
 if __name__ == "__main__":
-    for one in [one for room in findings().values() for one in room]:
+    for one in [one for package in findings().values() for one in package]:
         print(one)
-    print(Counter({room: len(found) for room, found in findings().items()}))
+    print(Counter({package: len(found) for package, found in findings().items()}))

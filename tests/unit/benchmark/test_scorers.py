@@ -366,7 +366,7 @@ def test_a_scorer_may_say_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (long,) = run(body("3000000"), 60)
     assert (long.value, long.failed) == (1, False)
     assert 1000 <= len(long.detail) < 10_000
-    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._LONGEST_REPLY", 500)
+    monkeypatch.setattr("llm_sandbox_nb.benchmark.scoring_pool._MAX_REPLY_BYTES", 500)
     long, short = run(body("3000000", "3"), 60)
     assert (long.value, long.failed, long.detail) == (None, True, "the scorer's reply is too long")
     assert (short.value, short.detail) == (1, "xxx")
