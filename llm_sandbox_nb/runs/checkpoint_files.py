@@ -7,7 +7,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -116,7 +116,7 @@ class CheckpointFiles:
         """Whether a checkpoint is kept."""
         if checkpoint is None or not is_history(self._folder):
             return False
-        with reading_history(self._folder) as store:
+        with self._store() as store:
             return any(one.id == checkpoint for one in store.checkpoints())
 
     async def changes_to(self, checkpoint: str) -> Changes:
@@ -132,12 +132,12 @@ class CheckpointFiles:
         return Changes() if now is None else await asyncio.to_thread(self._between, now, checkpoint)
 
     def _between(self, a: str, b: str) -> Changes:
-        with reading_history(self._folder) as store:
+        with self._store() as store:
             return compare(store, store.manifest(a), store.manifest(b))
 
     def manifest(self, checkpoint: str) -> Mapping[str, Entry]:
         """All entries at a checkpoint. Raises HistoryError when it is not kept."""
-        with reading_history(self._folder) as store:
+        with self._store() as store:
             return dict(store.manifest(checkpoint))
 
     def own(self, checkpoint: str, since: str | None = None) -> dict[str, Entry]:
@@ -148,7 +148,7 @@ class CheckpointFiles:
         """
         found = self._run.trajectory.changed_by_others(since or checkpoint)
         pairs = [(one.before, one.after) for one in found] + ([(since, checkpoint)] if since else [])
-        with reading_history(self._folder) as store:
+        with self._store() as store:
             kept = {one.id for one in store.checkpoints()}
             others = [
                 (store.manifest(before), store.manifest(after))
@@ -159,7 +159,7 @@ class CheckpointFiles:
 
     def of_image(self, path: str) -> Entry | None:
         """What the image, or the engine, has at a path, where the history knows it."""
-        with reading_history(self._folder) as store:
+        with self._store() as store:
             known = store.image_entry(path)
         return None if known is None else known[0]
 
@@ -170,7 +170,7 @@ class CheckpointFiles:
             HistoryError: it is not kept.
             OutputLimitExceededError: it has more than `limit` bytes.
         """
-        with reading_history(self._folder) as store:
+        with self._store() as store:
             return store.read(entry, limit)
 
     @contextmanager
@@ -178,8 +178,11 @@ class CheckpointFiles:
         """The history, and all entries at a checkpoint by the paths that they have in a container."""
         sandbox = self._run.trajectory.sandbox
         own_root = sandbox is not None and has_own_root(sandbox.protection.get("isolation"))
-        with reading_history(self._folder) as store:
+        with self._store() as store:
             yield store, moved(store.manifest(checkpoint), Directories().root if own_root else "/")
+
+    def _store(self) -> AbstractContextManager[HistoryStore]:
+        return reading_history(self._folder)
 
 
 def starting_files(run: RunRecord, step: int = 0) -> StartingFiles | None:
