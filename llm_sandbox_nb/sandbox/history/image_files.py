@@ -173,7 +173,7 @@ def _open(manifest: Manifest, path: str) -> bool:
 
 
 def _in_image(manifest: Manifest, path: str) -> bool:
-    """Return True if a path is as in the image, by itself or as part of a folder."""
+    """Return True if a path is as in the image, directly or as part of a folder."""
     while path != "/":
         entry = manifest.get(path)
         if entry is not None:
