@@ -16,7 +16,7 @@ from support import run
 from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
-from llm_sandbox_nb.sandbox.docker.settings import FILE_BYTES, STANDARD_CAPABILITIES
+from llm_sandbox_nb.sandbox.docker.settings import MAX_FILE_BYTES, STANDARD_CAPABILITIES
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
 PROFILES = pytest.mark.parametrize("profile", ["standard", "strict"])
@@ -270,7 +270,7 @@ async def test_host_loopback_cannot_be_reached(profile: str, loopback_canary: in
 async def test_one_endless_file_is_stopped(profile: str) -> None:
     async with docker_box(profile=profile) as box:
         result = await box.run("truncate -s 40G endless || stat -c %s endless")
-        assert int(result.stdout) <= FILE_BYTES
+        assert int(result.stdout) <= MAX_FILE_BYTES
 
 
 async def test_root_can_install_packages_and_own_files() -> None:
