@@ -178,7 +178,7 @@ class McpHandler(JupyterHandler):
 
     @allow_unauthenticated
     def get(self, sandbox: str | None = None) -> None:
-        """Refuse: the server only answers requests."""
+        """Refuse: this server sends only answers."""
         self._caller(sandbox)
         self.set_status(405)
         self.set_header("Allow", "POST, DELETE")
