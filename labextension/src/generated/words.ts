@@ -66,7 +66,7 @@ export const CHECK_LABELS: ReadonlyMap<string, string> = new Map<string, string>
 
 /** What is said of a check that the model could have changed. */
 export const UNPROTECTED =
-  'This check can be tampered with: the isolation process keeps the programs of the model from nothing.';
+  "This check can be tampered with: the isolation process does not separate it from the model's programs.";
 
 /** Ends that are checked. */
 export const CHECKED_ENDS: ReadonlySet<string> = new Set<string>(['submitted', 'answered']);
