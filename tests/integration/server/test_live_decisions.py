@@ -93,7 +93,7 @@ def test_what_makes_no_sense_is_told_in_a_sentence_and_changes_nothing(
     cell = Cell(server, kernel, turn(bash("echo one")), SUBMIT, options="--approve ask")
     held = cell.held("call")
     wrong: list[tuple[dict[str, Any], int, str]] = [
-        ({"action": "edit"}, 400, "'arguments' must be given"),
+        ({"action": "edit"}, 400, "'edit' needs 'arguments'"),
         ({"action": "edit", "arguments": "ls"}, 400, "'arguments' must be an object"),
         ({"action": "edit", "arguments": {"comand": "ls"}}, 409, "needs `command`"),
         ({"action": "edit", "arguments": {"command": "ls"}, "tool": "rm"}, 409, "no tool"),
@@ -112,7 +112,7 @@ def test_what_makes_no_sense_is_told_in_a_sentence_and_changes_nothing(
         ({"action": ["edit"]}, 400, "'action' must be one of"),
         ({"action": "dance"}, 400, "'action' must be one of"),
         ({}, 400, "'action' must be one of"),
-        ({"action": "say"}, 400, "'text' must be given"),
+        ({"action": "say"}, 400, "'say' needs 'text'"),
         ({"action": "say", "text": 3}, 400, "'text' must be a text"),
         ({"action": "stop", "text": "x"}, 400, "'stop' has no field 'text'"),
     ]

@@ -120,7 +120,7 @@ def test_a_decision_of_the_page_is_carried_out_and_answered() -> None:
     assert widget.say(type="control", id=4, action="stop") == {"type": "answer", "id": 4, "error": None}
     assert widget.say(type="control", id=5, action="say", text="hi")["error"] is None
     assert control.done == [("stop", "cell"), ("say", "hi", "cell")]
-    assert "'text' must be given" in widget.say(type="control", id=6, action="say")["error"]
+    assert "'say' needs 'text'" in widget.say(type="control", id=6, action="say")["error"]
     assert "message is empty" in widget.say(type="control", id=6, action="say", text=" ")["error"]
     assert "'action' must be one of" in widget.say(type="control", id=7, action="__class__")["error"]
     assert "not fork" in widget.say(type="control", id=8, action="fork", step=1)["error"]
