@@ -56,8 +56,8 @@ def test_no_isolation_that_works(command_line: CommandLine, tmp_path: Path) -> N
     ("words", "said"),
     [
         (("--input_dir", "nowhere.csv"), "nowhere.csv"),
-        (("--query", ""), "no task"),
-        (("--query", " \n\t"), "no task"),
+        (("--query", ""), "task is missing"),
+        (("--query", " \n\t"), "task is missing"),
         (("--max-stepz", "3"), "did you mean --max-steps?"),
         (("--settings", "broken.yaml"), "broken.yaml"),
         (("--prompt_config", "nowhere.yaml"), "nowhere.yaml"),

@@ -127,7 +127,7 @@ POEM = b"Lights are\n"
         ("biomedicine", {"answer.txt": b"MRL*"}, "has to begin with MKTAYIAK"),
         ("long-context", {"answer.txt": b"Alder Bridge: 2674 mm"}, "has to be Birch Lock"),
         ("instructions", {"poem.txt": POEM}, "do not spell LIGHT"),
-        ("instructions", {"poem.txt": b"L a\nI b\nG c\nH d\nT e\n"}, "has not seven words"),
+        ("instructions", {"poem.txt": b"L a\nI b\nG c\nH d\nT e\n"}, "does not have seven words"),
         ("map", {"map.html": b"<html></html>"}, "has 0 circles"),
         ("map", {"map.html": CIRCLES}, "no script"),
         (
@@ -135,7 +135,7 @@ POEM = b"Lights are\n"
             {"map.html": CIRCLES + b"<script src='//evil.example/x.js'></script>"},
             "loads '//evil.example",
         ),
-        ("poster", {"poster.png": b"GIF89a"}, "no PNG"),
+        ("poster", {"poster.png": b"GIF89a"}, "is not a PNG"),
         ("poster", {"poster.png": PNG}, "960 x 680 pixels"),
         ("poster", {"poster.png": RIGHT_PNG, "poster.svg": b"<svg"}, "poster.svg cannot be read"),
         (
@@ -148,7 +148,7 @@ POEM = b"Lights are\n"
         ("countdown", {"countdown.mp4": video(11, 3)}, "has 3 pictures"),
         ("countdown", {"countdown.mp4": video(11, 11)[:-9]}, "cut off"),
         ("countdown", {"countdown.mp4": video(11, 11)[:-150]}, "cut off"),
-        ("piano", {"piece.mid": b"MThd"}, "no MIDI"),
+        ("piano", {"piece.mid": b"MThd"}, "is not a MIDI"),
         ("piano", {"piece.mid": MIDI, "piece.wav": b"RIFF"}, "cannot be read"),
         ("piano", {"piece.mid": MIDI, "piece.wav": sound(3)}, "lasts 3.0 seconds"),
         ("piano", {"piece.mid": MIDI, "piece.wav": sound(rate=22_050)}, "22050 Hz"),
