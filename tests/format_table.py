@@ -64,7 +64,7 @@ FACTS: dict[str, Callable[[Trajectory], Any]] = {
         (one.step, one.tool, one.arguments or None) for one in run.path if isinstance(one, ev.CallProposed)
     ],
     "calls as they were executed": lambda run: of_kinds(run, ev.CallStarted),
-    "arguments that are no JSON object": lambda run: [
+    "arguments that are not a JSON object": lambda run: [
         call.raw_arguments for call in calls(run) if call.arguments is None
     ],
     "results as the model saw them": lambda run: [call.output for call in calls(run)],

@@ -400,7 +400,7 @@ def tools_situation(beside: Beside) -> None:
 def odd_replies_situation(beside: Beside) -> None:
     """Replies that are not one well-formed call."""
     odd = {
-        "arguments that are no JSON": turn(raw("execute_bash", '{"command": ls')),
+        "arguments that are not JSON": turn(raw("execute_bash", '{"command": ls')),
         "two calls in one reply": turn(bash("echo one"), bash("echo two")),
         "a reply without a call": {"text": "It is 3."},
         "an empty reply": {"text": ""},
