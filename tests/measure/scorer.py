@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import csv
 import io
 import re
@@ -13,6 +14,7 @@ from llm_sandbox_nb.examples.checks import read_files
 from llm_sandbox_nb.examples.gallery import EXAMPLES
 
 FILE_FORMS = ("plot", "fix", "csv")
+_WEEKDAYS = frozenset(calendar.day_name)
 _ANSWER = re.compile(r"(?:^|\n)[*_#>\s]*(?:final )?answer[*_]*:[*_]*(.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -40,6 +42,9 @@ def score(
     if form == "list":
         return float(re.findall(r"-?\d+", text) == re.findall(r"-?\d+", gold))
     if form == "word":
+        if not found and gold in _WEEKDAYS:  # "10 November 2022 was a Thursday." states the day as well
+            last = text.rpartition("\n")[2]
+            return float({day for day in _WEEKDAYS if day in last} == {gold} and "not " not in last.lower())
         return float(text.casefold().strip(" .'\"") == gold.casefold())
     return float(bool(text) and math_equal(text, gold).value == 1.0)
 

@@ -185,7 +185,7 @@ def _interval(right: int, number: int) -> list[float]:
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """One table for each model and set; what is not there yet is said."""
+    """Return a table for each model and measured set, and the names of the sets that nobody has measured."""
     if not found["models"]:
         return f"All rows: {NOTHING}."
     parts = []
@@ -195,8 +195,12 @@ def tables(found: Mapping[str, Any]) -> str:
             f"### {model}\n\n{facts['cores']} cores, {facts['machine']}, threads of the model: {facts['threads']}, "
             f"sandboxes in {facts['isolation']}, seed {found['seed']}."
         )
-        for task, number in NUMBERS.items():
+        measured = [task for task in NUMBERS if any(task in cells for cells in one["columns"].values())]
+        for task in measured:
+            number = NUMBERS[task]
             parts.append(f"#### {task}: {number} rows\n\n{_table(one['columns'], task, number)}")
+        if missing := [f"`{task}`" for task in NUMBERS if task not in measured]:
+            parts.append(f"These sets are {NOTHING} with this model: {', '.join(missing)}.")
     return "\n\n".join(parts)
 
 

@@ -116,6 +116,8 @@ def test_another_ifbench_is_refused_in_one_sentence(tmp_path: Path) -> None:
         (None, "12", "number", 0.0),
         ("The final count.\nAnswer: Friday.", "Friday", "word", 1.0),
         ("Not Friday", "Friday", "word", 0.0),
+        ("10 March 2023 was a Friday.", "Friday", "word", 1.0),
+        ("It is Friday or Sunday.", "Friday", "word", 0.0),
         ("ANSWER: [-3, 1, 20]", "-3, 1, 20", "list", 1.0),
         ("1, -3, 20", "-3, 1, 20", "list", 0.0),
         ("1072", "", "math", 1.0),
@@ -195,6 +197,7 @@ def test_the_summary_has_intervals_pairs_capabilities_and_doubts(tmp_path: Path)
     page = summary.write(tmp_path / "out", docs).read_text()
     assert "measured on 10 of 100 | 80% (" in page
     assert "| llm-in-sandbox 0.2.0 | not measured yet" in page
+    assert "These sets are not measured yet with this model: `ifbench`, " in page
     assert "old" not in page
     assert (docs / summary.PLOT).read_text().count("<rect") == 2
 
