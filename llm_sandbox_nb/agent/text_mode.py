@@ -248,7 +248,12 @@ class TextMode:
         calls = [(call.name, call.arguments) for call in found.calls]
         if not calls and found.text.strip().lower() in _LONE_SUBMIT:
             calls, found = [(_SUBMIT, _BLOCK)], dataclasses.replace(found, text="", refused="")
-        calls = [(_SUBMIT, _BLOCK) if _is_submit(*call) else call for call in calls]
+        calls = [
+            (_SUBMIT, _BLOCK)
+            if name == _BASH and str(arguments.get("command")).strip() in _LONE_SUBMIT
+            else (name, arguments)
+            for name, arguments in calls
+        ]
         if why := next((why for call in calls if (why := echoed(*call, outputs, task))), ""):
             return reply, why
         made = tuple(
@@ -285,10 +290,6 @@ def answer_in(text: str, word: str) -> str:
         rf"^[*_#>\s]*{re.escape(word)}[*_]*(.*)", text, re.IGNORECASE | re.MULTILINE | re.DOTALL
     )
     return found[1].strip().strip("*_`").strip() if found else ""
-
-
-def _is_submit(name: str, arguments: Mapping[str, Any]) -> bool:
-    return name == _BASH and str(arguments.get("command")).strip() in _LONE_SUBMIT
 
 
 # --- calls that a model only repeats ---

@@ -81,7 +81,7 @@ def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
     `known`: the indexes of the runs so far, by the digest of the model's work.
     """
     work = _work_of(run)
-    if _is_replay(run):
+    if run.trajectory.start is not None and "replay_of" in run.trajectory.start.settings:
         reading.replays += 1
     elif not work:
         reading.without_turns += 1
@@ -103,11 +103,6 @@ def _work_of(run: Loaded) -> str:
     if run.form != "journal":  # ids of other formats are made at each reading
         keys = [f"{run.name} {reply.message} {reply.reasoning}" for reply in replies]
     return hashlib.sha256("\n".join(keys).encode("utf-8", "replace")).hexdigest()
-
-
-def _is_replay(run: Loaded) -> bool:
-    start = run.trajectory.start
-    return start is not None and "replay_of" in start.settings
 
 
 def _files(given: Path) -> list[Path]:
