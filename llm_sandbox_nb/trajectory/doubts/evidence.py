@@ -187,6 +187,8 @@ class Action:
     reads: list[Version] = field(default_factory=list)
     """Versions that the action may have read, with the programs that it ran."""
     writes: list[Version] = field(default_factory=list)
+    repetitions: int = 1
+    """Number of actions in a row, this one included, with the same arguments and the same result."""
 
     @property
     def result(self) -> ev.CallFinished:
@@ -433,6 +435,9 @@ class Evidence:
         root = self.trajectory.root
         said = ends_of(f"{step.thought}\n{step.reasoning[-2_000:]}" if step.reasoning else step.thought)
         action = Action(len(self.actions), step.number, tool_kind(call.tool), call, said, root)
+        before = self.actions[-1] if self.actions else None
+        if before and before.call.arguments == call.arguments and before.result.body == action.result.body:
+            action.repetitions = before.repetitions + 1
         self.actions.append(action)
         changes = [
             (path_below(change.path, root), change)

@@ -74,16 +74,9 @@ class DoubtFinder:
 
     def _loop(self, action: Action) -> list[Doubt]:
         """Return the loop of an action, once the loop is long enough and each time that its length has doubled."""
-        same = 1
-        for other in reversed(self.evidence.actions[: action.number]):
-            if other.call.arguments != action.call.arguments or other.result.body != action.result.body:
-                break
-            same += 1
-        return (
-            list(loop(self.evidence))[-1:]
-            if same in (3, 6, 12, 24, 48) and (action.failed or same > 3)
-            else []
-        )
+        same = action.repetitions
+        long = same in (3, 6, 12, 24, 48) and (action.failed or same > 3)
+        return list(loop(self.evidence))[-1:] if long else []
 
     def all(self, trajectory: Trajectory, finish: RunFinished) -> list[Doubt]:
         """Return all doubts about a run that ends, the worst first."""

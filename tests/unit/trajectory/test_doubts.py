@@ -229,3 +229,29 @@ def test_a_hostile_record_is_bounded() -> None:
     found = doubts(events)
     assert len(found) <= 20
     assert all(len(one.text) <= 200 for one in found)
+
+
+def test_a_repeated_action_costs_the_same_however_often_it_was_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counts how often the result of a call is read for the doubts about the newest call."""
+    reads = 0
+    body: Any = vars(ev.CallFinished)["body"]
+
+    def counted(event: ev.CallFinished) -> str:
+        nonlocal reads
+        reads += 1
+        return str(body.fget(event))
+
+    monkeypatch.setattr(ev.CallFinished, "body", property(counted))
+    trajectory, finder, costs = Trajectory([start_event()]), DoubtFinder(), []
+    for number in range(1, 101):
+        for event in step_events(number):
+            same = {"arguments": {"command": "echo again"}} if "arguments" in type(event).model_fields else {}
+            trajectory.add(event.model_copy(update=same))
+        result = trajectory.steps[-1].calls[-1].result
+        assert result
+        reads = 0
+        finder.newest(trajectory, result)
+        costs.append(reads)
+    assert costs[98] == costs[60] <= 10
