@@ -32,7 +32,7 @@ from measure.rows import DEVELOPMENT, NUMBERS, SEED, RowsError, rows_of
 
 ROOT = Path(__file__).parents[2]
 MACHINE = "machine.json"
-TOGETHER = 10
+TOGETHER = 20
 """Rows of each set that all columns do before the next ones: what is there when it is stopped can be compared."""
 
 
@@ -59,7 +59,10 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--image", default=DEFAULT_IMAGE, help="the image of all sandboxes in Docker")
     parser.add_argument(
-        "--workers", type=int, default=1, help="rows at a time; times then are not those of one row alone"
+        "--workers",
+        type=int,
+        default=1,
+        help="rows at a time; the tables state the number, because the wall time of a row grows with it",
     )
     parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--summary-only", action="store_true", help="write the tables from what is there")
@@ -91,15 +94,16 @@ async def measure_column(
 ) -> None:
     """Do what is open of a column, one item at a time, so that times are its own."""
     clock = measures.Clock(server.process)
-    done, count, begun = {one["key"] for one in read_lines(out / measures.FILE)}, len(items), time.monotonic()
+    keys, begun = {"/".join(map(str, item.key)) for item in items}, time.monotonic()
+    done = keys & {one["key"] for one in read_lines(out / measures.FILE)}
 
     def ended(result: Result) -> None:
-        line = measures.measures_of(out, result, clock.stop(result.key))
+        line = measures.measures_of(out, result, clock.stop(result.key), given.workers)
         append_line(out / measures.FILE, {"key": "/".join(map(str, result.key)), **line})
         done.add("/".join(map(str, result.key)))
         print(
             f"{column.name} {result.task}/{result.item}: {_word(result)} "
-            f"({len(done)} of {count}, {time.monotonic() - begun:.0f} s)",
+            f"({len(done)} of {len(keys)}, {time.monotonic() - begun:.0f} s)",
             flush=True,
         )
 

@@ -24,21 +24,36 @@ _REFUSED = ("malformed_json", "bad_arguments", "unknown_tool", "cut_off")
 
 @dataclass
 class Clock:
-    """CPU seconds of the agent (this process and those it waited for) and of the model server since `start`."""
+    """CPU seconds of the agent (this process and those it waited for) and of the model server, for each item.
+
+    Items that are measured at the same time share what is used in equal parts.
+    """
 
     server: int | None = None
-    """The process of the server; None where it is not ours to look at."""
-    _begun: dict[Any, tuple[float, float | None]] = field(default_factory=dict)
+    """Process id of the server; None if the server was started by another program."""
+    _used: dict[Any, tuple[float, float | None]] = field(default_factory=dict)
+    _last: tuple[float, float | None] = (0.0, None)
 
     def start(self, key: Any) -> None:
         """Begin to count for an item."""
-        self._begun[key] = self._now()
+        self._share()
+        self._used[key] = (0.0, None if self._last[1] is None else 0.0)
 
     def stop(self, key: Any) -> tuple[float, float | None]:
-        """What was used since then."""
-        agent, server = self._begun.pop(key, self._now())
-        agent_now, server_now = self._now()
-        return agent_now - agent, None if server is None or server_now is None else server_now - server
+        """Return the seconds used for an item since `start`."""
+        self._share()
+        return self._used.pop(key, (0.0, None))
+
+    def _share(self) -> None:
+        """Add the seconds used since the last call to the items that are being measured."""
+        (agent, server), self._last = self._last, self._now()
+        number = len(self._used)
+        for key, (of_agent, of_server) in self._used.items():
+            known = None not in (of_server, server, self._last[1])
+            self._used[key] = (
+                of_agent + (self._last[0] - agent) / number,
+                (of_server or 0.0) + ((self._last[1] or 0.0) - (server or 0.0)) / number if known else None,
+            )
 
     def _now(self) -> tuple[float, float | None]:
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -52,8 +67,10 @@ class Clock:
         return agent, times.user + times.system
 
 
-def measures_of(out: Path, result: Result, cpu: tuple[float, float | None]) -> dict[str, Any]:
-    """The line of one result."""
+def measures_of(
+    out: Path, result: Result, cpu: tuple[float, float | None], together: int = 1
+) -> dict[str, Any]:
+    """Return the line of one result, measured with `together` rows at a time."""
     folder = out / result.run
     found = (
         _of_peer(folder / RECORD) if (folder / RECORD).is_file() else _of_run(folder) if result.run else {}
@@ -67,6 +84,7 @@ def measures_of(out: Path, result: Result, cpu: tuple[float, float | None]) -> d
         "answered": int(bool((result.answer or "").strip())),
         "stop": result.stop_reason,
         "error": result.error_kind,
+        "together": together,
         "wall": round(result.wall_time, 3),
         "agent_cpu": round(cpu[0], 3),
         "model_cpu": None if cpu[1] is None else round(cpu[1], 3),

@@ -112,6 +112,7 @@ def _cell(task: str, mine: Sequence[Line], vanilla: Sequence[Line]) -> dict[str,
     base = _of(vanilla, task)
     if base and base[0]["mode"] != mine[0]["mode"]:
         cell["against_vanilla"] = against(mine, base)
+    cell["together"] = max(one.get("together", 1) for one in mine)
     cell["answered"] = sum(one["answered"] for one in mine)
     cell["no_answer"] = number - cell["answered"]
     cell["stops"] = dict(sorted(Counter(str(one["stop"]) for one in mine).items()))
@@ -198,7 +199,11 @@ def tables(found: Mapping[str, Any]) -> str:
         measured = [task for task in NUMBERS if any(task in cells for cells in one["columns"].values())]
         for task in measured:
             number = NUMBERS[task]
-            parts.append(f"#### {task}: {number} rows\n\n{_table(one['columns'], task, number)}")
+            together = {cells[task].get("together", 1) for cells in one["columns"].values() if task in cells}
+            pace = " and ".join(map(str, sorted(together)))
+            parts.append(
+                f"#### {task}: {number} rows, {pace} at a time\n\n{_table(one['columns'], task, number)}"
+            )
         if missing := [f"`{task}`" for task in NUMBERS if task not in measured]:
             parts.append(f"These sets are {NOTHING} with this model: {', '.join(missing)}.")
     return "\n\n".join(parts)

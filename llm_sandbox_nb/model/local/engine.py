@@ -59,8 +59,9 @@ def _serve(plan: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     params.model_alias = {plan["alias"]}
     params.hostnames, params.port = ["127.0.0.1"], 0
     params.api_keys = [plan["key"]]
-    params.n_ctx = plan["context"]
-    params.n_parallel = 1
+    params.n_ctx = plan["context"] * plan["slots"]
+    params.n_parallel = plan["slots"]
+    params.kv_unified = False  # else conversations would take each other's place
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = plan["threads"]
     params.cpuparams.poll = params.cpuparams_batch.poll = 0
     params.cache_ram_mib = plan["cache_mib"]

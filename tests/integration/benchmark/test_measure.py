@@ -243,6 +243,17 @@ def measured(out: Path, server: ScriptedServer, *words: str) -> int:
     return measure.main([*given, "--docs", str(docs), *words])
 
 
+def test_rows_at_the_same_time_share_the_cpu_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([(0.0, 100.0), (1.0, 110.0), (3.0, 130.0), (4.0, 135.0), (9.0, 150.0)])
+    monkeypatch.setattr(measures.Clock, "_now", lambda _: next(now))
+    clock = measures.Clock()
+    clock.start("a")
+    clock.start("b")
+    assert clock.stop("a") == (1.0 + 1.0, 10.0 + 10.0)
+    clock.start("c")
+    assert clock.stop("b") == (1.0 + 1.0 + 2.5, 10.0 + 5.0 + 7.5)
+
+
 def test_a_measurement_continues_where_it_was_stopped(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with ScriptedServer(SCRIPT) as server:

@@ -106,6 +106,24 @@ def test_only_who_knows_the_key_can_ask_and_no_process_list_has_it(model: LocalM
     assert server.key not in " ".join(engine.cmdline()) + str(engine.environ())
 
 
+def test_two_requests_are_answered_at_the_same_time(model: LocalModel) -> None:
+    """Each reply begins before the other one has ended."""
+    order: list[str] = []
+
+    async def ask(name: str) -> None:
+        settings = ModelSettings(max_tokens=60, temperature=0)
+        text = [{"role": "user", "content": f"Tell a long story about {name}."}]
+        await model.reply(text, [], settings, lambda *_: order.append(name))
+        order.append(f"end of {name}")
+
+    async def ask_both() -> None:
+        await asyncio.gather(ask("a dog"), ask("a cat"))
+
+    asyncio.run(ask_both())
+    first_end = min(order.index("end of a dog"), order.index("end of a cat"))
+    assert {"a dog", "a cat"} <= set(order[:first_end])
+
+
 def test_a_server_that_was_killed_is_started_again(model: LocalModel) -> None:
     before = pid_of(model)
     os.kill(before, signal.SIGKILL)
@@ -141,7 +159,12 @@ def test_too_little_memory_is_said_before_anything_starts(
     ):
         local_server.plan_server(path, "local/large", read_header(path))
     monkeypatch.setattr(machine, "free_memory", lambda: 10**12)
-    assert local_server.plan_server(path, "local/large", read_header(path)).context == 2048
+    plan = local_server.plan_server(path, "local/large", read_header(path))
+    assert (plan.context, plan.slots) == (2048, 4)
+    only_one = local_server._ENGINE_BYTES + 1.5 * 2048 * read_header(path).cache_bytes_per_token
+    monkeypatch.setattr(machine, "free_memory", lambda: int(only_one / local_server._MEMORY_SHARE))
+    plan = local_server.plan_server(path, "local/large", read_header(path))
+    assert (plan.context, plan.slots) == (2048, 1)
 
 
 def test_only_where_memory_is_short_a_server_that_nobody_uses_makes_room(
