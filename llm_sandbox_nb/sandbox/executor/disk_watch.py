@@ -140,10 +140,9 @@ class DiskWatch:
 
     def watch(self, limits: DiskUsage) -> None:
         """Start the watch, or change its limits."""
-        started = any(self.limits)
         self.limits = self.end_commands_above = limits
         self.end_sandbox_above = NONE
-        if any(limits) and not started:
+        if any(limits) and not self.places:
             by_device = {os.stat(path).st_dev: path for path, _ in filesystems(self.executor.remove)}
             self.places = list(by_device.values())
             self.used = filesystem_usage(self.places)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from support import examples, until
 
 from llm_sandbox_nb.sandbox.docker import container
 from llm_sandbox_nb.sandbox.executor import disk_watch
-from llm_sandbox_nb.sandbox.executor.disk_watch import DiskUsage, FileCounter, count_own_files
+from llm_sandbox_nb.sandbox.executor.disk_watch import DiskUsage, DiskWatch, FileCounter, count_own_files
 from llm_sandbox_nb.sandbox.executor.mounts import Epoch
 from llm_sandbox_nb.sandbox.protocol.answers import disk_limits
 
@@ -302,3 +303,14 @@ def test_what_was_written_during_a_count_does_not_end_the_sandbox() -> None:
         watch.apply_count(DiskUsage(0, 94_001), watch.last.start)
     watch.apply_count(DiskUsage(0, 100), watch.last.start)
     assert (watch.end_commands_above, watch.end_sandbox_above) == ((0, 4000), UNLIMITED)
+
+
+def test_limits_that_are_removed_and_set_again_start_no_second_watch(tmp_path: Path) -> None:
+    timers: list[Any] = []
+    executor: Any = SimpleNamespace(
+        remove=str(tmp_path), requests={}, after=lambda _, action: timers.append(action)
+    )
+    watch = DiskWatch(executor, SimpleNamespace(), Epoch())  # type: ignore[arg-type]
+    for limits in (DiskUsage(10**9, 0), UNLIMITED, DiskUsage(10**9, 0)):
+        watch.watch(limits)
+    assert len(timers) == 1
