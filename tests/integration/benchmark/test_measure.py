@@ -278,6 +278,21 @@ def test_a_measurement_continues_where_it_was_stopped(tmp_path: Path) -> None:
     assert sampling == {(0.2, 512, 20)}
 
 
+def test_a_row_that_is_only_scored_again_keeps_its_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--columns", "vanilla", "--rows", "gsm8k", "--limit", "1")
+    with ScriptedServer(SCRIPT) as server:
+        assert measured(tmp_path / "out", server, *words) == 0
+        monkeypatch.setattr("llm_sandbox_nb.benchmark.runner.scorer_digest", lambda *_: "another scorer")
+        assert measured(tmp_path / "out", server, *words, "--workers", "2") == 0
+        assert len(server.requests) == 1
+    lines = (tmp_path / "out" / "scripted" / "vanilla" / measures.FILE).read_text().splitlines()
+    first, second = map(json.loads, lines)
+    assert second == first
+    assert first["agent_cpu"] > 0
+
+
 def test_variants_differ_from_text_mode_in_one_part(tmp_path: Path) -> None:
     plain = task_of("first", VARIANTS["text"], tmp_path).prompts
     assert plain == load_prompts()
