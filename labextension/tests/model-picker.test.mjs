@@ -10,6 +10,7 @@ const LOCAL = 'http://127.0.0.1:8000/v1';
 const MODELS = {
   model: BAIT,
   providers: { openai: ['openai/gpt-5', 'openai/same'] },
+  on_this_machine: ['local/qwen2.5-coder-1.5b'],
   scripted: ['scripted/strawberry'],
   local: [{ program: BAIT, api_base: LOCAL, models: ['openai/qwen3', 'openai/same'] }]
 };
@@ -37,10 +38,10 @@ test('nobody asks for local servers before the click, and names are text', async
   );
   assert.deepEqual(asked, []);
   made.node.open = true;
-  await until(() => made.node.querySelectorAll('option').length === 3);
+  await until(() => made.node.querySelectorAll('option').length === 4);
   assert.deepEqual(asked, ['model --json']);
   form.getByText('Look for local servers').click();
-  await until(() => made.node.querySelectorAll('option').length === 5);
+  await until(() => made.node.querySelectorAll('option').length === 6);
   assert.deepEqual(asked, ['model --json', 'model --local --json']);
   assert.equal(made.node.querySelector('img'), null);
   assert.doesNotMatch(made.node.outerHTML, /\u202e/);
@@ -49,13 +50,13 @@ test('nobody asks for local servers before the click, and names are text', async
 test('a model of a local server is chosen with its address, one of the same name without', async () => {
   const { made, asked, form } = await picker(line => (line.includes('--json') ? JSON.stringify(MODELS) : 'done'));
   form.getByText('Look for local servers').click();
-  await until(() => made.node.querySelectorAll('option').length === 5);
+  await until(() => made.node.querySelectorAll('option').length === 6);
   await submit(made, 'openai/qwen3');
   await until(() => form.getByText('done'));
   await submit(made, 'openai/gpt-5');
   await until(() => asked.length === 3);
   await submit(made, "it's; rm");
-  await until(() => asked.length === 4);
+  await until(() => asked.length === 3);
   assert.deepEqual(asked.slice(1), [
     `model 'openai/qwen3' --api-base '${LOCAL}'`,
     "model 'openai/gpt-5'",

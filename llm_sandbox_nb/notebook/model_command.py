@@ -78,6 +78,7 @@ class ModelCommand:
         return {
             "model": self._settings.model,
             "providers": {name: list(found) for name, found in configured_models(os.environ).items()},
+            "on_this_machine": local_names(),
             "scripted": [f"scripted/{name}" for name in script_names()],
             "local": None if local is None else [server._asdict() for server in local],
         }

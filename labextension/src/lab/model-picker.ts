@@ -10,6 +10,7 @@ type Trans = (text: string, ...args: (string | number)[]) => string;
 interface IModels {
   model: string;
   providers: Record<string, string[]>;
+  on_this_machine: string[];
   scripted: string[];
   /** Null when nobody has looked for them. */
   local: { program: string; api_base: string; models: string[] }[] | null;
@@ -96,7 +97,7 @@ export class ModelPicker {
     }
   }
 
-  private _offer({ providers, scripted, local }: IModels): void {
+  private _offer({ providers, on_this_machine, scripted, local }: IModels): void {
     this._choices.clear();
     const add = (name: string, apiBase: string, label: string) => {
       const shown = this._choices.has(name) ? `${name} (${apiBase})` : name;
@@ -104,6 +105,7 @@ export class ModelPicker {
     };
     local?.forEach(one => one.models.forEach(name => add(name, one.api_base, `${one.program}, ${one.api_base}`)));
     Object.entries(providers).forEach(([provider, names]) => names.forEach(name => add(name, '', provider)));
+    on_this_machine.forEach(name => add(name, '', this._trans('on this machine: needs no key')));
     scripted.forEach(name => add(name, '', this._trans('scripted: needs no key')));
     this._names.replaceChildren(
       ...[...this._choices].map(([value, { label }]) => h('option', { value }, visibleName(label)))

@@ -293,5 +293,6 @@ def test_models_are_listed_without_keys(
     assert "mistral/mistral-large-latest" in found["providers"]["mistral"]
     assert "openai" not in found["providers"]
     assert "scripted/strawberry" in found["scripted"]
+    assert "local/qwen2.5-coder-1.5b" in found["on_this_machine"]
     assert found["local"] is None
     assert KEY not in told + listed
