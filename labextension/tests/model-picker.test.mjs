@@ -56,7 +56,7 @@ test('a model of a local server is chosen with its address, one of the same name
   await submit(made, 'openai/gpt-5');
   await until(() => asked.length === 3);
   await submit(made, "it's; rm");
-  await until(() => asked.length === 3);
+  await until(() => asked.length === 4);
   assert.deepEqual(asked.slice(1), [
     `model 'openai/qwen3' --api-base '${LOCAL}'`,
     "model 'openai/gpt-5'",
