@@ -11,8 +11,9 @@ from pathlib import Path
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Connection
 from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.network.authority import Authority
 from llm_sandbox_nb.sandbox.network.door import AT_ONCE, Door
-from llm_sandbox_nb.sandbox.network.environment import AUTHORITY_FILE
+from llm_sandbox_nb.sandbox.network.environment import AUTHORITY_FILE, JAVA_AUTHORITY_FILE, JAVA_PASSWORD
 from llm_sandbox_nb.sandbox.network.internet import Internet
 from llm_sandbox_nb.sandbox.network.policy import Policy
 from llm_sandbox_nb.sandbox.network.proxy import Proxy
@@ -36,6 +37,7 @@ rm -f "$own"
 for bundle; do [ -r "$bundle" ] && cat "$bundle" && break; done > "$own" 2>/dev/null
 cat >> "$own"
 """
+_WRITE = 'umask 022; rm -f "$1"; cat > "$1"'
 
 logger = logging.getLogger(__name__)
 
@@ -106,18 +108,23 @@ async def serve_network(
     policy = Policy([*allow, *(host for one in values for host in one.hosts)], public=public)
     proxy = await asyncio.to_thread(Proxy, policy, values, internet=Internet(ca_bundle))
     if proxy.authority is not None:
-        await _install(sandbox, proxy.authority.pem)
+        await _install(sandbox, proxy.authority, ca_bundle)
     listener = await sandbox.take_listener() if sandbox.take_listener else None
     door = Door(sandbox.channel, proxy.serve, listener=listener, at_once=at_once)
     sandbox.network = network = AllowedNetwork(proxy, door)
     return network
 
 
-async def _install(sandbox: ChannelSandbox, pem: str) -> None:
-    """Write the authority's certificate into the sandbox, after the certificates that the sandbox trusts already."""
-    argv = ["sh", "-c", _INSTALL, "sh", AUTHORITY_FILE, *_BUNDLES]
-    done = await sandbox.exec(argv, stdin=pem.encode(), cwd="/")
-    if done.exit_code:
-        raise SandboxError(
-            f"The certificate for its secrets cannot be written into the sandbox: {done.text.strip()[:200]}."
-        )
+async def _install(sandbox: ChannelSandbox, authority: Authority, site: Path | None) -> None:
+    """Write the authority's certificate into the sandbox, with the certificates that the sandbox trusts already."""
+    truststore = await asyncio.to_thread(authority.java_truststore, JAVA_PASSWORD, site)
+    for argv, content in (
+        (["sh", "-c", _INSTALL, "sh", AUTHORITY_FILE, *_BUNDLES], authority.pem.encode()),
+        (["sh", "-c", _WRITE, "sh", JAVA_AUTHORITY_FILE], truststore),
+    ):
+        done = await sandbox.exec(argv, stdin=content, cwd="/")
+        if done.exit_code:
+            raise SandboxError(
+                "The certificate for its secrets cannot be written into the sandbox: "
+                f"{done.text.strip()[:200]}."
+            )

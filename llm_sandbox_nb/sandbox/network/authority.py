@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import re
 import ssl
 import tempfile
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 _DAY = datetime.timedelta(days=1)
 _LIFETIME = 365 * _DAY
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 
 
 class Authority:
@@ -42,6 +46,24 @@ class Authority:
         from cryptography.hazmat.primitives.serialization import Encoding
 
         return self._certificate.public_bytes(Encoding.PEM).decode("ascii")
+
+    def java_truststore(self, password: str, site: Path | None = None) -> bytes:
+        """Return a PKCS #12 file with this certificate, those of certifi, and those of the file `site`."""
+        import certifi
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+        texts = [self.pem, Path(certifi.where()).read_text(), site.read_text() if site else ""]
+        known = {}
+        for pem in _PEM.findall("\n".join(texts)):
+            with warnings.catch_warnings(), contextlib.suppress(ValueError):
+                warnings.simplefilter("ignore")  # some authorities have serial numbers that RFC 5280 forbids
+                known[pem] = x509.load_pem_x509_certificate(pem.encode())
+        entries = [
+            pkcs12.PKCS12Certificate(certificate, b"%d" % number)
+            for number, certificate in enumerate(known.values())
+        ]
+        return pkcs12.serialize_java_truststore(entries, BestAvailableEncryption(password.encode()))
 
     def context(self, host: str) -> ssl.SSLContext:
         """Return the TLS context that the proxy uses as `host`, one of its hosts. HTTP/1.1 only."""

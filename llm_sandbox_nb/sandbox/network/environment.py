@@ -9,6 +9,9 @@ from llm_sandbox_nb.sandbox.network.secrets import placeholder
 
 AUTHORITY_FILE = "/tmp/llm-sandbox/authority.pem"
 """Certificates that programs inside trust: in the executor's own folder, which no checkpoint covers."""
+JAVA_AUTHORITY_FILE = "/tmp/llm-sandbox/authority.p12"
+"""The same for Java, which reads no PEM files."""
+JAVA_PASSWORD = "changeit"  # Java's usual one; the file holds only public certificates
 CA_VARIABLES = (
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
@@ -44,16 +47,23 @@ def proxy_variables(url: str) -> dict[str, str]:
 
 def door_variables(secrets: Iterable[str]) -> dict[str, str]:
     """Return variables of a sandbox whose network is an allow-list, with placeholders for the named secrets."""
-    java = " ".join(
-        f"-D{kind}.{name}={value}"
+    java = {
+        f"{kind}.{name}": value
         for kind in ("http", "https")
         for name, value in (("proxyHost", _HOST), ("proxyPort", DOOR_PORT))
-    )
+    }
     stand_ins = {name: placeholder(name) for name in secrets}
+    if stand_ins:
+        trusted = "javax.net.ssl.trustStore"
+        java |= {
+            trusted: JAVA_AUTHORITY_FILE,
+            f"{trusted}Type": "PKCS12",
+            f"{trusted}Password": JAVA_PASSWORD,
+        }
     return {
         **proxy_variables(_DOOR),
         "NODE_USE_ENV_PROXY": "1",
-        "JAVA_TOOL_OPTIONS": java,
+        "JAVA_TOOL_OPTIONS": " ".join(f"-D{name}={value}" for name, value in java.items()),
         "GIT_SSH_COMMAND": _SSH,
         **(dict.fromkeys(CA_VARIABLES, AUTHORITY_FILE) if stand_ins else {}),
         **stand_ins,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from network_attacks import SECRET, SECRETS, Outside
 from registries import ALLOW, Registries, registries
 from support import eventually, run
 
@@ -93,5 +94,33 @@ def test_clients_work_as_they_are(isolation: str, tmp_path: Path) -> None:
             assert node.exit_code or "hello" in node.text, (
                 node.text
             )  # older ones ignore proxies: nothing leaves
+
+    run(whole(), 600)
+
+
+JAVA_WITH_KEY = """
+import java.net.*;
+public class Key { public static void main(String[] a) throws Exception {
+  var link = new URL("https://api.example/").openConnection();
+  link.setRequestProperty("Authorization", "Bearer " + System.getenv("API_TOKEN"));
+  System.out.println(new String(link.getInputStream().readAllBytes())); } }
+"""
+
+
+@pytest.mark.isolations("bubblewrap")
+def test_java_reaches_a_host_of_a_secret(isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only with the authority of the sandbox among the certificates that Java trusts."""
+    monkeypatch.setenv("API_TOKEN", SECRET)
+
+    async def whole() -> None:
+        async with Outside() as outside, open_sandbox(isolation, network="allow", secrets=SECRETS) as box:
+            assert box.network is not None
+            box.network.internet = outside  # type: ignore[attr-defined]
+            run_it = f"cat > Key.java <<'E'\n{JAVA_WITH_KEY}\nE\njava Key.java"
+            done = await box.run(run_it, timeout=200)
+            assert "ECHO" in done.text, done.text
+            assert any(SECRET.encode() in head for head in outside.arrived)
+            refused = await box.run("rm /tmp/llm-sandbox/authority.p12; java Key.java", timeout=200)
+            assert refused.exit_code
 
     run(whole(), 600)
