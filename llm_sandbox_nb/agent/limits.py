@@ -1,4 +1,7 @@
-"""Limits of a run, usage so far, and the decision that the next turn is the last one."""
+"""Limits of a run, usage so far, and the decision that the next turn is the last one.
+
+The default time-out of a command is `sandbox/contract.py:DEFAULT_COMMAND_TIMEOUT`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reduction of a conversation: replace old outputs by a line each, remove the oldest steps, cut the newest output.
 
-A call always stays together with its results. The task stays complete.
+`context_window.py` decides when and how far. A call always stays together with its results. The task stays complete.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 The page is for places without the extension: state, task, answer, files, facts, and a line for each step. The record
 with it is complete within `Caps`; the extension shows the record in place of the page. The text is for terminals and
 front ends without HTML. A run or a file that is the last value of a cell is shown in the same way, without a run.
+The figures (steps, tokens, time, cost) are made in `card/page.py`, and for the extension in `view/facts.ts`.
 """
 
 from __future__ import annotations

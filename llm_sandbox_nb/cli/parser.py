@@ -1,4 +1,7 @@
-"""The command line: which commands and flags there are. `options.values` turns values into numbers later."""
+"""Commands and flags of the command line. `options.values` turns values into numbers later.
+
+A new command is a parser here, a row of `cli.__init__._MODULES`, and its function in the module named there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Habits of a model's server, learned from its refusals and applied to all further requests."""
+"""Habits of a model's server, learned from its refusals and applied to all further requests.
+
+Habits that are known by the provider's name are in `request.py`; unusual forms of replies in `server_replies.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The reward of a run that a person made from a rollout: a fork, or the rollout itself with an edited call."""
+"""The reward of a run that a person made from a rollout: a fork, or the rollout itself with an edited call.
+
+The reward of a rollout during training is `rollouts.reward`.
+"""
 
 from __future__ import annotations
 
