@@ -77,7 +77,7 @@ def summarise(
             continue
         lines = {name: newest(read_lines(folder / name / measures.FILE)) for name in columns}
         models[folder.name] = {
-            "machine": facts[-1],
+            "machine": facts[-1] | {"threads": sorted({one["threads"] for one in facts if one["threads"]})},
             "columns": {
                 name: {
                     task: _cell(task, mine, lines["vanilla"])
@@ -193,7 +193,8 @@ def tables(found: Mapping[str, Any]) -> str:
     for model, one in found["models"].items():
         facts = one["machine"]
         parts.append(
-            f"### {model}\n\n{facts['cores']} cores, {facts['machine']}, threads of the model: {facts['threads']}, "
+            f"### {model}\n\n{facts['cores']} cores, {facts['machine']}, threads of the model: "
+            f"{' or '.join(map(str, facts['threads']))}, "
             f"sandboxes in {facts['isolation']}, seed {found['seed']}."
         )
         measured = [task for task in NUMBERS if any(task in cells for cells in one["columns"].values())]
