@@ -9,8 +9,8 @@ from pathlib import Path
 
 from llm_sandbox_nb.agent.artifacts import Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
-from llm_sandbox_nb.agent.loop import Workspace
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.workspace import Workspace
 from llm_sandbox_nb.sandbox.contract import (
     DEFAULT_TIMEOUT,
     OUTPUT_LIMIT,

@@ -17,11 +17,10 @@ from llm_sandbox_nb.agent.checks import ResultCheck
 from llm_sandbox_nb.agent.connections import ConnectionRecord
 from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
-from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state, tokens_so_far
+from llm_sandbox_nb.agent.conversation_state import ConversationState, conversation_state, tokens_so_far
 from llm_sandbox_nb.agent.errors import RunError, StopRun
-from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.limits import Meter
-from llm_sandbox_nb.agent.loop import Loop, Workspace
+from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.run_record import (
@@ -32,6 +31,7 @@ from llm_sandbox_nb.agent.run_record import (
     reserve_sandbox,
 )
 from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening
+from llm_sandbox_nb.agent.workspace import Workspace
 from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
 from llm_sandbox_nb.model.contract import ServedHere, SlowToBegin
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -258,7 +258,7 @@ class Session:
             tool_calls=spec.tool_calls,
             text_form=spec.prompts.text_form,
             remind=spec.remind,
-            failing=FailingCalls(spec.same_failures),
+            same_failures=spec.same_failures,
             context=spec.context,
             toolbox=spec.toolbox,
             tools=spec.toolbox.schemas(spec.command_timeout),
@@ -320,10 +320,12 @@ class Session:
             if ending.reason == "no_answer" and answer:
                 ending = Ending("answered")  # the model had written its answer before it stopped replying
             silent = ending.reason in ("no_answer", "refused")
-            spoken = not silent and (ending.reason in ("submitted", "answered") or loop.only_talked)
-            without = ending.reason == "submitted" and loop.without_answer and not answer
-            said = loop.last_text if spoken and not without else None
-            verdict = loop.verdict if ending.reason in CHECKED_ENDS else None
+            spoken = not silent and (
+                ending.reason in ("submitted", "answered") or loop.conversation.only_talked
+            )
+            without = ending.reason == "submitted" and loop.submission.without_answer and not answer
+            said = loop.conversation.last_text if spoken and not without else None
+            verdict = loop.submission.verdict if ending.reason in CHECKED_ENDS else None
             self._record_end(ending, answer or said or None, without, verdict)
         try:
             write_seed(self.recorder.trajectory, self.recorder.folder)

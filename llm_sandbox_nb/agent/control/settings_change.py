@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from llm_sandbox_nb.agent.control.breakpoints import Breakpoint
-from llm_sandbox_nb.agent.control.pause_rules import Approve, PauseRules, approval
+from llm_sandbox_nb.agent.control.pause_rules import Approve, Breakpoint, PauseRules, approval
 from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import public_settings

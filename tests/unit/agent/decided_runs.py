@@ -86,7 +86,9 @@ class Played:
 
     @property
     def observations(self) -> list[str]:
-        return [message["content"] for message in self.loop.messages if message["role"] == "tool"]
+        return [
+            message["content"] for message in self.loop.conversation.messages if message["role"] == "tool"
+        ]
 
 
 def play(
@@ -159,7 +161,7 @@ def check(played: Played) -> None:
     loaded = Trajectory(played.events)
     messages = list(loaded.messages())
     check_messages(messages)
-    assert json.dumps(messages) == json.dumps(played.loop.messages)
+    assert json.dumps(messages) == json.dumps(played.loop.conversation.messages)
     for seen in played.player.requests:
         assert json.dumps(messages)[: len(seen) - 1] == seen[:-1], (
             "what the model saw is in the record, byte for byte"

@@ -105,7 +105,7 @@ def test_history_is_only_ever_added_to(tmp_path: Path) -> None:
     assert model.tools == loop.tools == TOOLS.schemas()
     for before, after in zip(model.requests, model.requests[1:], strict=False):
         assert after[: len(before)] == before
-    assert list(loop.recorder.trajectory.messages()) == loop.messages
+    assert list(loop.recorder.trajectory.messages()) == loop.conversation.messages
 
 
 @pytest.mark.parametrize("raw", ['{"command": "create", "path": "/a", "file_text": "abc', "", "{"])

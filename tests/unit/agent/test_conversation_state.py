@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from card_runs import run_events, step_events
 
-from llm_sandbox_nb.agent.conversation import conversation_state
+from llm_sandbox_nb.agent.conversation_state import conversation_state
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
