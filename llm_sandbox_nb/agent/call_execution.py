@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,30 +40,20 @@ _INTERRUPT_TIMEOUT = 5.0
 """Seconds to wait for the result so far of an interrupted call."""
 
 
+@dataclass
 class CallExecution:
     """Execution of the open calls of a conversation, one after the other."""
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        submission: Submission,
-        workspace: asyncio.Future[Workspace],
-        recorder: Recorder,
-        meter: Meter,
-        toolbox: Toolbox,
-        pauses: PausePoints,
-        same_failures: int,
-    ) -> None:
-        self._conversation = conversation
-        self._submission = submission
-        self._workspace = workspace
-        self._recorder = recorder
-        self._meter = meter
-        self._toolbox = toolbox
-        self._pauses = pauses
-        self.failing = FailingCalls(same_failures)
-        self._executing = False
-        """True from the start of the first open call until its result."""
+    conversation: Conversation
+    submission: Submission
+    workspace: asyncio.Future[Workspace]
+    recorder: Recorder
+    meter: Meter
+    toolbox: Toolbox
+    pauses: PausePoints
+    failing: FailingCalls
+    _executing: bool = False
+    """True from the start of the first open call until its result."""
 
     async def execute(self, given: Mapping[str, str]) -> None:
         """Execute every open call, or use its observation in `given`.
@@ -71,41 +62,41 @@ class CallExecution:
             StopRun: if a call ends the run, or the time is up.
             SandboxLostError: if the sandbox died.
         """
-        calls = self._conversation.open_calls
+        calls = self.conversation.open_calls
         while calls:
             call = calls[0]
             observation = given.get(call.id)
             if observation is None and (
-                decision := await unless_failed(self._pauses.before_call(call), self._workspace)
+                decision := await unless_failed(self.pauses.before_call(call), self.workspace)
             ):
                 calls[0] = call = decision.call or call
                 observation = decision.text if decision.action == "skip" else None
             if observation is not None:
                 self._finish(call, Outcome(observation, error="skipped"))
                 continue
-            if self._meter.time_left == 0 and not ends_run(call.name):
+            if self.meter.time_left == 0 and not ends_run(call.name):
                 raise StopRun("time")
             result = await self._execute(call)
-            replace = partial(self._conversation.replace_result, result)
-            await self._pauses.after_call(call, result, self._conversation.footer, replace)
+            replace = partial(self.conversation.replace_result, result)
+            await self.pauses.after_call(call, result, self.conversation.footer, replace)
 
     async def _execute(self, call: ToolCall) -> ev.CallFinished:
         self._executing = True
         try:
-            arguments = self._toolbox.check(call.name, parse_arguments(call.arguments))
+            arguments = self.toolbox.check(call.name, parse_arguments(call.arguments))
         except ArgumentsError as error:
             unfinished = error.kind == "malformed_json" or not call.arguments.strip()
             text, kind = (CUT_OFF, "cut_off") if unfinished and self._at_cut(call) else (error, error.kind)
             return self._finish(call, Outcome(f"Error: {text}", error=kind))
         if ends_run(call.name):
             return await self._submit(call, arguments)
-        workspace = await self._meter.in_time(asyncio.shield(self._workspace))
+        workspace = await self.meter.in_time(asyncio.shield(self.workspace))
         await workspace.collector.settle()
         await workspace.checkpoints.settle()
         self._record_start(call, arguments)
-        live = LiveOutput(call.id, self._recorder.emit)
-        context = ToolContext(workspace.box, workspace.command_timeout, self._meter.time_left, live)
-        running = asyncio.ensure_future(self._toolbox[call.name].execute(arguments, context))
+        live = LiveOutput(call.id, self.recorder.emit)
+        context = ToolContext(workspace.box, workspace.command_timeout, self.meter.time_left, live)
+        running = asyncio.ensure_future(self.toolbox[call.name].execute(arguments, context))
         try:
             outcome = await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -113,16 +104,16 @@ class CallExecution:
             raise
         changes = await workspace.box.changes()
         result = await self._finish_executed(call, outcome, changes)
-        workspace.checkpoints.start(self._meter.step)
-        await workspace.collector.start(changes.files, self._meter.step)
+        workspace.checkpoints.start(self.meter.step)
+        await workspace.collector.start(changes.files, self.meter.step)
         return result
 
     async def _submit(self, call: ToolCall, arguments: dict[str, Any]) -> ev.CallFinished:
         """End the run, or return a result with the reason why the submission is not accepted."""
-        if reminder := await self._submission.reminder():
+        if reminder := await self.submission.reminder():
             return self._finish(call, Outcome(reminder, error="nothing_saved"))
         self._record_start(call, arguments)
-        if refusal := await self._submission.refusal():
+        if refusal := await self.submission.refusal():
             return self._finish(call, Outcome(refusal, error="check_failed"))
         self._finish(call, Outcome(TOOLS[call.name].last_observation), footer=False)
         raise StopRun("submitted")
@@ -130,18 +121,18 @@ class CallExecution:
     def close_open_calls(self, *, interrupted: bool) -> None:
         """Add a result with an explanation to every call without a result; see `Loop.close_open_calls`."""
         during = (INTERRUPTED, "interrupted") if interrupted else (CUT_SHORT, "cut_short")
-        for call in tuple(self._conversation.open_calls):
+        for call in tuple(self.conversation.open_calls):
             text, error = during if self._executing else (NOT_EXECUTED, "not_executed")
             recorded = self._recorded(call)
-            output = self._recorder.journal.store_text(recorded.live_output if recorded else "")
+            output = self.recorder.journal.store_text(recorded.live_output if recorded else "")
             event = ev.CallFinished(
-                step=self._meter.step, call_id=call.id, observation=text, error=error, stdout=output
+                step=self.meter.step, call_id=call.id, observation=text, error=error, stdout=output
             )
             self._add_result(call, event)
 
     def _at_cut(self, call: ToolCall) -> bool:
         """Return True if the call was the last one before the reply reached its token limit."""
-        step = self._recorder.trajectory.steps[-1]
+        step = self.recorder.trajectory.steps[-1]
         last = step.calls[-1]
         return step.finish_reason == "length" and (last.id, last.raw_arguments) == (call.id, call.arguments)
 
@@ -150,7 +141,7 @@ class CallExecution:
         try:
             async with asyncio.timeout(_INTERRUPT_TIMEOUT):
                 await box.interrupt()
-                if not self._toolbox[call.name].in_sandbox:
+                if not self.toolbox[call.name].in_sandbox:
                     return
                 outcome = await asyncio.shield(running)
                 if outcome.result is not None and outcome.result.interrupted:
@@ -163,8 +154,8 @@ class CallExecution:
             await asyncio.gather(running, return_exceptions=True)
 
     def _record_start(self, call: ToolCall, arguments: dict[str, Any]) -> None:
-        self._recorder.emit(
-            ev.CallStarted(step=self._meter.step, call_id=call.id, tool=call.name, arguments=arguments)
+        self.recorder.emit(
+            ev.CallStarted(step=self.meter.step, call_id=call.id, tool=call.name, arguments=arguments)
         )
 
     async def _finish_executed(self, call: ToolCall, outcome: Outcome, changes: Changes) -> ev.CallFinished:
@@ -173,9 +164,9 @@ class CallExecution:
         if (result := outcome.result) is not None:
             event.exit_code, event.timed_out = result.exit_code, result.timed_out
             event.truncated, event.duration, event.notice = result.truncated, result.duration, result.notice
-            event.stdout = await self._recorder.store(result.stdout)
-            event.stderr = await self._recorder.store(result.stderr)
-            event.background = await self._recorder.store(result.background)
+            event.stdout = await self.recorder.store(result.stdout)
+            event.stderr = await self.recorder.store(result.stderr)
+            event.background = await self.recorder.store(result.background)
         self._add_result(call, event)
         return event
 
@@ -191,7 +182,7 @@ class CallExecution:
         if edited and outcome.error != "skipped":
             before = f"{edited_note(call.name, parse_arguments(call.arguments))}\n\n"
         return ev.CallFinished(
-            step=self._meter.step,
+            step=self.meter.step,
             call_id=call.id,
             observation=before + str(ev.clean_text(outcome.observation)),
             before=before,
@@ -202,9 +193,9 @@ class CallExecution:
         self._executing = False
         self.failing.add(call.name, call.arguments, event.error, failed=event.failed)
         advice = "" if self.failing.over else self.failing.advice
-        self._conversation.add_result(event, advice=advice, footer=footer)
+        self.conversation.add_result(event, advice=advice, footer=footer)
 
     def _recorded(self, call: ToolCall) -> Call | None:
-        steps = self._recorder.trajectory.steps
+        steps = self.recorder.trajectory.steps
         calls = steps[-1].calls if steps else []
         return next((recorded for recorded in calls if recorded.id == call.id), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llm_sandbox_nb.agent.limits import Meter
@@ -25,15 +25,8 @@ class CallForm:
     the model writes no calls. Before the switch, one request demands a call.
     """
 
-    def __init__(
-        self,
-        setting: ToolCalls,
-        text: TextMode,
-        tools: Sequence[Mapping[str, Any]],
-        recorder: Recorder,
-        meter: Meter,
-    ) -> None:
-        """`setting` counts unless the record has one. `tools` are the schemas of the tools."""
+    def __init__(self, setting: ToolCalls, text: TextMode, recorder: Recorder, meter: Meter) -> None:
+        """`setting` counts unless the record has one."""
         self.text = text
         self.in_text = False
         """True if calls are written as text."""
@@ -42,7 +35,6 @@ class CallForm:
         self.refused_call = ""
         """Reason why a call in the newest reply was not executed."""
         self._given_setting = setting
-        self._tools = list(tools)
         self._recorder = recorder
         self._meter = meter
         self._demands = False
@@ -88,7 +80,7 @@ class CallForm:
         if not self.in_text:
             if self._demands and not summary:
                 settings.extra_body = {"tool_choice": "required", **settings.extra_body}
-            return list(messages), self._tools
+            return list(messages), list(self.text.tools)
         if self.text.form.first_block_ends and not self._whole_replies and not summary:
             settings.extra_body = {"stop": [BLOCK_END], **settings.extra_body}
         return self.text.request(messages), []

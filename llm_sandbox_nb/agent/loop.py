@@ -13,29 +13,21 @@ from typing import Any, NoReturn, TypeVar
 from llm_sandbox_nb.agent.call_execution import CallExecution
 from llm_sandbox_nb.agent.call_form import CallForm
 from llm_sandbox_nb.agent.checks import ResultCheck
-from llm_sandbox_nb.agent.context_window import ContextMode, ContextWindow
-from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+from llm_sandbox_nb.agent.context_window import ContextWindow
 from llm_sandbox_nb.agent.control.run_control import PausePoints, RunControl
 from llm_sandbox_nb.agent.conversation import Conversation, Message
 from llm_sandbox_nb.agent.conversation_state import ConversationState
 from llm_sandbox_nb.agent.errors import StopRun
+from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
-from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, Nudges, SilentReplies, refusal
+from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, SilentReplies, refusal
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_spec import RunSpec
 from llm_sandbox_nb.agent.submission import Submission
-from llm_sandbox_nb.agent.text_mode import TextMode, ToolCalls, load_text_form
-from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
+from llm_sandbox_nb.agent.text_mode import TextMode, load_text_form
 from llm_sandbox_nb.agent.workspace import Workspace
-from llm_sandbox_nb.model.contract import (
-    BROKEN_OFF,
-    ContextOverflowError,
-    Model,
-    ModelSettings,
-    Reply,
-    until_prepared,
-)
-from llm_sandbox_nb.model.retries import RetryPolicy
+from llm_sandbox_nb.model.contract import BROKEN_OFF, ContextOverflowError, Reply, until_prepared
 from llm_sandbox_nb.trajectory import events as ev
 
 _T = TypeVar("_T")
@@ -48,42 +40,23 @@ class Loop:
     `workspace` is awaited at the first call, so that the sandbox starts while the model writes its first reply.
     """
 
-    model: Model
-    settings: ModelSettings
+    spec: RunSpec
     recorder: Recorder
     meter: Meter
     workspace: asyncio.Future[Workspace]
-    retries: RetryPolicy = field(default_factory=RetryPolicy)
     control: RunControl = field(default_factory=RunControl)
-    pause_rules: PauseRules = field(default_factory=PauseRules)
-    """Rules for automatic pauses, which may change during the run."""
-    given: Mapping[str, str] = field(default_factory=dict)
-    """Observations of calls that are not executed, by call id."""
     check: ResultCheck | None = None
     """Check of the result before the run ends."""
-    replies: int | None = None
-    """Maximum number of replies, hidden from the model: the length of a record that is replayed."""
-    toolbox: Toolbox = TOOLS
-    """Tools that execute the calls."""
-    tools: list[dict[str, Any]] = field(default_factory=TOOLS.schemas)
-    """Schemas of the tools, with the default command timeout."""
-    nudges: Nudges = USUAL_NUDGES
-    tool_calls: ToolCalls = "auto"
-    """Form of calls, unless the record has one."""
-    text_form: str = "code"
-    """Form of calls in text mode; see `load_text_form`."""
-    remind: bool = True
-    """True to remind the model once if it submits with no saved files and no text."""
-    same_failures: int = 8
-    """Number of failures of the same call in a row that end the run; 0 for no limit."""
-    context: ContextMode = "mask"
-    """Form of a conversation that nearly fills the model's context."""
 
     def __post_init__(self) -> None:
-        text = TextMode(load_text_form(self.text_form), self.tools)
-        self.form = CallForm(self.tool_calls, text, self.tools, self.recorder, self.meter)
+        spec = self.spec
+        # A person may change these three during the run.
+        self.model, self.settings, self.pause_rules = spec.model, spec.settings, spec.pause_rules
+        self.tools = spec.toolbox.schemas(spec.command_timeout)
         self.meter.tools = estimated_tokens(json.dumps(self.tools))
-        self.window = ContextWindow(self.context, self.recorder, self.meter)
+        text = TextMode(load_text_form(spec.prompts.text_form), self.tools)
+        self.form = CallForm(spec.tool_calls, text, self.recorder, self.meter)
+        self.window = ContextWindow(spec.context, self.recorder, self.meter)
         self._given_before: Mapping[str, str] = {}
         """Observations of a person for the open calls of a restored conversation."""
         self._cut_noted = False
@@ -99,20 +72,26 @@ class Loop:
             self.recorder,
             self.meter,
             self.check,
-            self.replies,
-            reminds=lambda: self.remind and not self.model.scripted,
+            self.spec.replies,
+            self._reminds,
         )
+        toolbox = self.spec.toolbox
+        pauses = PausePoints(self.control, self.pause_rules, toolbox, self.recorder, self.meter)
+        failing = FailingCalls(self.spec.same_failures)
         self.execution = CallExecution(
             self.conversation,
             self.submission,
             self.workspace,
             self.recorder,
             self.meter,
-            self.toolbox,
-            PausePoints(self.control, self.pause_rules, self.toolbox, self.recorder, self.meter),
-            self.same_failures,
+            toolbox,
+            pauses,
+            failing,
         )
         self._silent = SilentReplies()
+
+    def _reminds(self) -> bool:
+        return self.spec.remind and not self.model.scripted
 
     def start(self, messages: Sequence[Message]) -> None:
         """Begin a conversation with these messages; the last one is the task."""
@@ -147,7 +126,7 @@ class Loop:
             reply = await self._ask_model()
             if reply.calls:
                 nudge = ""
-                await self.execution.execute(self.given)
+                await self.execution.execute(self.spec.given)
             else:
                 nudge = await self._nudge_for_call(reply)
             self._check_limits()
@@ -166,7 +145,7 @@ class Loop:
             if reason == "context":
                 raise StopRun("tokens", self.window.ending)
             raise StopRun(reason)
-        if self.replies is not None and self.meter.step >= self.replies:
+        if self.spec.replies is not None and self.meter.step >= self.spec.replies:
             raise StopRun("steps")
 
     # --- the model ---
@@ -220,7 +199,7 @@ class Loop:
                 messages,
                 tools,
                 settings,
-                self.retries,
+                self.spec.retries,
                 self.recorder,
                 self.meter.step,
                 self.window.learn,
@@ -257,25 +236,26 @@ class Loop:
             return ""
         silent = self._silent
         silent.add(reply, self.conversation.was_sent, self.form.refused_call)
-        patience = USUAL_NUDGES if self.nudges == "all" else self.nudges
+        endless = self.spec.nudges == "all"
+        patience = USUAL_NUDGES if self.spec.nudges == "all" else self.spec.nudges
         if len(silent) > patience and self._may_switch():
             self.form.switch_to_text(f"The model made no call in {len(silent)} replies")
             nudge = silent.nudge(self.form.nudge_form)
             silent.begin_anew()
         else:
-            if len(silent) > patience and self.nudges != "all":
+            if len(silent) > patience and not endless:
                 await self.submission.end(silent.ending())
             nudge = silent.nudge(self.form.nudge_form)
             if len(silent) == patience:
                 self.form.demand_call(self.model)
         self.meter.add_text(nudge)
-        if len(silent) <= patience and (wait := silent.wait(self.retries)):
+        if len(silent) <= patience and (wait := silent.wait(self.spec.retries)):
             await self.meter.in_time(asyncio.sleep(wait))
         return nudge
 
     def _may_switch(self) -> bool:
         """Return True if a switch to text mode may help after replies without a call."""
-        if not self.form.may_switch or not self.nudges:
+        if not self.form.may_switch or not self.spec.nudges:
             return False
         never_called = not self.conversation.has_native_call and not self.model.scripted
         return self._silent.wants_to_act or (self._silent.talks and never_called)

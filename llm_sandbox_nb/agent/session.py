@@ -112,7 +112,10 @@ class Session:
         setup = asyncio.ensure_future(self._set_up())  # the model's first reply does not wait for the sandbox
         if isinstance(self.spec.model, SlowToBegin):
             self.spec.model.prepare()
-        loop = self._make_loop(setup)
+        check = self.spec.check and ResultCheck(
+            self.spec.check, self.recorder, self.record, self.spec.prompts
+        )
+        loop = Loop(self.spec, self.recorder, self.meter, setup, self.control, check)
         changer = self.changer = Changer(loop, self.spec.make_model, self.record.context.models)
         cause: BaseException
         try:
@@ -238,32 +241,6 @@ class Session:
 
     # --- loop ---
 
-    def _make_loop(self, setup: asyncio.Future[Workspace]) -> Loop:
-        spec, check = self.spec, None
-        if spec.check is not None:
-            check = ResultCheck(spec.check, self.recorder, self.record, spec.prompts)
-        return Loop(
-            spec.model,
-            spec.settings,
-            self.recorder,
-            self.meter,
-            setup,
-            spec.retries,
-            self.control,
-            spec.pause_rules,
-            given=spec.given,
-            check=check,
-            replies=spec.replies,
-            nudges=spec.nudges,
-            tool_calls=spec.tool_calls,
-            text_form=spec.prompts.text_form,
-            remind=spec.remind,
-            same_failures=spec.same_failures,
-            context=spec.context,
-            toolbox=spec.toolbox,
-            tools=spec.toolbox.schemas(spec.command_timeout),
-        )
-
     async def _run_loop(self, loop: Loop, setup: asyncio.Future[Workspace]) -> NoReturn:
         past = self.past
         self.control.insert_texts(past.said if past else ())
@@ -275,7 +252,7 @@ class Session:
             root = self.opening.root or (await asyncio.shield(setup)).box.directories.root
             prompts = self.spec.prompts.under(root)
             preview = self.spec.inputs.preview(prompts.input_dir)
-            in_text = loop.tool_calls == "text"
+            in_text = self.spec.tool_calls == "text"
             loop.start(prompts.messages(self.spec.task, in_text=in_text, preview=preview))
         await loop.run()
 

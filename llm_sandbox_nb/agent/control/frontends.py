@@ -113,31 +113,14 @@ def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) ->
     Raises:
         ControlError: if the decision is not possible now; nothing was decided.
     """
+    fields = decision.model_dump(exclude={"action"})
     match decision:
-        case dc.PauseDecision():
-            control.pause(source=source)
-        case dc.ResumeDecision():
-            control.resume(call_id=decision.call_id, source=source)
-        case dc.StepDecision():
-            control.step(call_id=decision.call_id, source=source)
-        case dc.SayDecision():
-            control.say(decision.text, source=source)
-        case dc.StopDecision():
-            control.stop(source=source)
         case dc.EditDecision():
-            control.edit_call(
-                decision.arguments,
-                decision.changes or {},
-                tool=decision.tool,
-                call_id=decision.call_id,
-                source=source,
-            )
+            control.edit_call(fields.pop("arguments"), fields.pop("changes") or {}, **fields, source=source)
         case dc.SkipDecision():
             control.deny(decision.text, call_id=decision.call_id, source=source)
-        case dc.ObserveDecision():
-            control.observe(decision.text, call_id=decision.call_id, source=source)
-        case dc.ChangeDecision():
-            control.change(**decision.model_dump(exclude={"action"}), source=source)
+        case _:  # the other actions and their fields are methods of the control and their arguments
+            getattr(control, decision.action)(**fields, source=source)
 
 
 # --- debug commands ---

@@ -3,8 +3,8 @@
 A run executes in one event loop. Decisions about it arrive from any thread: a magic, the panel, REST, `on_pause`,
 a program. Two rules keep both sides apart:
 
-1. `RunControl._decide` runs in the thread of the caller. It checks the decision and raises ControlError, or accepts
-   the decision: from here on the held call does not wait any more, so a second decision about it is refused.
+1. `RunControl._decide` runs in the thread of the caller. It refuses a decision with ControlError, or accepts it: from
+   here on a call that the decision releases does not wait any more, so a second decision about the call is refused.
 2. `RunControl._apply` runs in the event loop of the run. It records the decision as an event before anything else,
    then applies it. `EFFECTS` lists the effects of each decision.
 
@@ -38,8 +38,8 @@ than `_decide`: meanwhile the run may hold another call, which the decision must
 its way. Otherwise the run would pause after the person let it continue. A hold of a breakpoint or for an approval
 stays: the person has not seen that call.
 
-A new kind of decision needs a row in `EFFECTS`, a method of `RunControl`, a class in `trajectory/decisions.py`, and a
-case in `frontends.decide`.
+A new kind of decision needs a row in `EFFECTS`, a method of `RunControl`, and a class in `trajectory/decisions.py`
+with the method's name and arguments, which `frontends.decide` calls.
 """
 
 from __future__ import annotations

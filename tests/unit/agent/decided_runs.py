@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_scripts import check_messages
-from memory_sandbox import MemorySandbox, workspace_of
+from memory_sandbox import MemorySandbox, spec_of, workspace_of
 from support import run
 from talking_replies import with_calls
 
@@ -123,15 +123,11 @@ async def _play(
             decide(control, now)
 
     recorder = Recorder(folder, [listen])
-    loop = Loop(
-        player,
-        ModelSettings(),
-        recorder,
+    meter, workspace = (
         Meter(limits or RunLimits(steps=20), clock),
         workspace_of(box, recorder, command_timeout),
-        control=control,
-        pause_rules=rules,
     )
+    loop = Loop(spec_of(player, pause_rules=rules), recorder, meter, workspace, control)
 
     def make(name: str) -> Player:
         if others is None or name not in others:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_sandbox import MemorySandbox, workspace_of
+from memory_sandbox import MemorySandbox, spec_of, workspace_of
 from talking_replies import with_calls
 
 from llm_sandbox_nb.agent.context_window import SUMMARY_REQUEST, ContextMode
@@ -120,7 +120,8 @@ def played(
         meter = Meter(limits or RunLimits())
         box = MemorySandbox({f"/testbed/{at}.txt": b"%d " % at + b"x" * size for at in range(1, 99)})
         workspace = workspace_of(box, recorder)
-        loop = Loop(model, ModelSettings(max_tokens=65_536), recorder, meter, workspace, context=mode)
+        spec = spec_of(model, settings=ModelSettings(max_tokens=65_536), context=mode)
+        loop = Loop(spec, recorder, meter, workspace)
         if past is None:
             loop.start([{"role": "system", "content": "s"}, {"role": "user", "content": task}])
         else:

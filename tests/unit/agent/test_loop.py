@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_sandbox import MemorySandbox, workspace_of
+from memory_sandbox import MemorySandbox, spec_of, workspace_of
 from talking_replies import with_calls
 from virtual_time import Clock, run_in_virtual_time
 
@@ -63,7 +63,7 @@ def played(folder: Path, model: FakeModel, limits: RunLimits) -> tuple[Loop, Sto
         recorder = Recorder(folder)
         meter = Meter(limits)
         box = MemorySandbox()
-        loop = Loop(model, ModelSettings(), recorder, meter, workspace_of(box, recorder))
+        loop = Loop(spec_of(model), recorder, meter, workspace_of(box, recorder))
         loop.start([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
         with pytest.raises(StopRun) as caught:
             await loop.run()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_sandbox import MemorySandbox, workspace_of
+from memory_sandbox import MemorySandbox, spec_of, workspace_of
 from talking_replies import TalkingReplies, said
 from test_labextension import node
 
@@ -73,17 +73,14 @@ def played(folder: Path, mode: ContextMode) -> tuple[SmallWriter, Loop]:
     async def play() -> Loop:
         recorder = Recorder(folder)
         box = MemorySandbox({f"/testbed/{at}.txt": b"%d " % at + b"x" * 400 for at in range(99)})
-        settings = ModelSettings(max_tokens=65_536)
-        loop = Loop(
+        spec = spec_of(
             model,
-            settings,
-            recorder,
-            Meter(RunLimits()),
-            workspace_of(box, recorder),
+            settings=ModelSettings(max_tokens=65_536),
             context=mode,
             tool_calls="text",
             remind=False,
         )
+        loop = Loop(spec, recorder, Meter(RunLimits()), workspace_of(box, recorder))
         model.loop = loop
         loop.start([{"role": "system", "content": "s"}, {"role": "user", "content": "Look at every file."}])
         loop.control.begin(recorder.emit, None)
