@@ -79,20 +79,20 @@ class Conversation:
 
     def add_user_message(self, texts: Sequence[str], nudge: str = "") -> None:
         """Send the task, a person's texts and a nudge as one message: some servers refuse two in a row."""
-        texts = list(texts)
+        parts = list(texts)
         message: Message = {"role": "user"}
-        self._meter.add_text("".join(texts))
+        self._meter.add_text("".join(parts))
         if self._first:
             *before, message = self._first
             for earlier in before:
                 self._add(earlier)
-            texts.insert(0, message["content"])
+            parts.insert(0, message["content"])
         if nudge:
-            texts += [nudge, self._next_turn()]
-        elif self._first or self._meter.limits_changed or (texts and self._resumed):
-            texts.append(self._next_turn())
-        if texts:
-            self._add({**message, "content": "\n\n".join(filter(None, texts))})
+            parts += [nudge, self._next_turn()]
+        elif self._first or self._meter.limits_changed or (parts and self._resumed):
+            parts.append(self._next_turn())
+        if parts:
+            self._add({**message, "content": "\n\n".join(filter(None, parts))})
         self._first, self._resumed = (), False
 
     def add_reply(self, reply: Reply, model: Model, seconds: float) -> None:

@@ -59,6 +59,8 @@ class Loop:
         self.window = ContextWindow(spec.context, self.recorder, self.meter)
         self._given_before: Mapping[str, str] = {}
         """Observations of a person for the open calls of a restored conversation."""
+        self._request_seconds = 0.0
+        """Duration of the requests of a step, including retries."""
         self._cut_noted = False
         """True if the record already notes that replies may be cut off."""
         self._begin_conversation()

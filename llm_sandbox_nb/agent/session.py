@@ -112,9 +112,9 @@ class Session:
         setup = asyncio.ensure_future(self._set_up())  # the model's first reply does not wait for the sandbox
         if isinstance(self.spec.model, SlowToBegin):
             self.spec.model.prepare()
-        check = self.spec.check and ResultCheck(
-            self.spec.check, self.recorder, self.record, self.spec.prompts
-        )
+        check = None
+        if self.spec.check is not None:
+            check = ResultCheck(self.spec.check, self.recorder, self.record, self.spec.prompts)
         loop = Loop(self.spec, self.recorder, self.meter, setup, self.control, check)
         changer = self.changer = Changer(loop, self.spec.make_model, self.record.context.models)
         cause: BaseException

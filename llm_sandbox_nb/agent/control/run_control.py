@@ -438,8 +438,10 @@ class RunControl:
         if decision.change is not None and self._changer is not None:
             self._emit(self._changer.apply(decision.change, decision.source))
             self._texts += filter(None, [decision.change.text_for_model])
-        if effect.pausing is not None:
-            (self._running.clear if effect.pausing else self._running.set)()
+        if effect.pausing is True:
+            self._running.clear()
+        if effect.pausing is False:
+            self._running.set()
         if effect.stepping is not None:
             self.stepping = effect.stepping
         if effect.stops:
