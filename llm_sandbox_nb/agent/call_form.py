@@ -26,7 +26,7 @@ class CallForm:
     """
 
     def __init__(self, setting: ToolCalls, text: TextMode, recorder: Recorder, meter: Meter) -> None:
-        """`setting` counts unless the record has one."""
+        """`setting` applies unless the record has a setting."""
         self.text = text
         self.in_text = False
         """True if calls are written as text."""
@@ -64,7 +64,7 @@ class CallForm:
         return self.text.form.footer_from if self.in_text else None
 
     def begin(self) -> None:
-        """Begin a conversation, or continue a recorded one, in the form of the settings."""
+        """Begin or continue a conversation in the form of the settings."""
         self._demands = False
         self.in_text = self._setting == "text"
 
@@ -88,8 +88,8 @@ class CallForm:
     def read(self, reply: Reply, outputs: Callable[[], Sequence[str]], task: str) -> Reply:
         """Read the calls in the text of a reply, except for calls that only repeat an earlier text.
 
-        `outputs` returns the earlier results. The function is called only for calls in text: this takes longer in a
-        longer conversation.
+        `outputs` returns the earlier results. It is called only if calls may be in the text: comparing takes longer
+        in a longer conversation.
         """
         self._demands = self.from_text = False
         self.refused_call = reply.refused_call

@@ -5,8 +5,8 @@ a program. Two rules keep both sides apart:
 
 1. `RunControl._decide` runs in the thread of the caller. It refuses a decision with ControlError, or accepts it: from
    here on a call that the decision releases does not wait any more, so a second decision about the call is refused.
-2. `RunControl._apply` runs in the event loop of the run. It records the decision as an event before anything else,
-   then applies it. `EFFECTS` lists the effects of each decision.
+2. `RunControl._apply` runs in the event loop of the run. It records the decision as an event and applies it; a decision
+   takes effect nowhere else. `EFFECTS` lists the effects of each decision.
 
 A pause does not suspend a command or a reply that is executed. The run pauses at the next of three places, where it
 looks at its state:
