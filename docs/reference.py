@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from traitlets.config import Configurable
 
 import llm_sandbox_nb.server
-from llm_sandbox_nb.agent.control import debug_commands
+from llm_sandbox_nb.agent.control import frontends
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.settings import SandboxSettings
@@ -300,7 +300,7 @@ def doubt_rules() -> str:
 
 def prompt_commands() -> str:
     """The commands at the prompt of a pause."""
-    return f"```text\n{debug_commands.HELP}\n```"
+    return f"```text\n{frontends.HELP}\n```"
 
 
 def errors(first: bool) -> str:

@@ -6,11 +6,15 @@ import asyncio
 import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from llm_sandbox_nb.agent.artifacts import Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
-from llm_sandbox_nb.agent.loop import Workspace
+from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_spec import RunSpec
+from llm_sandbox_nb.agent.workspace import Workspace
+from llm_sandbox_nb.model.contract import Model
 from llm_sandbox_nb.sandbox.contract import (
     DEFAULT_TIMEOUT,
     OUTPUT_LIMIT,
@@ -146,6 +150,11 @@ class MemorySandbox(Sandbox):
 
     async def close(self) -> None:
         return
+
+
+def spec_of(model: Model, **options: Any) -> RunSpec:
+    """A run of a model, as a loop gets it."""
+    return RunSpec("u", model, PromptConfig("s"), **options)
 
 
 def workspace_of(

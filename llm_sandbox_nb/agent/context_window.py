@@ -11,12 +11,12 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
+from llm_sandbox_nb.agent.conversation import Conversation
 from llm_sandbox_nb.agent.limits import MAX_RESERVE_TOKENS, MIN_REPLY_TOKENS, Meter
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.reduction import KEPT_STEPS, Reduction, message_tokens, step_groups
 from llm_sandbox_nb.model.contract import AppendOnly, ContextOverflowError, KnowsContext, Model, Reply
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.messages import reduced_messages
 
 ContextMode = Literal["full", "mask", "summary"]
 """Form of a long conversation in requests: complete, old outputs as a line each, or a summary of the old part."""
@@ -73,18 +73,18 @@ class ContextWindow:
         first = self._recorder.trajectory.steps[:1]
         self._meter.beginning = first[0].usage.prompt_tokens if first and first[0].usage else 0
 
-    async def prepare(self, model: Model, messages: Messages, ask: Ask) -> None:
-        """Prepare a request: find the limit of a new model, and shorten `messages` that nearly fill the limit."""
+    async def prepare(self, model: Model, conversation: Conversation, ask: Ask) -> None:
+        """Prepare a request: find the limit of a new model, and shorten a conversation that nearly fills the limit."""
         if model is not self._model:
             await self._begin(model)
-        await self._compare_counts(model, messages)
+        await self._compare_counts(model, conversation.messages)
         limit = self._meter.context
         if not self._meter.shortens or limit is None or self._meter.conversation < self._trigger(limit):
             return
         if self._mode == "summary":
-            await self._summarize(messages, limit, ask)
+            await self._summarize(conversation, limit, ask)
         if self._meter.conversation >= self._trigger(limit):
-            self._mask(messages, limit, self._target(limit))
+            self._mask(conversation, limit, self._target(limit))
 
     def learn(self, error: ContextOverflowError) -> None:
         """Store the limits that a refusal reports."""
@@ -93,8 +93,8 @@ class ContextWindow:
         if error.context_limit is not None:
             self._keep(error.context_limit, "refusal")
 
-    def recover(self, error: ContextOverflowError, messages: Messages, attempt: int) -> bool:
-        """Shorten `messages` after a request that did not fit. Return True if another request makes sense."""
+    def recover(self, error: ContextOverflowError, conversation: Conversation, attempt: int) -> bool:
+        """Shorten the conversation after a request that did not fit. Return True if another request makes sense."""
         if attempt > _MAX_RECOVERIES:
             return False
         meter, known = self._meter, self._meter.context
@@ -107,7 +107,7 @@ class ContextWindow:
             meter.conversation = max(meter.conversation, meter.context)
         if (limit := meter.context) is None:
             return False
-        if meter.shortens and self._mask(messages, limit, self._target(limit) / attempt, attempt):
+        if meter.shortens and self._mask(conversation, limit, self._target(limit) / attempt, attempt):
             return True
         # Nothing can be shortened: a smaller reply than the retries ask for may still fit.
         return known != error.context_limit == limit >= meter.conversation + MIN_REPLY_TOKENS
@@ -206,16 +206,17 @@ class ContextWindow:
         beginning = min(self._meter.beginning, limit)
         return max(_TARGET_SHARE * limit, beginning + 0.35 * (limit - beginning))
 
-    def _mask(self, messages: Messages, limit: int, target: float, attempt: int = 1) -> bool:
-        reduction = self._reduction(messages)
+    def _mask(self, conversation: Conversation, limit: int, target: float, attempt: int = 1) -> bool:
+        reduction = self._reduction(conversation.messages)
         reduction.mask_and_remove(target, self._recorder.trajectory, note_tokens=limit // 16)
         # Halved each time: digits and other scripts have several times the tokens of the estimate.
         room = limit // 2 ** (attempt - 1)
         reduction.cut_newest(room - min(MAX_RESERVE_TOKENS, room // 8))
-        return self._apply(messages, reduction, "mask", limit)
+        return self._apply(conversation, reduction, "mask", limit)
 
-    async def _summarize(self, messages: Messages, limit: int, ask: Ask) -> None:
+    async def _summarize(self, conversation: Conversation, limit: int, ask: Ask) -> None:
         """Replace the old part by a summary that the model writes; keep the old part if the model writes nothing."""
+        messages = conversation.messages
         groups = step_groups(messages)
         if len(groups) <= KEPT_STEPS:
             return
@@ -237,7 +238,7 @@ class ContextWindow:
             return
         reduction = self._reduction(messages)
         reduction.summarize(summary[: 4 * 2 * room], len(groups) - KEPT_STEPS, self._recorder.trajectory)
-        self._apply(messages, reduction, "summary", limit, reply.usage)
+        self._apply(conversation, reduction, "summary", limit, reply.usage)
 
     def _reduction(self, messages: Messages) -> Reduction:
         replied = [step for step in self._recorder.trajectory.steps if step.replied]
@@ -245,7 +246,7 @@ class ContextWindow:
 
     def _apply(
         self,
-        messages: Messages,
+        conversation: Conversation,
         reduction: Reduction,
         how: Literal["mask", "summary"],
         limit: int,
@@ -267,7 +268,6 @@ class ContextWindow:
             limit=limit,
             usage=usage,
         )
-        self._recorder.emit(event)
-        messages[:] = reduced_messages(messages, event)
+        conversation.reduce(event)
         self._counted, self._largest_prompt = (self._counted[0], 0), 0  # smaller counts are expected now
         return True

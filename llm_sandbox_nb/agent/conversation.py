@@ -1,90 +1,232 @@
-"""The state of a conversation that a session resumes."""
+"""Conversation with the model: its messages, which only this module changes, and the record of each change."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from llm_sandbox_nb.agent.limits import Thoughts, estimated_tokens
-from llm_sandbox_nb.agent.tools.toolbox import ends_run
-from llm_sandbox_nb.model.contract import ToolCall
+from llm_sandbox_nb.agent.call_form import CallForm
+from llm_sandbox_nb.agent.control.decisions import Decision
+from llm_sandbox_nb.agent.conversation_state import ConversationState
+from llm_sandbox_nb.agent.inputs import previewed
+from llm_sandbox_nb.agent.limits import Meter, Thoughts
+from llm_sandbox_nb.agent.no_call import own_words, says_something
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.text_mode import is_native, last_line, result_kind
+from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
+from llm_sandbox_nb.model.contract import AppendOnly, Model, Reply, ToolCall
 from llm_sandbox_nb.trajectory import events as ev
-from llm_sandbox_nb.trajectory.messages import message_text
-from llm_sandbox_nb.trajectory.trajectory import Call, Trajectory
+from llm_sandbox_nb.trajectory.messages import (
+    ResultsMessage,
+    add_message,
+    add_result,
+    message_text,
+    reduced_messages,
+    show_instead,
+)
+
+Message = dict[str, Any]
+_RESULT_MARK = "\0"
+"""Placeholder that no result contains, to find the place of a result in a form."""
 
 
-@dataclass(frozen=True)
-class ConversationState:
-    """State of a conversation at the head of a branch."""
+class Conversation:
+    """Messages of a run, in the form of the next request.
 
-    messages: list[dict[str, Any]]
-    """Every message that the model has seen; calls in `open` have no result yet."""
-    open: tuple[ToolCall, ...] = ()
-    """Calls of the newest reply that were not executed: as decided, otherwise as proposed."""
-    given: Mapping[str, str] = field(default_factory=dict)
-    """Observations of a person for open calls that must not be executed."""
-    said: tuple[str, ...] = ()
-    """Messages of the person to send first."""
-    fresh: bool = False
-    """True if no call was executed yet, so that the input files may be missing in the sandbox."""
-    step: int = 0
+    Each method changes the messages, the token count of the meter and the record without an await, so that an
+    interruption cannot separate them: `Trajectory.messages()` returns exactly these messages.
+    """
 
+    def __init__(self, recorder: Recorder, meter: Meter, form: CallForm) -> None:
+        self._recorder, self._meter, self._form = recorder, meter, form
+        self.messages: list[Message] = []
+        self.open_calls: list[ToolCall] = []
+        """Calls of the newest reply without a result."""
+        self.last_text = ""
+        """Text of the newest reply with text."""
+        self.only_talked = False
+        """True if the newest reply had no call."""
+        self.footer = ""
+        """End of the newest observation: the remaining steps and advice."""
+        self._first: Sequence[Message] = ()
+        """First messages, until they are sent."""
+        self._resumed = False
+        """True if the conversation was restored, and nothing has followed yet."""
+        self._newest_has_text = False
+        self._talked = False
+        """True if a reply without a call had text."""
+        self._reply: Message = {}
+        self._from_text = False
+        """True if the calls of the newest reply were read from its text."""
+        self._sent_words: set[str] = set()
+        """Words of each text that the model has read, of the first `_words_read` messages."""
+        self._words_read = 0
 
-def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> ConversationState:
-    """Return the state of the branch of HEAD."""
-    step = trajectory.steps[-1] if trajectory.steps else None
-    replied = [step.number for step in trajectory.steps if step.replied]
-    waiting = [] if step is None or not step.replied else [call for call in step.calls if not call.finished]
-    return ConversationState(
-        messages=list(trajectory.messages()),
-        open=tuple(decided_call(call) for call in waiting),
-        given={call.id: text for call in waiting if (text := given_for(call)) is not None},
-        said=said,
-        fresh=trajectory.files is None and not worked(trajectory),
-        step=replied[-1] if replied else 0,
-    )
+    def begin(self, messages: Sequence[Message]) -> None:
+        """Begin with these messages, which are sent with the first user message; the last one is the task."""
+        self._first = messages
+        for message in messages:
+            self._meter.add_text(message["content"])
 
+    def restore(self, state: ConversationState) -> None:
+        """Continue a recorded conversation."""
+        self.messages, self.open_calls = list(state.messages), list(state.open)
+        self._resumed = not state.open
+        path = reversed(self._recorder.trajectory.path)
+        if reply := next((event for event in path if isinstance(event, ev.ModelReplied)), None):
+            self._reply, self._from_text = reply.message, reply.calls_from == "text"
 
-def tokens_so_far(trajectory: Trajectory) -> tuple[int, int]:
-    """Return the tokens of the next request: counted by the provider, and estimated for later text."""
-    added = 0
-    for event in reversed(trajectory.path):
-        match event:
-            case ev.CallFinished():
-                added += estimated_tokens(event.observation)
-            case ev.MessageAdded():
-                added += estimated_tokens(message_text(event.message))
-            case ev.ContextReduced():
-                return event.tokens_after, added
-            case ev.ModelReplied(usage=ev.Usage() as usage, message=message) if usage.total_tokens:
-                thoughts = Thoughts.of(message, event.reasoning, usage)
-                return usage.total_tokens - (0 if thoughts.sent_back else thoughts.tokens), added
-    return 0, added
+    def add_user_message(self, texts: Sequence[str], nudge: str = "") -> None:
+        """Send the task, a person's texts and a nudge as one message: some servers refuse two in a row."""
+        parts = list(texts)
+        message: Message = {"role": "user"}
+        self._meter.add_text("".join(parts))
+        if self._first:
+            *before, message = self._first
+            for earlier in before:
+                self._add(earlier)
+            parts.insert(0, message["content"])
+        if nudge:
+            parts += [nudge, self._next_turn()]
+        elif self._first or self._meter.limits_changed or (parts and self._resumed):
+            parts.append(self._next_turn())
+        if parts:
+            self._add({**message, "content": "\n\n".join(filter(None, parts))})
+        self._first, self._resumed = (), False
 
+    def add_reply(self, reply: Reply, model: Model, seconds: float) -> None:
+        """Add a reply of `model`, whose requests took `seconds`, including retries. Call `propose_calls` next."""
+        self.messages.append(reply.message)
+        self._reply, self._from_text = reply.message, self._form.from_text
+        written = reply.text + (reply.reasoning or "") + "".join(call.arguments for call in reply.calls)
+        thoughts = Thoughts.of(reply.message, reply.reasoning, reply.usage)
+        if isinstance(model, AppendOnly) and model.append_only:
+            thoughts = Thoughts()
+        self._meter.add_reply(reply.usage, written, thoughts)
+        self._newest_has_text = says_something(reply.text)
+        self.last_text = reply.text.strip() if self._newest_has_text else self.last_text
+        self.only_talked = not reply.calls
+        self._talked = self._talked or (self._newest_has_text and self.only_talked)
+        self.open_calls = list(reply.calls)
+        self._recorder.emit(
+            ev.ModelReplied(
+                step=self._meter.step,
+                message=reply.message,
+                reasoning=reply.reasoning,
+                usage=reply.usage,
+                finish_reason=reply.finish_reason,
+                model_time=seconds,
+                response_id=reply.response_id,
+                response_model=reply.response_model,
+                context_window=self._meter.context or reply.context_window,
+                calls_from="text" if self._from_text else None,
+                raw_text=reply.raw_text,
+            )
+        )
 
-def worked(trajectory: Trajectory) -> bool:
-    """Return True if a call was executed in the sandbox, on the branch of HEAD."""
-    return any(
-        call.started is not None and not ends_run(call.tool)
-        for step in trajectory.steps
-        for call in step.calls
-    )
+    def propose_calls(self) -> None:
+        """Record the open calls of a new reply as proposed."""
+        for call in self.open_calls:
+            try:
+                arguments = parse_arguments(call.arguments)
+            except ArgumentsError:
+                arguments = None
+            self._recorder.emit(
+                ev.CallProposed(
+                    step=self._meter.step,
+                    call_id=call.id,
+                    tool=call.name,
+                    raw_arguments=call.arguments,
+                    arguments=arguments,
+                )
+            )
 
+    def add_result(self, event: ev.CallFinished, *, advice: str = "", footer: bool = True) -> None:
+        """Add the result of the first open call. The last result of a step ends with a footer.
 
-def decided_call(call: Call) -> ToolCall:
-    """Return a call as a person edited it, otherwise as proposed."""
-    for decision in reversed(call.decisions):
-        if decision.action == "edit" and decision.arguments is not None:
-            arguments = json.dumps(decision.arguments, ensure_ascii=False)
-            return ToolCall(call.id, decision.tool or call.tool, arguments)
-    return ToolCall(call.id, call.tool, call.raw_arguments)
+        `event` is changed to what the model reads. The footer is the number of remaining steps, then `advice`.
+        """
+        call = self.open_calls.pop(0)
+        in_text = self._from_text and not is_native(self._reply, call.id)
+        if in_text:
+            write = partial(
+                self._form.text.result, self._reply, kind=result_kind(event), line=last_line(event)
+            )
+            start, _, end = write(_RESULT_MARK).partition(_RESULT_MARK)
+            event.observation = write(event.observation)
+            # A user's form may contain the result twice: then the text around the result is unknown.
+            event.before, event.after = ("", "") if _RESULT_MARK in end else (start + event.before, end)
+        self._meter.add_text(event.observation)
+        self.footer = ""
+        if footer and not self.open_calls and not self._meter.over:
+            text = "\n".join(filter(None, [self._next_turn(), advice]))
+            self.footer = f"\n\n{text}" if text else ""
+            event.observation += self.footer
+            event.after += self.footer
+        add_result(self.messages, event.call_id, event.observation, in_text=in_text)
+        self._recorder.emit(event)
 
+    def replace_result(self, result: ev.CallFinished, decision: Decision) -> ev.CallDecided:
+        """Replace the newest observation by a person's text, with the footer below, and return the event."""
+        shown = (decision.text or "").removesuffix(self.footer) + self.footer
+        self._meter.add_text(shown)
+        show_instead(self.messages, result.call_id, shown)
+        return ev.CallDecided(
+            step=result.step,
+            call_id=result.call_id,
+            action="observe",
+            observation=shown,
+            after=self.footer,
+            original=self._recorder.journal.store_text(result.observation),
+            source=decision.source,
+        )
 
-def given_for(call: Call) -> str | None:
-    """Return the observation that a person gave in place of a result; None if the call was not skipped."""
-    for decision in reversed(call.decisions):
-        if decision.action == "skip":
-            return decision.observation or ""
-    return None
+    def reduce(self, event: ev.ContextReduced) -> None:
+        """Replace and remove older messages as in `event`."""
+        self._recorder.emit(event)
+        self.messages = reduced_messages(self.messages, event)
+        self._sent_words.clear()
+        self._words_read = 0
+
+    # --- reading ---
+
+    @property
+    def has_answer_text(self) -> bool:
+        """True if the model has written words that may be its answer. In text mode, words around a block are not."""
+        return self._newest_has_text or self._talked or bool(self.last_text and not self._form.in_text)
+
+    @property
+    def has_native_call(self) -> bool:
+        return any(message.get("tool_calls") for message in self.messages)
+
+    def outputs(self) -> list[str]:
+        """Return the results of earlier calls, and the preview of the input files."""
+        results = [
+            message_text(message)
+            for message in self.messages
+            if message["role"] == "tool" or type(message) is ResultsMessage
+        ]
+        return [*results, *filter(None, (previewed(message_text(first)) for first in self.messages[:2]))]
+
+    def was_sent(self, words: str) -> bool:
+        """Return True if the model has read a text with exactly these `own_words`. Reads only messages that are new."""
+        for message in self.messages[self._words_read :]:
+            if message["role"] in ("user", "tool"):
+                self._sent_words.add(own_words(message_text(message)))
+        self._words_read = len(self.messages)
+        return words in self._sent_words or words in (own_words(self.task), own_words(self.footer))
+
+    @property
+    def task(self) -> str:
+        start = self._recorder.trajectory.start
+        return start.task if start else ""
+
+    # --- writing ---
+
+    def _next_turn(self) -> str:
+        return self._meter.next_turn(self._form.footer_from)
+
+    def _add(self, message: Message) -> None:
+        add_message(self.messages, message)
+        self._recorder.emit(ev.MessageAdded(message=message))

@@ -5,15 +5,18 @@ The default time-out of a command is `sandbox/contract.py:DEFAULT_COMMAND_TIMEOU
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.model.message_form import REASONING
 from llm_sandbox_nb.trajectory.events import Usage
 
+_T = TypeVar("_T")
 LimitName = Literal["steps", "tokens", "total_tokens", "context", "cost", "time"]
 
 _LAST_TURN: dict[LimitName, str] = {
@@ -206,6 +209,20 @@ class Meter:
     def time_left(self) -> float | None:
         """Seconds until the time limit, at least 0; None without a limit."""
         return None if self.limits.time is None else max(0.0, self.limits.time - self.elapsed)
+
+    async def in_time(self, work: Awaitable[_T]) -> _T:
+        """Await `work` until the time limit at most.
+
+        Raises:
+            StopRun: if the time is up.
+        """
+        try:
+            async with asyncio.timeout(self.time_left):
+                return await work
+        except TimeoutError as error:
+            if self.time_left != 0:
+                raise
+            raise StopRun("time") from error
 
     @property
     def used_up(self) -> LimitName | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -106,8 +106,8 @@ def says_something(text: str) -> bool:
     return any(character.isalnum() for character in words) and words.lower().rstrip(":") not in _NOTHING
 
 
-def reply_kind(reply: Reply, sent: Iterable[str]) -> ReplyKind:
-    """Classify a reply without a call. `sent` are earlier texts that the reply may repeat."""
+def reply_kind(reply: Reply, was_sent: Callable[[str], bool]) -> ReplyKind:
+    """Classify a reply without a call. `was_sent` returns True for the `own_words` of a text that the model read."""
     words = own_words(read_text_calls(reply.text, ()).text)
     if not words:
         had_text = bool(reply.text.strip()) and bool(_STEPS_LEFT.search(reply.text))
@@ -117,7 +117,7 @@ def reply_kind(reply: Reply, sent: Iterable[str]) -> ReplyKind:
         return "cut"
     if not says_something(words):
         return "empty"
-    return "echo" if any(words == own_words(text) for text in sent) else "text"
+    return "echo" if was_sent(words) else "text"
 
 
 def refusal(reply: Reply) -> StopRun | None:
@@ -148,9 +148,9 @@ class SilentReplies:
     _finish_reason: str | None = None
     _told: str = ""
 
-    def add(self, reply: Reply, sent: Iterable[str], refused: str = "") -> None:
-        """Add the newest reply."""
-        kind = reply_kind(reply, sent)
+    def add(self, reply: Reply, was_sent: Callable[[str], bool], refused: str = "") -> None:
+        """Add the newest reply; `was_sent` as in `reply_kind`."""
+        kind = reply_kind(reply, was_sent)
         self.kinds.append(kind)
         self._finish_reason, self.refused = reply.finish_reason, refused
         if kind == "text":

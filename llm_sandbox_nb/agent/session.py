@@ -17,11 +17,10 @@ from llm_sandbox_nb.agent.checks import ResultCheck
 from llm_sandbox_nb.agent.connections import ConnectionRecord
 from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.control.settings_change import Changer
-from llm_sandbox_nb.agent.conversation import ConversationState, conversation_state, tokens_so_far
+from llm_sandbox_nb.agent.conversation_state import ConversationState, conversation_state, tokens_so_far
 from llm_sandbox_nb.agent.errors import RunError, StopRun
-from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.limits import Meter
-from llm_sandbox_nb.agent.loop import Loop, Workspace
+from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.run_record import (
@@ -32,6 +31,7 @@ from llm_sandbox_nb.agent.run_record import (
     reserve_sandbox,
 )
 from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening
+from llm_sandbox_nb.agent.workspace import Workspace
 from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
 from llm_sandbox_nb.model.contract import ServedHere, SlowToBegin
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -112,7 +112,10 @@ class Session:
         setup = asyncio.ensure_future(self._set_up())  # the model's first reply does not wait for the sandbox
         if isinstance(self.spec.model, SlowToBegin):
             self.spec.model.prepare()
-        loop = self._make_loop(setup)
+        check = None
+        if self.spec.check is not None:
+            check = ResultCheck(self.spec.check, self.recorder, self.record, self.spec.prompts)
+        loop = Loop(self.spec, self.recorder, self.meter, setup, self.control, check)
         changer = self.changer = Changer(loop, self.spec.make_model, self.record.context.models)
         cause: BaseException
         try:
@@ -238,32 +241,6 @@ class Session:
 
     # --- loop ---
 
-    def _make_loop(self, setup: asyncio.Future[Workspace]) -> Loop:
-        spec, check = self.spec, None
-        if spec.check is not None:
-            check = ResultCheck(spec.check, self.recorder, self.record, spec.prompts)
-        return Loop(
-            spec.model,
-            spec.settings,
-            self.recorder,
-            self.meter,
-            setup,
-            spec.retries,
-            self.control,
-            spec.pause_rules,
-            given=spec.given,
-            check=check,
-            replies=spec.replies,
-            nudges=spec.nudges,
-            tool_calls=spec.tool_calls,
-            text_form=spec.prompts.text_form,
-            remind=spec.remind,
-            failing=FailingCalls(spec.same_failures),
-            context=spec.context,
-            toolbox=spec.toolbox,
-            tools=spec.toolbox.schemas(spec.command_timeout),
-        )
-
     async def _run_loop(self, loop: Loop, setup: asyncio.Future[Workspace]) -> NoReturn:
         past = self.past
         self.control.insert_texts(past.said if past else ())
@@ -275,7 +252,7 @@ class Session:
             root = self.opening.root or (await asyncio.shield(setup)).box.directories.root
             prompts = self.spec.prompts.under(root)
             preview = self.spec.inputs.preview(prompts.input_dir)
-            in_text = loop.tool_calls == "text"
+            in_text = self.spec.tool_calls == "text"
             loop.start(prompts.messages(self.spec.task, in_text=in_text, preview=preview))
         await loop.run()
 
@@ -320,10 +297,12 @@ class Session:
             if ending.reason == "no_answer" and answer:
                 ending = Ending("answered")  # the model had written its answer before it stopped replying
             silent = ending.reason in ("no_answer", "refused")
-            spoken = not silent and (ending.reason in ("submitted", "answered") or loop.only_talked)
-            without = ending.reason == "submitted" and loop.without_answer and not answer
-            said = loop.last_text if spoken and not without else None
-            verdict = loop.verdict if ending.reason in CHECKED_ENDS else None
+            spoken = not silent and (
+                ending.reason in ("submitted", "answered") or loop.conversation.only_talked
+            )
+            without = ending.reason == "submitted" and loop.submission.without_answer and not answer
+            said = loop.conversation.last_text if spoken and not without else None
+            verdict = loop.submission.verdict if ending.reason in CHECKED_ENDS else None
             self._record_end(ending, answer or said or None, without, verdict)
         try:
             write_seed(self.recorder.trajectory, self.recorder.folder)

@@ -139,7 +139,7 @@ def _check(values: dict[str, Any]) -> None:
     option = "--step" if values["step"] else f"--approve {values['approve']}"
     sure_to_pause = values["step"] or values["approve"] != "auto"
     if sure_to_pause and values["on_pause"] == "ask":
-        from llm_sandbox_nb.agent.control.debug_commands import can_answer
+        from llm_sandbox_nb.agent.control.frontends import can_answer
 
         if not can_answer(sys.stdin):
             raise UsageError(
@@ -351,7 +351,7 @@ class TerminalPrompt:
 
     async def ask(self, run: Run) -> None:
         """Let a person decide on the next action of the run; see `debug_commands` for the commands."""
-        from llm_sandbox_nb.agent.control.debug_commands import Prompt
+        from llm_sandbox_nb.agent.control.frontends import Prompt
 
         prompt = Prompt(run.control, source="terminal", trajectory=run.trajectory)
         if run.trajectory.sandbox is None:

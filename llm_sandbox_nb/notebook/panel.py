@@ -117,7 +117,7 @@ class Panel:
 
 def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
     """Execute a decision of the page, and return an error sentence or None."""
-    from llm_sandbox_nb.agent.control.run_control import decide
+    from llm_sandbox_nb.agent.control.frontends import decide
     from llm_sandbox_nb.agent.errors import ControlError
 
     body = {name: value for name, value in asked.items() if name not in ("type", "id")}

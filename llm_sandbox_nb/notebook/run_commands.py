@@ -11,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from llm_sandbox_nb.agent.control.debug_commands import execute_debug_command
+from llm_sandbox_nb.agent.control.frontends import decide, execute_debug_command
 from llm_sandbox_nb.agent.control.question import question
-from llm_sandbox_nb.agent.control.run_control import decide
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import load_arguments, split_words, variable_name
 from llm_sandbox_nb.notebook.saved_runs import MovedRuns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.agent.control.debug_commands import Prompt, can_answer
+from llm_sandbox_nb.agent.control.frontends import Prompt, can_answer
 from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.plain_text import plain

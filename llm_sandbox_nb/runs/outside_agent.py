@@ -21,7 +21,6 @@ from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.agent.control.run_control import Move, RunControl, T
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.loop import Workspace
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
 from llm_sandbox_nb.agent.run_record import (
@@ -35,6 +34,7 @@ from llm_sandbox_nb.agent.run_record import (
 from llm_sandbox_nb.agent.run_spec import RunSpec, SandboxOpening
 from llm_sandbox_nb.agent.session import Session
 from llm_sandbox_nb.agent.tools.outside_tools import KeepingTool, outside_toolbox
+from llm_sandbox_nb.agent.workspace import Workspace
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.runs.rewind import runs_since

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules
-from llm_sandbox_nb.agent.conversation import decided_call, given_for
+from llm_sandbox_nb.agent.conversation_state import decided_call, given_for
 from llm_sandbox_nb.agent.errors import InputError, StopRun
 from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from llm_sandbox_nb.agent.checks import Check, checked_check
 from llm_sandbox_nb.agent.context_window import ContextMode
-from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pause_handler
+from llm_sandbox_nb.agent.control.frontends import OnPause, checked_on_pause, pause_handler
 from llm_sandbox_nb.agent.control.run_control import RunControl
-from llm_sandbox_nb.agent.conversation import conversation_state, worked
+from llm_sandbox_nb.agent.conversation_state import conversation_state, worked
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, public_settings

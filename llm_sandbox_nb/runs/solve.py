@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from llm_sandbox_nb.agent.checks import CHECK_TIMEOUT, CheckFunction, checked_check
 from llm_sandbox_nb.agent.context_window import ContextMode
-from llm_sandbox_nb.agent.control.on_pause import OnPause, checked_on_pause, pause_handler
+from llm_sandbox_nb.agent.control.frontends import OnPause, checked_on_pause, pause_handler
 from llm_sandbox_nb.agent.control.pause_rules import Predicate
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError

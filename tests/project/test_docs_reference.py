@@ -15,7 +15,7 @@ from pages import DOCS, PAGES, ROOT, name_of
 from support import module_at
 
 import llm_sandbox_nb
-from llm_sandbox_nb.agent.control.debug_commands import COMMANDS
+from llm_sandbox_nb.agent.control.frontends import COMMANDS
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.settings import SandboxSettings

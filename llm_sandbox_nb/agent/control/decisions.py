@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from llm_sandbox_nb.agent.control.breakpoints import Place
-from llm_sandbox_nb.agent.control.pause_rules import Reason
+from llm_sandbox_nb.agent.control.pause_rules import Place, Reason
 from llm_sandbox_nb.agent.control.settings_change import Change
 from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError
@@ -18,7 +17,8 @@ from llm_sandbox_nb.trajectory import events as ev
 
 DENIED = "A person denied this call."
 """Observation of a call that was denied without a reason."""
-_NOTE_LENGTH = 2_000
+Action = Literal["pause", "resume", "step", "say", "stop", "edit", "skip", "observe", "change"]
+_MAX_NOTE_CHARACTERS = 2_000
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Held:
 class Decision:
     """Decision of a person. `hold` is the held call that the decision releases."""
 
-    action: Literal["pause", "resume", "step", "say", "stop", "edit", "skip", "observe", "change"]
+    action: Action
     source: str
     text: str | None = None
     """Text for the model."""
@@ -67,11 +67,6 @@ class Decision:
     arguments: dict[str, Any] = field(default_factory=dict)
     change: Change | None = None
     hold: Held | None = None
-
-    @property
-    def releases(self) -> bool:
-        """True if the decision releases a held call."""
-        return self.action in ("resume", "step", "edit", "skip", "observe")
 
     def event(self, held: Held) -> ev.CallDecided:
         """Return the event of the decision, except for `observe`, whose event the loop makes."""
@@ -154,5 +149,5 @@ def given_text(text: object) -> str:
 def edited_note(tool: str, arguments: Mapping[str, Any]) -> str:
     """Return the note above the observation of a call that a person changed."""
     text = json.dumps(dict(arguments), ensure_ascii=False)
-    text = text if len(text) <= _NOTE_LENGTH else text[:_NOTE_LENGTH] + "..."
+    text = text if len(text) <= _MAX_NOTE_CHARACTERS else text[:_MAX_NOTE_CHARACTERS] + "..."
     return f"[A person changed this call before it was executed. What was executed: {tool} {text}]"

@@ -1,26 +1,223 @@
-"""Rules for automatic pauses of a run: at every call, at breakpoints, at calls that a person must approve."""
+"""Language of automatic pauses: breakpoints over a call or its result, functions, and calls that a person must approve.
+
+Breakpoints look like Python but are not executed by Python: an expression is parsed once, checked against a short
+list of allowed parts, and evaluated here. So the text of a model can only make an expression true or false.
+
+    tool == 'execute_bash' and 'rm ' in command      before such a call
+    exit_code != 0 and step > 3                      after such a call, before the model reads the result
+"""
 
 from __future__ import annotations
 
+import ast
+import difflib
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from llm_sandbox_nb.agent.control.breakpoints import Breakpoint, Moment
-from llm_sandbox_nb.agent.tools.toolbox import only_edits
+from llm_sandbox_nb.agent.tools.toolbox import ARGUMENTS, only_edits
 from llm_sandbox_nb.daemon_threads import in_daemon_thread
 from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.formatting import shorten
 
+Place = Literal["call", "observation"]
 Approve = Literal["ask", "edits", "auto"]
 """`ask`: every call waits for approval. `edits`: only commands wait, not editor and submit. `auto`: no call waits."""
 Reason = Literal["step", "breakpoint", "approval", "pause"]
-Predicate = Callable[[Moment], Any]
-"""Function that returns a true value for a pause. Functions that are not coroutines are called in their own thread."""
+
+AFTER = ("exit_code", "observation", "changed", "error", "timed_out", "duration")
+"""Names with a value only after the call: an expression with such a name is evaluated after the call."""
+NAMES = ("tool", "step", "cost", "tokens", *ARGUMENTS, *AFTER)
+_MAX_LENGTH = 2_000
+_MAX_PARTS = 200
+
+
+class BreakpointError(LLMSandboxError, ValueError):
+    """Error for an invalid breakpoint. The message is one sentence."""
 
 
 class PauseRulesError(LLMSandboxError, ValueError):
     """Error for invalid pause rules. The message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Proposed call (`at` is `call`), or call with its result (`at` is `observation`).
+
+    The argument of `break_when` functions.
+    """
+
+    at: Place
+    step: int
+    tool: str
+    call_id: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Empty if the model's text cannot be parsed."""
+    cost: float | None = None
+    """US dollars so far; None if the price is not known."""
+    tokens: int = 0
+    """Tokens billed so far."""
+    observation: str | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    timed_out: bool = False
+    duration: float = 0.0
+    """Seconds."""
+    changed: tuple[str, ...] = ()
+    """Paths of the files that the call changed."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an argument of the call by name, such as `command` or `path`; None if the call lacks the argument."""
+        if name in ARGUMENTS:
+            return self.arguments.get(name)
+        raise AttributeError(
+            f"A moment has no {name!r}: it has {', '.join(NAMES)}, at, arguments and call_id."
+        )
+
+
+Predicate = Callable[[Moment], Any]
+"""Function that returns a true value for a pause. Functions that are not coroutines are called in their own thread."""
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right,
+    ast.Is: lambda left, right: left is right, ast.IsNot: lambda left, right: left is not right,
+}  # fmt: skip
+_METHODS: dict[str, int] = {"startswith": 1, "endswith": 1, "lower": 0, "strip": 0}
+"""Methods of texts, with their numbers of arguments."""
+
+
+class Breakpoint:
+    """Expression such as `tool == 'execute_bash' and 'rm ' in command`."""
+
+    def __init__(self, text: str) -> None:
+        """Parse an expression. Raise BreakpointError if the expression is invalid."""
+        self.text = text.strip()
+        self._tree = _parsed(self.text)
+        names = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)} - {"len"}
+        self.at: Place = "observation" if names & set(AFTER) else "call"
+        """Moment of the evaluation: before the call, or after."""
+
+    def met(self, moment: Moment) -> bool:
+        """Return True if the expression is true now. A comparison of values that cannot be compared is false."""
+        return moment.at == self.at and bool(_value(self._tree, moment))
+
+    def __repr__(self) -> str:
+        return f"<Breakpoint {self.text}>"
+
+
+def _parsed(text: str) -> ast.expr:
+    if not text:
+        raise BreakpointError("The breakpoint is empty: write an expression such as \"tool == 'submit'\".")
+    if len(text) > _MAX_LENGTH:
+        raise BreakpointError(f"The breakpoint is too long: it may have {_MAX_LENGTH} characters.")
+    try:
+        tree = ast.parse(text, mode="eval").body
+        parts = list(ast.walk(tree))
+    except SyntaxError as error:
+        raise BreakpointError(
+            f"The breakpoint {shorten(text, 120)!r} cannot be read: {error.msg}."
+        ) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise BreakpointError(f"The breakpoint {shorten(text, 120)!r} cannot be read.") from error
+    if len(parts) > _MAX_PARTS:
+        raise BreakpointError(f"The breakpoint {shorten(text, 120)!r} has too many parts.")
+    _check(tree)
+    return tree
+
+
+def _check(node: ast.expr) -> None:
+    """Refuse every part that is not allowed."""
+    match node:
+        case ast.BoolOp(values=values):
+            parts = values
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            parts = [operand]
+        case ast.Compare(left=left, comparators=comparators):
+            parts = [left, *comparators]
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            pass
+        case ast.Constant(value=str() | int() | float() | bool() | None):
+            parts = []
+        case ast.Name(id=name):
+            _check_name(name)
+            parts = []
+        case ast.Call(func=ast.Name(id="len"), args=[argument], keywords=[]):
+            parts = [argument]
+        case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args, keywords=[]) if _METHODS.get(
+            method
+        ) == len(args):
+            parts = [owner, *args]
+        case _:
+            raise BreakpointError(
+                f"{shorten(ast.unparse(node), 120)!r} is not allowed in a breakpoint: use names, texts, numbers, "
+                "comparisons, in, and, or, not, len() and .startswith(), .endswith(), .lower(), .strip()."
+            )
+    for part in parts:
+        _check(part)
+
+
+def _check_name(name: str) -> None:
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise BreakpointError(
+            f"A breakpoint has no name {name[:80]!r}: {hint}It has {', '.join(NAMES)}; put texts in quotes."
+        )
+
+
+def _value(node: ast.expr, moment: Moment) -> Any:
+    match node:
+        case ast.BoolOp(op=ast.And(), values=values):
+            return all(_value(operand, moment) for operand in values)
+        case ast.BoolOp(values=values):
+            return any(_value(operand, moment) for operand in values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _value(operand, moment)
+        case ast.UnaryOp(operand=operand):
+            value = _value(operand, moment)
+            return -value if isinstance(value, int | float) else None
+        case ast.Compare():
+            return _compared(node, moment)
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            return [_value(part, moment) for part in parts]
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return getattr(moment, name)
+        case ast.Call(func=ast.Name(), args=[argument]):
+            value = _value(argument, moment)
+            return len(value) if isinstance(value, str | list | tuple) else None
+        case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args):
+            return _method(_value(owner, moment), method, [_value(argument, moment) for argument in args])
+    raise AssertionError(ast.dump(node))
+
+
+def _compared(node: ast.Compare, moment: Moment) -> bool:
+    left = _value(node.left, moment)
+    for operation, right_node in zip(node.ops, node.comparators, strict=True):
+        right = _value(right_node, moment)
+        try:
+            if not _COMPARE[type(operation)](left, right):
+                return False
+        except TypeError:
+            return False
+        left = right
+    return True
+
+
+def _method(owner: Any, method: str, arguments: list[Any]) -> Any:
+    """Call a method of a text; of several texts, return True if the result is true for any of them."""
+    if isinstance(owner, list | tuple):
+        return any(_method(item, method, arguments) for item in owner)
+    if not isinstance(owner, str) or not all(isinstance(argument, str) for argument in arguments):
+        return None
+    return getattr(owner, method)(*arguments)
+
+
+# --- rules ---
 
 
 @dataclass

@@ -1,8 +1,45 @@
-"""Decisions of a person during a run: pause, resume, step, change a call, send a message, rewind, stop.
+"""State machine of a run that a person controls: pause, resume, step, change a call, send a message, rewind, stop.
 
-Decisions may be made in any thread. They take effect in the run's event loop, where they are recorded as events
-before anything else. A pause does not suspend a running command or a reply: the run pauses before its next request,
-call or observation. A stop and a rewind interrupt both. The time limit does not count the time of a pause.
+A run executes in one event loop. Decisions about it arrive from any thread: a magic, the panel, REST, `on_pause`,
+a program. Two rules keep both sides apart:
+
+1. `RunControl._decide` runs in the thread of the caller. It refuses a decision with ControlError, or accepts it: from
+   here on a call that the decision releases does not wait any more, so a second decision about the call is refused.
+2. `RunControl._apply` runs in the event loop of the run. It records the decision as an event and applies it; a decision
+   takes effect nowhere else. `EFFECTS` lists the effects of each decision.
+
+A pause does not suspend a command or a reply that is executed. The run pauses at the next of three places, where it
+looks at its state:
+
+    before a request            `wait_while_paused`     waits for resume or step
+    before a call               `PausePoints`, `hold`   waits for resume, step, edit or skip: the call is held
+    before an observation       `PausePoints`, `hold`   waits for resume, step or observe: the observation is held
+
+A stop and a rewind interrupt the run wherever it is. The time limit does not count the time of a pause.
+
+The state has two parts. The mode is what the person asked for; the rules of `PauseRules` hold calls in each mode.
+
+    mode         decision that leads here     where the run pauses
+    running      resume                       nowhere
+    stepping     step                         at the next call or observation
+    pausing      pause, a rewind              at the next of the three places
+    stopped      stop                         the run ends; later decisions are ignored
+
+The phase says what happens to a decision.
+
+    phase        from                         decisions
+    early        construction                 wait in `_early`; `begin` applies them in order
+    begun        `begin`                      are passed to the event loop of the run
+    over         `close`                      are refused
+
+Two cases need care. A decision names the held call that it is about (`Decision.hold`), because `_apply` runs later
+than `_decide`: meanwhile the run may hold another call, which the decision must not release. The one exception is a
+`resume` that found no held call: it also releases a hold that began for a step or a pause while the `resume` was on
+its way. Otherwise the run would pause after the person let it continue. A hold of a breakpoint or for an approval
+stays: the person has not seen that call.
+
+A new kind of decision needs a row in `EFFECTS`, a method of `RunControl`, and a class in `trajectory/decisions.py`
+with the method's name and arguments, which `frontends.decide` calls.
 """
 
 from __future__ import annotations
@@ -10,18 +47,29 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from llm_sandbox_nb.agent.control.decisions import Decision, Held, Release, denied, edited, given_text, shown
+from llm_sandbox_nb.agent.control.decisions import (
+    Action,
+    Decision,
+    Held,
+    Release,
+    denied,
+    edited,
+    given_text,
+    shown,
+)
+from llm_sandbox_nb.agent.control.pause_rules import Moment, PauseRules, Reason
 from llm_sandbox_nb.agent.control.settings_change import Changer
 from llm_sandbox_nb.agent.errors import ControlError
-from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import Recorder
-from llm_sandbox_nb.model.contract import Model, ModelSettings
+from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
+from llm_sandbox_nb.agent.tools.toolbox import Toolbox
+from llm_sandbox_nb.model.contract import Model, ModelSettings, ToolCall
 from llm_sandbox_nb.sandbox.contract import Sandbox
-from llm_sandbox_nb.trajectory import decisions as dc
 from llm_sandbox_nb.trajectory import events as ev
 
 Emit = Callable[[ev.Event], None]
@@ -30,9 +78,36 @@ PauseCallback = Callable[[], Awaitable[object]]
 T = TypeVar("T")
 Move = Callable[[Recorder, Sandbox], Awaitable[T]]
 """Function that rewinds a run: its record and its sandbox."""
+ReplaceObservation = Callable[[Decision], ev.CallDecided]
 
 _RUN_OVER = "The run is over, so there is nothing to control any more."
 _RUN_ENDED_MEANWHILE = "The run has ended meanwhile: ask again."
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Effects of a decision. None leaves a part of the mode as it is."""
+
+    records: ev.ControlAction | None = None
+    """Action of its `Controlled` event; None if the decision has an event of its own."""
+    releases: bool = False
+    """True if the decision ends the wait at a held call."""
+    pausing: bool | None = None
+    stepping: bool | None = None
+    stops: bool = False
+
+
+EFFECTS: Mapping[Action, Effect] = {
+    "pause": Effect(records="pause", pausing=True),
+    "resume": Effect(records="resume", releases=True, pausing=False, stepping=False),
+    "step": Effect(records="step", releases=True, pausing=False, stepping=True),
+    "stop": Effect(records="stop", stops=True),
+    "say": Effect(records="say"),
+    "edit": Effect(releases=True),
+    "skip": Effect(releases=True),
+    "observe": Effect(releases=True),
+    "change": Effect(),
+}
 
 
 @dataclass(frozen=True)
@@ -54,20 +129,24 @@ class RunControl:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        """Guards the phase and `_waiting`, which `_decide` changes in other threads."""
         self._early: list[Decision] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = False
+        self._waiting: Held | None = None
+        """Held call without a decision."""
+        self._hold: tuple[Held, asyncio.Future[Decision], Release] | None = None
+        """Held call until its decision is applied."""
         self._emit: Emit = _nowhere
         self._changer: Changer | None = None
         self._running = asyncio.Event()
+        """Set unless the mode is `pausing`."""
         self._running.set()
         self._interrupted = asyncio.Event()
         """Set by a stop and by a rewind."""
         self._rewinds: list[_PendingRewind] = []
         self._texts: list[str] = []
-        self._over = False
-        self._waiting: Held | None = None
-        """Held call without a decision; `_lock` guards it."""
-        self._hold: tuple[Held, asyncio.Future[Decision], Release] | None = None
+        """Texts that the model has not read."""
         self.refused: list[str] = []
         """Hosts of refused connections of the current call, as HOST:PORT."""
         self.on_pause: PauseCallback | None = None
@@ -203,7 +282,7 @@ class RunControl:
                 if held is None:
                     raise ControlError("No call waits for a decision: the run is not paused at a call.")
                 decision = decision(held)
-            if decision.releases and held is not None:
+            if EFFECTS[decision.action].releases and held is not None:
                 decision.hold, self._waiting = held, None
             if self._loop is None:
                 self._early.append(decision)
@@ -348,43 +427,32 @@ class RunControl:
         return self._clock() - started
 
     def _apply(self, decision: Decision) -> None:
+        """Record a decision and apply it, in the event loop of the run."""
         if self._over or self.stopped:
             return
-        match decision.action:
-            case "edit" | "skip" | "observe":
-                pass
-            case "change":
-                if self._changer is not None and decision.change is not None:
-                    self._emit(self._changer.apply(decision.change, decision.source))
-                    self._texts += filter(None, [decision.change.text_for_model])
-            case action:
-                self._record(action, decision.text, decision.source)
-        self._take_effect(decision)
-
-    def _take_effect(self, decision: Decision) -> None:
-        match decision.action:
-            case "pause":
-                self._running.clear()
-            case "resume" | "step":
-                self._running.set()
-                self.stepping = decision.action == "step"
-            case "say":
-                self._texts.append(decision.text or "")
-            case "stop":
-                self.stopped = True
-                self._interrupted.set()
-        self._release(decision)
-
-    def _release(self, decision: Decision) -> None:
-        """End the pause of the decision, or a step or pause that began while a `resume` was on its way."""
-        if self._hold is None or not decision.releases:
-            return
-        held, decided, release = self._hold
-        unwanted = decision.action == "resume" and decision.hold is None and held.reason in ("step", "pause")
-        if decided.done() or not (decision.hold is held or unwanted):
-            return
-        self._emit(release(decision))
-        decided.set_result(decision)
+        effect = EFFECTS[decision.action]
+        if effect.records:
+            self._record(effect.records, decision.text, decision.source)
+        if decision.action == "say":
+            self._texts.append(decision.text or "")
+        if decision.change is not None and self._changer is not None:
+            self._emit(self._changer.apply(decision.change, decision.source))
+            self._texts += filter(None, [decision.change.text_for_model])
+        if effect.pausing is True:
+            self._running.clear()
+        if effect.pausing is False:
+            self._running.set()
+        if effect.stepping is not None:
+            self.stepping = effect.stepping
+        if effect.stops:
+            self.stopped = True
+            self._interrupted.set()
+        if effect.releases and self._hold is not None:
+            held, decided, release = self._hold
+            late = decision.action == "resume" and decision.hold is None and held.reason in ("step", "pause")
+            if not decided.done() and (decision.hold is held or late):
+                self._emit(release(decision))
+                decided.set_result(decision)
 
     def _record(self, action: ev.ControlAction, text: str | None, source: str) -> None:
         self._emit(ev.Controlled(action=action, text=text, source=source))
@@ -394,75 +462,90 @@ def _nowhere(event: ev.Event) -> None:
     """Ignore an event: the run has not begun, or is over."""
 
 
-class DecidableRun(Protocol):
-    """Run that decisions are made about."""
+@dataclass(frozen=True)
+class PausePoints:
+    """Places where a run pauses at a call, by rules or on request of a person, until a decision arrives."""
 
-    @property
-    def control(self) -> RunControl:
-        """Controls of the run."""
-        ...
+    control: RunControl
+    rules: PauseRules
+    toolbox: Toolbox
+    recorder: Recorder
+    meter: Meter
 
-    def rewind(self, step: int, what: Any = "both", *, others: bool = False) -> Awaitable[Any]:
-        """Go back to the end of a step."""
-        ...
+    async def before_call(self, call: ToolCall) -> Decision | None:
+        """Return the decision about a call before the execution; None if the run does not pause at the call."""
+        return await self._pause(call, {"at": "call"}, Decision.event)
 
-    def undo(self, *, others: bool = False) -> Awaitable[Any]:
-        """Undo the newest rewind."""
-        ...
+    async def after_call(
+        self, call: ToolCall, result: ev.CallFinished, footer: str, replace: ReplaceObservation
+    ) -> None:
+        """Pause before the model reads a result, if there is a reason for a pause.
 
-    def fork(self, step: int) -> Awaitable[Any]:
-        """Make a second run."""
-        ...
+        Args:
+            call: the executed call.
+            result: result of the call.
+            footer: end of the observation that the person does not see.
+            replace: changes the observation in the conversation as soon as the decision arrives.
+        """
+        facts = {
+            "at": "observation",
+            "observation": result.observation.removesuffix(footer),
+            "exit_code": result.exit_code,
+            "error": result.error,
+            "timed_out": result.timed_out,
+            "duration": result.duration,
+            "changed": tuple(change.path for change in result.changes),
+        }
 
+        def release(decision: Decision, held: Held) -> ev.CallDecided:
+            return replace(decision) if decision.action == "observe" else decision.event(held)
 
-async def execute_decision(run: DecidableRun, decision: dc.RunDecision, *, source: str) -> None:
-    """Execute a decision in the run's event loop, and return when the run has accepted and recorded the decision.
+        await self._pause(call, facts, release)
 
-    Raises:
-        ControlError, InputError, SandboxError, OSError: if the decision is not possible now; nothing was decided.
-    """
-    match decision:
-        case dc.RewindDecision():
-            await run.rewind(decision.step, decision.what, others=decision.others)
-        case dc.UndoDecision():
-            await run.undo(others=decision.others)
-        case dc.ForkDecision():
-            await run.fork(decision.step)
-        case dc.ChangeDecision():  # in a thread: may import the library of a provider, for seconds
-            await asyncio.to_thread(decide, run.control, decision, source=source)
-        case _:
-            decide(run.control, decision, source=source)
-    await asyncio.sleep(0)
+    async def _pause(
+        self, call: ToolCall, facts: dict[str, Any], release: Callable[[Decision, Held], ev.CallDecided]
+    ) -> Decision | None:
+        arguments, valid = self._read(call)
+        usage = self.recorder.trajectory.usage
+        moment = Moment(
+            step=self.meter.step,
+            tool=call.name,
+            call_id=call.id,
+            arguments=arguments,
+            cost=usage.cost,
+            tokens=usage.total_tokens,
+            **facts,
+        )
+        await self.control.settled()
+        refused, self.control.refused = self.control.refused, []
+        hosts = tuple(dict.fromkeys(refused)) if moment.at == "observation" else ()
+        reason = await self._reason(moment, valid, hosts)
+        if reason is None:
+            return None
+        held = Held(
+            moment.step, call.id, moment.at, *reason, call.name, arguments, call.arguments, moment.observation,
+            self.toolbox, hosts,
+        )  # fmt: skip
+        decision, waited = await self.control.hold(held, lambda decision: release(decision, held))
+        self.meter.leave_out(waited)
+        return decision
 
+    async def _reason(self, moment: Moment, valid: bool, hosts: Sequence[str]) -> tuple[Reason, str] | None:
+        if reason := await self.rules.why(moment, valid or moment.at == "observation"):
+            return reason
+        if self.control.pausing:
+            return "pause", ""
+        if self.control.stepping:
+            return "step", ""
+        if hosts and self.rules.approve != "auto":  # a person who approves calls also decides about hosts
+            return "approval", f"The list of allowed hosts has refused {', '.join(hosts[:10])}."
+        return None
 
-def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) -> None:
-    """Execute a decision that takes effect at once. Safe to call from any thread.
-
-    Raises:
-        ControlError: if the decision is not possible now; nothing was decided.
-    """
-    match decision:
-        case dc.PauseDecision():
-            control.pause(source=source)
-        case dc.ResumeDecision():
-            control.resume(call_id=decision.call_id, source=source)
-        case dc.StepDecision():
-            control.step(call_id=decision.call_id, source=source)
-        case dc.SayDecision():
-            control.say(decision.text, source=source)
-        case dc.StopDecision():
-            control.stop(source=source)
-        case dc.EditDecision():
-            control.edit_call(
-                decision.arguments,
-                decision.changes or {},
-                tool=decision.tool,
-                call_id=decision.call_id,
-                source=source,
-            )
-        case dc.SkipDecision():
-            control.deny(decision.text, call_id=decision.call_id, source=source)
-        case dc.ObserveDecision():
-            control.observe(decision.text, call_id=decision.call_id, source=source)
-        case dc.ChangeDecision():
-            control.change(**decision.model_dump(exclude={"action"}), source=source)
+    def _read(self, call: ToolCall) -> tuple[dict[str, Any], bool]:
+        """Parse the arguments of a call as far as possible; the second value is True if the tool accepts them."""
+        arguments: dict[str, Any] = {}
+        try:
+            arguments = parse_arguments(call.arguments)
+            return self.toolbox.check(call.name, arguments), True
+        except ArgumentsError:
+            return arguments, False

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from llm_sandbox_nb.agent.control.breakpoints import Breakpoint
-from llm_sandbox_nb.agent.control.pause_rules import Approve, PauseRules, approval
+from llm_sandbox_nb.agent.control.pause_rules import Approve, Breakpoint, PauseRules, approval
 from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import public_settings
@@ -99,8 +98,8 @@ class Changer:
         try:
             return Change(
                 model=self.make_model(model) if isinstance(model, str) else model,
-                settings=checked_settings(self.loop.settings, _mapping("settings", settings)),
-                limits=checked_limits(self.loop.meter.limits, _mapping("limits", limits)),
+                settings=_checked(self.loop.settings, _mapping("settings", settings)),
+                limits=_checked(self.loop.meter.limits, _mapping("limits", limits)),
                 breakpoints=None if breakpoints is None else tuple(map(Breakpoint, breakpoints)),
                 approve=None if approve is None else approval(approve),
                 allow=checked_entries(allow or ()),
@@ -135,6 +134,7 @@ def unknown_model(name: str) -> Model:
 
 
 _WHOLE_NUMBERS = ("top_k", "max_tokens", "steps", "tokens", "total_tokens")
+_ABOVE_ZERO = ("max_tokens", "timeout", *(limit.name for limit in dataclasses.fields(RunLimits)))
 
 
 def _mapping(what: str, value: object) -> Mapping[str, Any]:
@@ -145,28 +145,18 @@ def _mapping(what: str, value: object) -> Mapping[str, Any]:
     raise ControlError(f"The {what} to change are a mapping of names to values, not {value!r:.80}.")
 
 
-def checked_settings(now: ModelSettings, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return valid changes of settings; raise ControlError if a change is invalid."""
+def _checked(now: RunLimits | ModelSettings, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return valid changes of limits or settings; raise ControlError if a change is invalid."""
+    word, label = ("limit", "limit on") if isinstance(now, RunLimits) else ("setting", "setting")
     known = [field.name for field in dataclasses.fields(now)]
     for name, value in changes.items():
         if name not in known:
-            raise ControlError(f"There is no setting {str(name)[:80]!r}: there are {', '.join(known)}.")
+            raise ControlError(f"There is no {word} {str(name)[:80]!r}: there are {', '.join(known)}.")
         if name == "extra_body":
             if not isinstance(value, Mapping):
                 raise ControlError("The setting extra_body is an object.")
-        elif value is not None or name == "timeout":
-            _check_number(f"setting {name}", name, value, at_least_zero=name not in ("max_tokens", "timeout"))
-    return dict(changes)
-
-
-def checked_limits(now: RunLimits, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return valid changes of limits; raise ControlError if a change is invalid."""
-    known = [field.name for field in dataclasses.fields(now)]
-    for name, value in changes.items():
-        if name not in known:
-            raise ControlError(f"There is no limit {str(name)[:80]!r}: there are {', '.join(known)}.")
-        if value is not None or name == "steps":
-            _check_number(f"limit on {name}", name, value)
+        elif value is not None or name in ("timeout", "steps"):
+            _check_number(f"{label} {name}", name, value)
     return dict(changes)
 
 
@@ -184,16 +174,14 @@ def with_changes(now: _T, changes: _T | Mapping[str, Any] | None) -> _T:
         raise ControlError(
             f"Give {type(now).__name__}(...), or a mapping of names to values, not {changes!r:.80}."
         )
-    checked = checked_limits(now, changes) if isinstance(now, RunLimits) else checked_settings(now, changes)
-    return dataclasses.replace(now, **checked)
+    return dataclasses.replace(now, **_checked(now, changes))
 
 
-def _check_number(what: str, name: str, value: Any, at_least_zero: bool = False) -> None:
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if fits and name in _WHOLE_NUMBERS:
-        fits = isinstance(value, int)
-    if not fits or value < 0 or (value == 0 and not at_least_zero):
+def _check_number(label: str, name: str, value: Any) -> None:
+    valid = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if valid and name in _WHOLE_NUMBERS:
+        valid = isinstance(value, int)
+    if not valid or value < 0 or (value == 0 and name in _ABOVE_ZERO):
         number = "a whole number" if name in _WHOLE_NUMBERS else "a number"
-        raise ControlError(
-            f"The {what} is {number} {'of at least' if at_least_zero else 'above'} zero, not {value!r:.80}."
-        )
+        least = "above" if name in _ABOVE_ZERO else "of at least"
+        raise ControlError(f"The {label} is {number} {least} zero, not {value!r:.80}.")

@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.agent.control.run_control import execute_decision
+from llm_sandbox_nb.agent.control.frontends import execute_decision
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.sandbox.errors import SandboxError

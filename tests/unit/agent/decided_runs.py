@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_scripts import check_messages
-from memory_sandbox import MemorySandbox, workspace_of
+from memory_sandbox import MemorySandbox, spec_of, workspace_of
 from support import run
 from talking_replies import with_calls
 
@@ -86,7 +86,9 @@ class Played:
 
     @property
     def observations(self) -> list[str]:
-        return [message["content"] for message in self.loop.messages if message["role"] == "tool"]
+        return [
+            message["content"] for message in self.loop.conversation.messages if message["role"] == "tool"
+        ]
 
 
 def play(
@@ -121,15 +123,11 @@ async def _play(
             decide(control, now)
 
     recorder = Recorder(folder, [listen])
-    loop = Loop(
-        player,
-        ModelSettings(),
-        recorder,
+    meter, workspace = (
         Meter(limits or RunLimits(steps=20), clock),
         workspace_of(box, recorder, command_timeout),
-        control=control,
-        pause_rules=rules,
     )
+    loop = Loop(spec_of(player, pause_rules=rules), recorder, meter, workspace, control)
 
     def make(name: str) -> Player:
         if others is None or name not in others:
@@ -159,7 +157,7 @@ def check(played: Played) -> None:
     loaded = Trajectory(played.events)
     messages = list(loaded.messages())
     check_messages(messages)
-    assert json.dumps(messages) == json.dumps(played.loop.messages)
+    assert json.dumps(messages) == json.dumps(played.loop.conversation.messages)
     for seen in played.player.requests:
         assert json.dumps(messages)[: len(seen) - 1] == seen[:-1], (
             "what the model saw is in the record, byte for byte"

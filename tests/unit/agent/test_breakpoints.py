@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import run
 
-from llm_sandbox_nb.agent.control.breakpoints import NAMES, Breakpoint, BreakpointError, Moment
-from llm_sandbox_nb.agent.control.pause_rules import PauseRulesError, pause_rules
+from llm_sandbox_nb.agent.control.pause_rules import (
+    NAMES,
+    Breakpoint,
+    BreakpointError,
+    Moment,
+    PauseRulesError,
+    pause_rules,
+)
 
 RM = Moment("call", 3, "execute_bash", "c", {"command": "rm -rf build"}, cost=0.5, tokens=900)
 VIEW = Moment("call", 1, "str_replace_editor", "c", {"command": "view", "path": "/testbed/a.py"})

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_sandbox import MemorySandbox, workspace_of
+from memory_sandbox import MemorySandbox, spec_of, workspace_of
 from talking_replies import with_calls
 
 from llm_sandbox_nb.agent.context_window import SUMMARY_REQUEST, ContextMode
-from llm_sandbox_nb.agent.conversation import conversation_state
+from llm_sandbox_nb.agent.conversation_state import conversation_state
 from llm_sandbox_nb.agent.errors import InputError, StopRun
 from llm_sandbox_nb.agent.limits import Meter, RunLimits, estimated_tokens
 from llm_sandbox_nb.agent.loop import Loop
@@ -120,7 +120,8 @@ def played(
         meter = Meter(limits or RunLimits())
         box = MemorySandbox({f"/testbed/{at}.txt": b"%d " % at + b"x" * size for at in range(1, 99)})
         workspace = workspace_of(box, recorder)
-        loop = Loop(model, ModelSettings(max_tokens=65_536), recorder, meter, workspace, context=mode)
+        spec = spec_of(model, settings=ModelSettings(max_tokens=65_536), context=mode)
+        loop = Loop(spec, recorder, meter, workspace)
         if past is None:
             loop.start([{"role": "system", "content": "s"}, {"role": "user", "content": task}])
         else:
@@ -186,7 +187,7 @@ def test_the_record_has_both_what_was_recorded_and_what_was_sent(tmp_path: Path)
     model = SmallModel(told=3000)
     loop, _ = played(tmp_path, model)
     trajectory = Trajectory(read_journal(tmp_path / "journal.jsonl"))
-    assert list(trajectory.messages()) == loop.messages
+    assert list(trajectory.messages()) == loop.conversation.messages
     assert len(trajectory.steps) == 41
     assert "xxxx" in trajectory.steps[0].calls[0].output, "the outputs themselves stay whole"
     asked = [event.id for event in trajectory.path if isinstance(event, ev.ModelRequested)]
@@ -307,7 +308,7 @@ def test_a_run_that_continues_knows_the_limit_and_sends_what_was_sent(tmp_path: 
     assert stop.reason == "submitted"
     assert not [one for one in of_kind(continued, ev.ModelFailed) if one.step > 25], "no second refusal"
     assert again.asked == 0
-    assert again.requests[0][: len(loop.messages)] == loop.messages
+    assert again.requests[0][: len(loop.conversation.messages)] == loop.conversation.messages
 
 
 def test_another_model_is_asked_anew(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import pytest
 from agent_scripts import SUBMIT, bash, check_messages, results, solved, turn
@@ -15,14 +16,16 @@ from decided_runs import play
 from memory_sandbox import MemorySandbox
 from support import own_mark, run
 
-from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.control.run_control import EFFECTS, RunControl
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.trajectory import decisions as dc
 from llm_sandbox_nb.trajectory import events as ev
 
+CONTROL_DECISIONS = get_args(dc.ControlDecision)
 When = Callable[[ev.Event], bool]
 
 
@@ -45,6 +48,20 @@ def at(when: When, act: Callable[[], object]) -> Callable[[ev.Event], None]:
 def actions(done: Run) -> list[str]:
     """What was decided, in order."""
     return [event.action for event in done.trajectory.controls]
+
+
+def test_every_decision_has_a_row_in_the_table_of_effects() -> None:
+    assert set(EFFECTS) == {decision.model_fields["action"].default for decision in CONTROL_DECISIONS}
+
+
+@pytest.mark.parametrize(
+    "decision", [kind for kind in CONTROL_DECISIONS if kind not in (dc.EditDecision, dc.SkipDecision)]
+)
+def test_fields_of_a_decision_are_arguments_of_its_method(decision: type[dc.ControlDecision]) -> None:
+    """`frontends.decide` calls the method of `RunControl` with the name of the action."""
+    action = decision.model_fields["action"].default
+    arguments = set(signature(getattr(RunControl, action)).parameters)
+    assert arguments == {*decision.model_fields, "source", "self"} - {"action"}
 
 
 def test_what_is_said_comes_after_the_results_of_a_step(tmp_path: Path) -> None:

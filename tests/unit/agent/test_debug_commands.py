@@ -16,14 +16,14 @@ from decided_runs import STEP, Played, play
 from decided_runs import bash as call
 from support import run
 
-from llm_sandbox_nb.agent.control.debug_commands import (
+from llm_sandbox_nb.agent.control.decisions import Held
+from llm_sandbox_nb.agent.control.frontends import (
     COMMANDS,
     HELP,
     Prompt,
     can_answer,
     execute_debug_command,
 )
-from llm_sandbox_nb.agent.control.decisions import Held
 from llm_sandbox_nb.agent.control.pause_rules import pause_rules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError, RunError
@@ -352,4 +352,4 @@ def test_no_at_a_pause_that_a_person_asked_for_is_said_to_the_model(tmp_path: Pa
     played = play(tmp_path, [[call("one")]], decide, on_event=pause)
     assert [held.reason for held in played.held] == ["pause"]
     assert played.box.ran == ["one"]
-    assert any("no need to hurry" in message["content"] for message in played.loop.messages)
+    assert any("no need to hurry" in message["content"] for message in played.loop.conversation.messages)

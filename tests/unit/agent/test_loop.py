@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_sandbox import MemorySandbox, workspace_of
+from memory_sandbox import MemorySandbox, spec_of, workspace_of
 from talking_replies import with_calls
 from virtual_time import Clock, run_in_virtual_time
 
@@ -63,7 +63,7 @@ def played(folder: Path, model: FakeModel, limits: RunLimits) -> tuple[Loop, Sto
         recorder = Recorder(folder)
         meter = Meter(limits)
         box = MemorySandbox()
-        loop = Loop(model, ModelSettings(), recorder, meter, workspace_of(box, recorder))
+        loop = Loop(spec_of(model), recorder, meter, workspace_of(box, recorder))
         loop.start([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
         with pytest.raises(StopRun) as caught:
             await loop.run()
@@ -105,7 +105,7 @@ def test_history_is_only_ever_added_to(tmp_path: Path) -> None:
     assert model.tools == loop.tools == TOOLS.schemas()
     for before, after in zip(model.requests, model.requests[1:], strict=False):
         assert after[: len(before)] == before
-    assert list(loop.recorder.trajectory.messages()) == loop.messages
+    assert list(loop.recorder.trajectory.messages()) == loop.conversation.messages
 
 
 @pytest.mark.parametrize("raw", ['{"command": "create", "path": "/a", "file_text": "abc', "", "{"])

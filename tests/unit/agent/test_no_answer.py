@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 
 SUBMITS = called(90, "submit")
+NOTHING_SENT: Callable[[str], bool] = ().__contains__
 QUICK = RetryPolicy(first_wait=0.01)
 
 
@@ -55,7 +57,7 @@ NOTHING = (
     ],
 )
 def test_what_a_reply_without_a_call_is(reply: Reply, kind: str) -> None:
-    assert reply_kind(reply, ["How many?"]) == kind
+    assert reply_kind(reply, ["How many?"].__contains__) == kind
 
 
 @pytest.mark.parametrize("nothing", ["<|im_end|>", "[Steps remaining: 99]", "assistant"])
@@ -114,11 +116,11 @@ def test_the_wait_before_an_empty_reply_is_asked_for_again_grows() -> None:
     silent = SilentReplies()
     waits = []
     for _ in range(4):
-        silent.add(said(""), ())
+        silent.add(said(""), NOTHING_SENT)
         waits.append(silent.wait(RetryPolicy(first_wait=1.0, longest_wait=5.0)))
     assert waits == [1.0, 2.0, 4.0, 5.0]
     assert silent.wait(RetryPolicy(attempts=1)) == 0.0, "no retries are wanted"
-    silent.add(said("I think"), ())
+    silent.add(said("I think"), NOTHING_SENT)
     assert silent.wait(RetryPolicy()) == 0.0
 
 
@@ -162,11 +164,11 @@ def test_text_is_an_answer_when_the_model_was_asked_to_submit(tmp_path: Path) ->
 
 def test_a_nudge_quotes_the_block_and_the_call_that_would_execute_it() -> None:
     silent = SilentReplies()
-    silent.add(said('I run this:\n\n```python\nprint("a")\n```\n'), ())
+    silent.add(said('I run this:\n\n```python\nprint("a")\n```\n'), NOTHING_SENT)
     first = silent.nudge()
     assert '"python3 - <<\'END_OF_PYTHON\'\\nprint(\\"a\\")\\nEND_OF_PYTHON"' in first
     assert "execute_bash" in first
-    silent.add(said('I run this:\n\n```python\nprint("a")\n```\n'), ())
+    silent.add(said('I run this:\n\n```python\nprint("a")\n```\n'), NOTHING_SENT)
     assert silent.nudge() != first
     assert silent.wants_to_act
     in_text = silent.nudge(load_text_form("bash"))
@@ -175,7 +177,7 @@ def test_a_nudge_quotes_the_block_and_the_call_that_would_execute_it() -> None:
 
 def test_a_nudge_says_why_a_call_that_is_shown_was_not_executed() -> None:
     silent = SilentReplies()
-    silent.add(said("For example: {...}"), (), "text follows the call")
+    silent.add(said("For example: {...}"), NOTHING_SENT, "text follows the call")
     assert "was not executed: text follows the call." in silent.nudge()
 
 

@@ -16,9 +16,8 @@ from memory_sandbox import MemorySandbox
 from support import run
 from virtual_time import run_in_virtual_time
 
-from llm_sandbox_nb.agent.control.breakpoints import Breakpoint, Moment
 from llm_sandbox_nb.agent.control.decisions import edited_call
-from llm_sandbox_nb.agent.control.pause_rules import pause_rules
+from llm_sandbox_nb.agent.control.pause_rules import Breakpoint, Moment, pause_rules
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError
 from llm_sandbox_nb.agent.tools.own_tool import RecordedTool

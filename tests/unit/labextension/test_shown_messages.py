@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_sandbox import MemorySandbox, workspace_of
+from memory_sandbox import MemorySandbox, spec_of, workspace_of
 from talking_replies import TalkingReplies, said
 from test_labextension import node
 
@@ -73,17 +73,14 @@ def played(folder: Path, mode: ContextMode) -> tuple[SmallWriter, Loop]:
     async def play() -> Loop:
         recorder = Recorder(folder)
         box = MemorySandbox({f"/testbed/{at}.txt": b"%d " % at + b"x" * 400 for at in range(99)})
-        settings = ModelSettings(max_tokens=65_536)
-        loop = Loop(
+        spec = spec_of(
             model,
-            settings,
-            recorder,
-            Meter(RunLimits()),
-            workspace_of(box, recorder),
+            settings=ModelSettings(max_tokens=65_536),
             context=mode,
             tool_calls="text",
             remind=False,
         )
+        loop = Loop(spec, recorder, Meter(RunLimits()), workspace_of(box, recorder))
         model.loop = loop
         loop.start([{"role": "system", "content": "s"}, {"role": "user", "content": "Look at every file."}])
         loop.control.begin(recorder.emit, None)
@@ -113,7 +110,7 @@ def test_in_text_mode_a_shortened_conversation_is_rebuilt_and_shown_as_it_was_se
     reduced = [event for event in run.path if isinstance(event, ev.ContextReduced)]
     assert len(reduced) > 2
     assert {event.how for event in reduced} == {mode}
-    assert list(run.messages()) == loop.messages
+    assert list(run.messages()) == loop.conversation.messages
     asked = [at for at, event in enumerate(events) if isinstance(event, ev.ModelReplied)]
     assert len(asked) == len(model.requests) == STEPS + 2
     described = TextMode(load_text_form("code"), TOOLS.schemas()).request
@@ -122,7 +119,9 @@ def test_in_text_mode_a_shortened_conversation_is_rebuilt_and_shown_as_it_was_se
         assert described(rebuilt) == sent
         roles = [message["role"] for message in sent]
         assert roles == ["system", *["user", "assistant"] * len(sent)][: len(sent)], "no two in a row"
-    kept = [one for one in loop.messages if "removed" in one["content"] and "hurry" in one["content"]]
+    kept = [
+        one for one in loop.conversation.messages if "removed" in one["content"] and "hurry" in one["content"]
+    ]
     assert mode == "summary" or kept, "what a person said stays in a message whose results are masked"
     views = shown([events[:at] for at in asked])
     assert views == [[[one["role"], one["content"]] for one in rebuilt] for rebuilt in before]

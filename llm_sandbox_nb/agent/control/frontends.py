@@ -1,19 +1,27 @@
-"""Debug commands: decisions that a person writes at a prompt, one per line."""
+"""Frontends of `RunControl`: decisions as JSON, debug commands that a person types, and `on_pause` of a program.
+
+All of them end in a method of `RunControl`. REST, the panel and the magics send a decision of `trajectory.decisions`.
+A prompt, `%sandbox` and a string that `on_pause` returns are debug commands, one per line, see `HELP`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import os
 import shlex
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from pydantic import ValidationError
 
 from llm_sandbox_nb.agent.control.question import question
-from llm_sandbox_nb.agent.control.run_control import RunControl, decide
-from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.agent.control.run_control import RunControl
+from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
+from llm_sandbox_nb.daemon_threads import in_daemon_thread
 from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 from llm_sandbox_nb.trajectory import decisions as dc
 from llm_sandbox_nb.trajectory.decisions import decision_problem
@@ -43,6 +51,79 @@ _ANSWERS = {"y": "continue", "yes": "continue", "n": "deny", "no": "deny"}
 """Further words while a call waits for an answer; at other times they can be a message to the model."""
 COMMANDS = ("continue", "step", "edit", "deny", "all", "observe", "say", "change", "stop", "help")
 _LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
+OnPause = str | Callable[[Any], Any]
+"""`"stop"`, `"continue"`, or a function of the `Run` that decides, or returns a debug command.
+
+The function is called at each pause. A coroutine function is awaited. Any other function is called in its own thread,
+so that the function may wait for a person. Without a decision, the run waits for a decision through its control.
+"""
+
+
+# --- decisions as JSON ---
+
+
+class ControlledRun(Protocol):
+    """Run with controls."""
+
+    @property
+    def control(self) -> RunControl:
+        """Controls of the run."""
+        ...
+
+
+class DecidableRun(ControlledRun, Protocol):
+    """Run that can also be rewound and forked."""
+
+    def rewind(self, step: int, what: Any = "both", *, others: bool = False) -> Awaitable[Any]:
+        """Go back to the end of a step."""
+        ...
+
+    def undo(self, *, others: bool = False) -> Awaitable[Any]:
+        """Undo the newest rewind."""
+        ...
+
+    def fork(self, step: int) -> Awaitable[Any]:
+        """Make a second run."""
+        ...
+
+
+async def execute_decision(run: DecidableRun, decision: dc.RunDecision, *, source: str) -> None:
+    """Execute a decision in the run's event loop, and return when the run has accepted and recorded the decision.
+
+    Raises:
+        ControlError, InputError, SandboxError, OSError: if the decision is not possible now; nothing was decided.
+    """
+    match decision:
+        case dc.RewindDecision():
+            await run.rewind(decision.step, decision.what, others=decision.others)
+        case dc.UndoDecision():
+            await run.undo(others=decision.others)
+        case dc.ForkDecision():
+            await run.fork(decision.step)
+        case dc.ChangeDecision():  # in a thread: may import the library of a provider, for seconds
+            await asyncio.to_thread(decide, run.control, decision, source=source)
+        case _:
+            decide(run.control, decision, source=source)
+    await asyncio.sleep(0)
+
+
+def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) -> None:
+    """Execute a decision that takes effect at once. Safe to call from any thread.
+
+    Raises:
+        ControlError: if the decision is not possible now; nothing was decided.
+    """
+    fields = decision.model_dump(exclude={"action"})
+    match decision:
+        case dc.EditDecision():
+            control.edit_call(fields.pop("arguments"), fields.pop("changes") or {}, **fields, source=source)
+        case dc.SkipDecision():
+            control.deny(decision.text, call_id=decision.call_id, source=source)
+        case _:  # the other actions and their fields are methods of the control and their arguments
+            getattr(control, decision.action)(**fields, source=source)
+
+
+# --- debug commands ---
 
 
 def execute_debug_command(control: RunControl, line: str, *, source: str) -> str:
@@ -213,3 +294,37 @@ class Prompt:
         shown = execute_debug_command(self._control, line, source=self._source)
         self._decided = not shown and command not in ("say", "change", "help")
         return shown
+
+
+# --- on_pause ---
+
+
+def checked_on_pause(on_pause: OnPause | None) -> OnPause | None:
+    """Return a valid `on_pause`; raise InputError for any other value."""
+    if on_pause is None or callable(on_pause) or on_pause in ("stop", "continue"):
+        return on_pause
+    raise InputError(f"on_pause is a function, 'stop' or 'continue', not {on_pause!r:.80}.")
+
+
+def pause_handler(run: ControlledRun, on_pause: OnPause) -> Callable[[], Awaitable[None]]:
+    """Return the function that a run awaits at a pause."""
+
+    async def ask() -> None:
+        answer: Any = on_pause
+        if inspect.iscoroutinefunction(on_pause):
+            answer = await on_pause(run)
+        elif callable(on_pause):
+            answer = await in_daemon_thread(on_pause, run, name="on-pause")
+            if inspect.isawaitable(answer):
+                answer = await answer
+        if isinstance(answer, str):
+            problem = execute_debug_command(run.control, answer, source="on_pause")
+            if problem:
+                raise ControlError(f"on_pause returned {answer[:80]!r}: {problem}")
+        elif answer is not None and run.control.held:
+            raise ControlError(
+                f"on_pause returned {answer!r:.80}: let it return a command such as 'step', or nothing after it has "
+                "decided, as in run.resume()."
+            )
+
+    return ask

@@ -1,0 +1,137 @@
+"""Form of the calls of a run: native, or written as text, and the switch from native calls to text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llm_sandbox_nb.agent.limits import Meter
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.text_mode import BLOCK_END, TextForm, TextMode, ToolCalls, without_echoes
+from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.trajectory import events as ev
+
+Messages = list[dict[str, Any]]
+_DEMAND_REFUSALS = ("bad_request", "setting", "tools", "server", "unknown")
+"""Kinds of errors with which a server may refuse `tool_choice: required`."""
+_STOP_REFUSALS = ("bad_request", "setting", "unknown")
+"""Kinds of errors with which a server may refuse a stop sequence."""
+
+
+class CallForm:
+    """Form of the calls in requests and replies.
+
+    With the setting `auto`, a run begins with native calls. It switches to text once, if the server takes no tools or
+    the model writes no calls. Before the switch, one request demands a call.
+    """
+
+    def __init__(self, setting: ToolCalls, text: TextMode, recorder: Recorder, meter: Meter) -> None:
+        """`setting` applies unless the record has a setting."""
+        self.text = text
+        self.in_text = False
+        """True if calls are written as text."""
+        self.from_text = False
+        """True if the calls of the newest reply were read from its text."""
+        self.refused_call = ""
+        """Reason why a call in the newest reply was not executed."""
+        self._given_setting = setting
+        self._recorder = recorder
+        self._meter = meter
+        self._demands = False
+        """True if the next request demands a call."""
+        self._demanded = False
+        """True once a request has demanded a call: a run tries this only once."""
+        self._whole_replies = False
+        """True if replies do not end after their first block: the server refuses that, or thoughts have blocks."""
+
+    @property
+    def _setting(self) -> str:
+        return self._recorder.trajectory.tool_calls or self._given_setting
+
+    @property
+    def may_switch(self) -> bool:
+        """True if the setting allows a switch to text."""
+        return self._setting == "auto"
+
+    @property
+    def nudge_form(self) -> TextForm | None:
+        """Form of text mode for nudges; None with native calls."""
+        return self.text.form if self.in_text else None
+
+    @property
+    def footer_from(self) -> int | None:
+        """Largest number of remaining steps that the model reads; None for every number."""
+        return self.text.form.footer_from if self.in_text else None
+
+    def begin(self) -> None:
+        """Begin or continue a conversation in the form of the settings."""
+        self._demands = False
+        self.in_text = self._setting == "text"
+
+    def describe(self) -> None:
+        """Count the description of text mode, which is in the system message, in place of the tools."""
+        self._meter.tools = 0
+        self._meter.add_text(self.text.described)
+
+    def request(
+        self, messages: Messages, settings: ModelSettings, *, summary: bool
+    ) -> tuple[Messages, list[Any]]:
+        """Return the messages and the tools of a request, and change `settings`. `summary`: no call is requested."""
+        if not self.in_text:
+            if self._demands and not summary:
+                settings.extra_body = {"tool_choice": "required", **settings.extra_body}
+            return list(messages), list(self.text.tools)
+        if self.text.form.first_block_ends and not self._whole_replies and not summary:
+            settings.extra_body = {"stop": [BLOCK_END], **settings.extra_body}
+        return self.text.request(messages), []
+
+    def read(self, reply: Reply, outputs: Callable[[], Sequence[str]], task: str) -> Reply:
+        """Read the calls in the text of a reply, except for calls that only repeat an earlier text.
+
+        `outputs` returns the earlier results. It is called only if calls may be in the text: comparing takes longer
+        in a longer conversation.
+        """
+        self._demands = self.from_text = False
+        self.refused_call = reply.refused_call
+        if self.in_text or reply.written:
+            native = bool(reply.calls)
+            read = self.text.read if self.in_text else without_echoes
+            reply, self.refused_call = read(reply, outputs(), task)
+            self.from_text = bool(reply.calls) and not (self.in_text and native)
+        self._whole_replies = self._whole_replies or bool(reply.reasoning)
+        return reply
+
+    def demand_call(self, model: Model) -> None:
+        """Make the next request demand a call, at most once per run."""
+        if self._setting == "auto" and not self.in_text and not self._demanded and not model.scripted:
+            self._demands = self._demanded = True
+            self._note("The next request demands a call (tool_choice: required); not every server obeys.")
+
+    def switch_to_text(self, reason: str) -> None:
+        self.in_text, self._demands = True, False
+        self.describe()
+        self._recorder.emit(ev.SettingsChanged(settings={"tool_calls": "text"}, source="run"))
+        self._note(f"{reason}: from now on it writes its calls as text.")
+
+    def change_after(self, failure: BaseException | None, model: Model) -> bool:
+        """Change the form after a failed request: omit a stop sequence or a demand, or switch to text.
+
+        Return True if the form has changed, so that the request should be sent again.
+        """
+        if not isinstance(failure, ModelError):
+            return False
+        if self.in_text:
+            refused = failure.kind in _STOP_REFUSALS and not self._whole_replies
+            self._whole_replies = True
+            return refused and self.text.form.first_block_ends
+        if failure.kind == "tools" and self.may_switch:
+            self.switch_to_text(f"{model.name} takes no tools")
+            return True
+        if self._demands and failure.kind in _DEMAND_REFUSALS:
+            self._demands = False
+            self._note("The server refuses to demand a call: it is asked without.")
+            return True
+        return False
+
+    def _note(self, text: str) -> None:
+        self._recorder.emit(ev.Noted(text=text))

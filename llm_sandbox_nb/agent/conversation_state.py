@@ -1,0 +1,90 @@
+"""The state of a conversation that a session resumes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_sandbox_nb.agent.limits import Thoughts, estimated_tokens
+from llm_sandbox_nb.agent.tools.toolbox import ends_run
+from llm_sandbox_nb.model.contract import ToolCall
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.messages import message_text
+from llm_sandbox_nb.trajectory.trajectory import Call, Trajectory
+
+
+@dataclass(frozen=True)
+class ConversationState:
+    """State of a conversation at the head of a branch."""
+
+    messages: list[dict[str, Any]]
+    """Every message that the model has seen; calls in `open` have no result yet."""
+    open: tuple[ToolCall, ...] = ()
+    """Calls of the newest reply that were not executed: as decided, otherwise as proposed."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Observations of a person for open calls that must not be executed."""
+    said: tuple[str, ...] = ()
+    """Messages of the person to send first."""
+    fresh: bool = False
+    """True if no call was executed yet, so that the input files may be missing in the sandbox."""
+    step: int = 0
+
+
+def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> ConversationState:
+    """Return the state of the branch of HEAD."""
+    step = trajectory.steps[-1] if trajectory.steps else None
+    replied = [step.number for step in trajectory.steps if step.replied]
+    waiting = [] if step is None or not step.replied else [call for call in step.calls if not call.finished]
+    return ConversationState(
+        messages=list(trajectory.messages()),
+        open=tuple(decided_call(call) for call in waiting),
+        given={call.id: text for call in waiting if (text := given_for(call)) is not None},
+        said=said,
+        fresh=trajectory.files is None and not worked(trajectory),
+        step=replied[-1] if replied else 0,
+    )
+
+
+def tokens_so_far(trajectory: Trajectory) -> tuple[int, int]:
+    """Return the tokens of the next request: counted by the provider, and estimated for later text."""
+    added = 0
+    for event in reversed(trajectory.path):
+        match event:
+            case ev.CallFinished():
+                added += estimated_tokens(event.observation)
+            case ev.MessageAdded():
+                added += estimated_tokens(message_text(event.message))
+            case ev.ContextReduced():
+                return event.tokens_after, added
+            case ev.ModelReplied(usage=ev.Usage() as usage, message=message) if usage.total_tokens:
+                thoughts = Thoughts.of(message, event.reasoning, usage)
+                return usage.total_tokens - (0 if thoughts.sent_back else thoughts.tokens), added
+    return 0, added
+
+
+def worked(trajectory: Trajectory) -> bool:
+    """Return True if a call was executed in the sandbox, on the branch of HEAD."""
+    return any(
+        call.started is not None and not ends_run(call.tool)
+        for step in trajectory.steps
+        for call in step.calls
+    )
+
+
+def decided_call(call: Call) -> ToolCall:
+    """Return a call as a person edited it, otherwise as proposed."""
+    for decision in reversed(call.decisions):
+        if decision.action == "edit" and decision.arguments is not None:
+            arguments = json.dumps(decision.arguments, ensure_ascii=False)
+            return ToolCall(call.id, decision.tool or call.tool, arguments)
+    return ToolCall(call.id, call.tool, call.raw_arguments)
+
+
+def given_for(call: Call) -> str | None:
+    """Return the observation that a person gave in place of a result; None if the call was not skipped."""
+    for decision in reversed(call.decisions):
+        if decision.action == "skip":
+            return decision.observation or ""
+    return None

@@ -1,0 +1,88 @@
+"""Submission of a result: a reminder if nothing is saved, and the check of the result."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from llm_sandbox_nb.agent.checks import ResultCheck
+from llm_sandbox_nb.agent.conversation import Conversation
+from llm_sandbox_nb.agent.errors import StopRun
+from llm_sandbox_nb.agent.limits import Meter
+from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.workspace import Workspace
+from llm_sandbox_nb.trajectory import events as ev
+
+NOTHING_SAVED = (
+    "The task is not ended yet: nothing is saved in {folder}, and your reply says nothing, so there is "
+    "no answer. Save the result, for example: echo 'the answer' > {folder}/answer.txt. Then call submit "
+    "again. If the task asks for no result, call submit again now."
+)
+
+
+@dataclass
+class Submission:
+    """Acceptance of a submitted result."""
+
+    conversation: Conversation
+    workspace: asyncio.Future[Workspace]
+    recorder: Recorder
+    meter: Meter
+    check: ResultCheck | None
+    replies: int | None
+    """Maximum number of replies; None without this limit."""
+    reminds: Callable[[], bool]
+    """Function that returns True if a model that submits nothing is reminded, which happens once."""
+    without_answer: bool = False
+    """True if the model has submitted with no saved files and no text."""
+    verdict: ev.Verdict | None = None
+    """Verdict of the check at the end."""
+    _reminded: bool = False
+
+    async def reminder(self) -> str:
+        """Return a text for a model that submits with no saved files and no text; empty without a reminder."""
+        self.without_answer = False
+        if not self.reminds() or self.conversation.has_answer_text:
+            return ""
+        workspace = await self.meter.in_time(asyncio.shield(self.workspace))
+        await workspace.collector.settle()
+        if not self.recorder.trajectory.artifacts:
+            await workspace.collector.collect_all()
+        if self.recorder.trajectory.artifacts or await workspace.read_answer():
+            return ""
+        if self._reminded or self.meter.over:
+            self.without_answer = True
+            return ""
+        self._reminded = True
+        return NOTHING_SAVED.replace("{folder}", workspace.collector.output_dir)
+
+    async def refusal(self) -> str:
+        """Check the result. Return the text for the model if it may try again; empty at the end of the run."""
+        self.verdict = None
+        if self.check is None:
+            return ""
+        workspace = await self.meter.in_time(asyncio.shield(self.workspace))
+        await workspace.collector.settle()
+        await workspace.collector.collect_all()
+        await workspace.checkpoints.settle()
+        started = time.monotonic()
+        answer = await workspace.read_answer() or self.conversation.last_text or None
+        checked = await self.check.run(workspace.box, answer)
+        self.meter.leave_out(time.monotonic() - started)  # the duration of a check is not the model's fault
+        at_end = self.meter.over or (self.replies is not None and self.meter.step >= self.replies)
+        if at_end or not self.check.may_try_again(checked):
+            self.verdict = checked.verdict
+            return ""
+        return self.check.observation(checked)
+
+    async def end(self, ending: StopRun) -> NoReturn:
+        """Raise `ending` after a single check of the answer, if the model gave one in its text or a file."""
+        if self.check is not None:
+            workspace = await self.meter.in_time(asyncio.shield(self.workspace))
+            if ending.reason == "answered" or await workspace.read_answer():
+                await self.refusal()
+                self.verdict = self.verdict or self.recorder.trajectory.checks[-1].verdict
+        raise ending

@@ -1,0 +1,26 @@
+"""Sandbox of a run that is set up, with everything that the execution of calls needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector
+from llm_sandbox_nb.agent.checkpoints import Checkpoints
+from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Sandbox
+
+
+@dataclass
+class Workspace:
+    """Sandbox that is set up, its artifacts and its checkpoints."""
+
+    box: Sandbox
+    collector: Collector
+    checkpoints: Checkpoints
+    command_timeout: float = DEFAULT_TIMEOUT
+    """Default command timeout in seconds."""
+    answers: AnswerFiles | None = None
+    """Possible answer files."""
+
+    async def read_answer(self) -> str | None:
+        """Return the content of the answer file; None without one."""
+        return await self.answers.read() if self.answers else None

@@ -1,0 +1,34 @@
+"""Where a recorded conversation stands: the step to go on from, and the calls that still need a result."""
+
+from __future__ import annotations
+
+import pytest
+from card_runs import run_events, step_events
+
+from llm_sandbox_nb.agent.conversation_state import conversation_state
+from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+BEGUN = run_events(0)[:-1]
+
+
+@pytest.mark.parametrize(
+    ("events", "step", "open_calls", "fresh"),
+    [
+        ([], 0, [], True),
+        ([ev.ModelRequested(step=1)], 0, [], True),
+        ([ev.ModelRequested(step=1), ev.ModelFailed(step=1, attempt=1, error="x", message="x")], 0, [], True),
+        (step_events(1)[:2], 1, [], True),
+        (step_events(1)[:3], 1, ["call_1"], True),
+        (step_events(1), 1, [], False),
+        ([*step_events(1), ev.ModelRequested(step=2)], 1, [], False),
+        ([*step_events(1), *step_events(2)[:5]], 2, ["call_2"], False),
+    ],
+    ids=["nothing", "asked", "failed", "replied", "proposed", "finished", "asked again", "in a call"],
+)
+def test_a_run_goes_on_from_its_newest_reply(
+    events: list[ev.Event], step: int, open_calls: list[str], fresh: bool
+) -> None:
+    state = conversation_state(Trajectory([*BEGUN, *events]), ("later",))
+    assert (state.step, [call.id for call in state.open], state.fresh) == (step, open_calls, fresh)
+    assert state.said == ("later",)
