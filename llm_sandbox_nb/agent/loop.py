@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.checks import ResultCheck
-from llm_sandbox_nb.agent.context_window import ContextMode, ContextWindow
+from llm_sandbox_nb.agent.context_window import ContextWindow
 from llm_sandbox_nb.agent.control.decisions import Decision, edited_note
 from llm_sandbox_nb.agent.control.pause_points import PausePoints
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules
@@ -25,12 +25,12 @@ from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.inputs import previewed
 from llm_sandbox_nb.agent.limits import Meter, Thoughts, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
-from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, Nudges, SilentReplies, refusal, says_something
+from llm_sandbox_nb.agent.no_call import SilentReplies, refusal, says_something
 from llm_sandbox_nb.agent.recorder import LiveOutput, Recorder
+from llm_sandbox_nb.agent.run_options import USUAL_NUDGES, ContextMode, Nudges, RunOptions, ToolCalls
 from llm_sandbox_nb.agent.text_mode import (
     BLOCK_END,
     TextMode,
-    ToolCalls,
     is_native,
     last_line,
     load_text_form,
@@ -53,7 +53,7 @@ from llm_sandbox_nb.model.contract import (
     until_prepared,
 )
 from llm_sandbox_nb.model.retries import RetryPolicy
-from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Changes, Sandbox
+from llm_sandbox_nb.sandbox.contract import Changes, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.messages import (
@@ -92,8 +92,7 @@ class Workspace:
     box: Sandbox
     collector: Collector
     checkpoints: Checkpoints
-    command_timeout: float = DEFAULT_TIMEOUT
-    """Default command timeout in seconds."""
+    options: RunOptions
     answers: AnswerFiles | None = None
     """Possible answer files."""
 
@@ -539,7 +538,7 @@ class Loop:
         await workspace.checkpoints.settle()
         self._record_start(call, arguments)
         live = LiveOutput(call.id, self.recorder.emit)
-        context = ToolContext(workspace.box, workspace.command_timeout, self.meter.time_left, live)
+        context = ToolContext(workspace.box, workspace.options, self.meter.time_left, live)
         running = asyncio.ensure_future(self.toolbox[call.name].execute(arguments, context))
         try:
             outcome = await asyncio.shield(running)

@@ -85,9 +85,9 @@ def _loaded(name: str) -> Run:
 
 async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     from llm_sandbox_nb.agent.errors import InputError
+    from llm_sandbox_nb.agent.run_options import OPTION_DEFAULTS
     from llm_sandbox_nb.model.contract import ModelError
     from llm_sandbox_nb.model.retries import RetryPolicy
-    from llm_sandbox_nb.runs.recorded_spec import RECORDED_BY_NAME
     from llm_sandbox_nb.runs.resume import ResumeOptions, resume
 
     prompt = TerminalPrompt(sys.stdin, sys.stdout)
@@ -113,7 +113,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         doubts=[function_of("doubt", name) for name in values["doubt"]] or None,
         retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in changed else None,
         check={name: changed[name] for name in _CHECK_NAMES if name in changed},
-        **{name: changed[name] for name in RECORDED_BY_NAME if name in changed},
+        options={name: changed[name] for name in OPTION_DEFAULTS if name in changed},
     )
     try:
         await resume(run, options)

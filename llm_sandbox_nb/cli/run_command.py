@@ -217,7 +217,6 @@ async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run])
 
 async def _solve(values: dict[str, Any], started: list[Run]) -> None:
     from llm_sandbox_nb.agent.limits import RunLimits
-    from llm_sandbox_nb.agent.no_call import USUAL_NUDGES
     from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.solve import solve
@@ -230,7 +229,6 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         limits=RunLimits(**fields_of(values, "limits")),
         settings=ModelSettings(**fields_of(values, "settings") | {"extra_body": values["extra_body"] or {}}),
         retries=RetryPolicy(loading_wait=values["model_wait"]),
-        nudges=USUAL_NUDGES if values["nudges"] is None else values["nudges"],
         tools=[function_of("tool", name) for name in values["tool"]],
         doubts=[function_of("doubt", name) for name in values["doubt"]],
         listeners=(Printer(sys.stdout), prompt.listen),

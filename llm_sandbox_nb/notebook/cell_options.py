@@ -132,7 +132,6 @@ def _models_and_limits(
     values: dict[str, Any], options: argparse.Namespace, settings: SandboxSettings
 ) -> dict[str, Any]:
     from llm_sandbox_nb.agent.limits import RunLimits
-    from llm_sandbox_nb.agent.no_call import USUAL_NUDGES
     from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.model.retries import RetryPolicy
 
@@ -152,7 +151,6 @@ def _models_and_limits(
         "limits": limits,
         "settings": model_settings,
         "retries": RetryPolicy(loading_wait=values["model_wait"]),
-        "nudges": USUAL_NUDGES if values["nudges"] is None else values["nudges"],
     }
 
 

@@ -95,6 +95,8 @@ def number_or_default(value: Any) -> float | None:
 
 def seconds(value: Any) -> float:
     """Return the seconds of a time such as `90`, `90s`, `15m` or `1.5h`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return positive_number(value)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|)", str(value).strip().lower())
     if not match or not (result := float(match[1]) * _SECONDS_PER_UNIT[match[2]]):
         raise ValueError("must be a time such as 90, 90s, 15m or 2h")
@@ -251,7 +253,8 @@ LIMIT_OPTIONS = (
     Option("same_failures", "the run ends when the same call has failed this many times in a row; 0: never", count, 8,
            metavar="N", sets="same_failures"),
     Option("nudges", "replies in a row without a call that get a request for one before the run ends; all: every such "
-           "reply, until a limit ends the run (default: 2, in a benchmark all)", count_or_all, metavar="N"),
+           "reply, until a limit ends the run (default: 2, in a benchmark all)", count_or_all, metavar="N",
+           sets="nudges"),
 )  # fmt: skip
 CONTEXT_OPTIONS = (
     Option("context", "what is sent when a conversation fills three quarters of the model's context: mask (old outputs "

@@ -184,14 +184,15 @@ def _provider_variable(model: str) -> str | None:
 def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     """Return the values that set fields of `owner` ("limits" or "settings") or, without it, arguments of `solve`.
 
-    The keys of the result are the names of the fields or arguments: see `Option.sets`.
+    The keys of the result are the names of the fields or arguments: see `Option.sets`. Arguments that are None are
+    left out, so that `solve` chooses; a limit or a setting that is None means no limit, or the provider's choice.
     """
     fields = {}
     for option in RUN_OPTIONS:
         part, _, field = option.sets.rpartition(".")
         if field and part == owner and option.name in values:
             fields[field] = values[option.name]
-    return fields
+    return fields if owner else {name: value for name, value in fields.items() if value is not None}
 
 
 def sandbox_limits(values: Mapping[str, Any]) -> Limits | None:

@@ -241,11 +241,11 @@ class RolloutWorkers:
             ModelSettings(max_tokens=config.reply_tokens or config.completion_tokens, timeout=config.time),
             RetryPolicy(attempts=1),
             setting.limits,
-            config.command_timeout,
-            config.nudges,
+            remind=False,
+            command_timeout=config.command_timeout,
+            nudges=config.nudges,
             tool_calls="native",
             same_failures=0,
-            remind=False,
         )
         if config.mode == "llm":
             return await with_one_reply(setting.task, row, how, folder)

@@ -44,7 +44,7 @@ to go on running in the background, with its output sent to a file.
         }
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        box, timeout = context.box, context.command_timeout
+        box, timeout = context.box, context.options.command_timeout
         if (asked := arguments.get("timeout")) is not None:
             # Zero or less requests no time-out: only the maximum and the run's remaining time limit the command.
             timeout = min(max(asked, 1.0), MAX_TIMEOUT) if asked > 0 else MAX_TIMEOUT

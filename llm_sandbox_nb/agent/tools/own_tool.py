@@ -97,7 +97,8 @@ class OwnTool(Tool):
         values = dict(self._arguments.validate_python(dict(arguments)))
         if self._box:
             values[self._box] = context.box
-        longest = min(context.command_timeout, context.time_left or context.command_timeout)
+        timeout = context.options.command_timeout
+        longest = min(timeout, context.time_left or timeout)
         timer = asyncio.timeout(longest)
         try:
             async with timer:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llm_sandbox_nb.agent.run_options import RunOptions
 from llm_sandbox_nb.agent.tools.arguments import check_required, known_arguments
 from llm_sandbox_nb.sandbox.contract import CommandResult, OutputCallback, Sandbox
 
@@ -25,11 +26,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ToolContext:
-    """Sandbox and limits for the execution of a call."""
+    """Sandbox, options of the run, and limits for the execution of a call."""
 
     box: Sandbox
-    command_timeout: float
-    """Default command timeout in seconds."""
+    options: RunOptions
     time_left: float | None = None
     """Remaining seconds of the run; None without a limit."""
     on_output: OutputCallback | None = None

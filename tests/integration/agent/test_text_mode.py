@@ -175,7 +175,7 @@ def test_a_resume_takes_the_words_of_solve(tmp_path: Path) -> None:
         return await result.resume(limits={"steps": 9}, isolation="process", **options)
 
     for wrong in ({"context": "some"}, {"tool_calls": "none"}, {"same_failures": -1}, {"command_timeout": 0}):
-        with pytest.raises(InputError, match=f"{next(iter(wrong))} is"):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} must be"):
             asyncio.run(resumed(**wrong))
     again = TalkingReplies(SAVES, SUBMITS)
     asyncio.run(resumed(model=again, context="full", tool_calls="text", retries=RetryPolicy(attempts=1)))
