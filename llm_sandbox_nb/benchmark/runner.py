@@ -32,8 +32,8 @@ from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
-from llm_sandbox_nb.options.table import LIMIT_OPTIONS, MODEL_OPTIONS
-from llm_sandbox_nb.options.values import fields_of
+from llm_sandbox_nb.options.table import LIMIT_OPTIONS, MODEL_OPTIONS, SANDBOX_OPTIONS
+from llm_sandbox_nb.options.values import fields_of, sandbox_options
 from llm_sandbox_nb.sandbox.open import OpeningSandbox, open_sandbox
 
 SAMPLING_VALUES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -44,17 +44,7 @@ MODEL_VALUES = (
     *_RUN_OPTIONS.values(),
     *("max_response_len", "save_litellm_response"),
 )
-SANDBOX_VALUES = (
-    "isolation",
-    "profile",
-    "image",
-    "network",
-    "allow",
-    "secret",
-    "ca_bundle",
-    "index_url",
-    "proxy",
-)
+SANDBOX_VALUES = tuple(one.name for one in SANDBOX_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -266,7 +256,7 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
     return HowToAsk(
         model,
         settings,
-        RetryPolicy(loading_wait=values["model_wait"]),
+        RetryPolicy(**fields_of(values, "retries")),
         reply_tokens=values["max_response_len"],
         save_responses=values["save_litellm_response"],
         **{field: values[name] for field, name in _RUN_OPTIONS.items() if values[name] is not None},
@@ -275,12 +265,10 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
 
 def opener_of(values: Mapping[str, Any]) -> Opener:
     """Return an opener of sandboxes for the values of `SANDBOX_VALUES`."""
-    site = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values.get(name)}
-    site |= {"secrets": values["secret"]} if values.get("secret") else {}
     return make_opener(
         values["isolation"],
         profile=values["profile"],
         image=values["image"],
         network=values["network"],
-        **site,
+        **sandbox_options(values),
     )

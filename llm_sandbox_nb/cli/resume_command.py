@@ -20,10 +20,9 @@ from llm_sandbox_nb.cli.run_command import (
     function_of,
     print_result,
     run_to_end,
-    sandbox_options,
 )
 from llm_sandbox_nb.options.table import QUERY, UsageError
-from llm_sandbox_nb.options.values import fields_of, flag_layer, resolve
+from llm_sandbox_nb.options.values import fields_of, flag_layer, resolve, sandbox_options
 from llm_sandbox_nb.trajectory.journal import JournalError
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
@@ -111,7 +110,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         pause=_pauses(values, given, prompt),
         tools=[function_of("tool", name) for name in values["tool"]] or None,
         doubts=[function_of("doubt", name) for name in values["doubt"]] or None,
-        retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in changed else None,
+        retries=RetryPolicy(**fields_of(values, "retries")) if "model_wait" in changed else None,
         check={name: changed[name] for name in _CHECK_NAMES if name in changed},
         options={name: changed[name] for name in OPTION_DEFAULTS if name in changed},
     )

@@ -25,7 +25,7 @@ from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import QUERY, UsageError
-from llm_sandbox_nb.options.values import fields_of, resolve, sandbox_limits
+from llm_sandbox_nb.options.values import fields_of, resolve, sandbox_options
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.command_rules import MORE_STEPS
 from llm_sandbox_nb.trajectory.run_folder import FILES
@@ -228,7 +228,7 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         inputs=values["input_dir"],
         limits=RunLimits(**fields_of(values, "limits")),
         settings=ModelSettings(**fields_of(values, "settings") | {"extra_body": values["extra_body"] or {}}),
-        retries=RetryPolicy(loading_wait=values["model_wait"]),
+        retries=RetryPolicy(**fields_of(values, "retries")),
         tools=[function_of("tool", name) for name in values["tool"]],
         doubts=[function_of("doubt", name) for name in values["doubt"]],
         listeners=(Printer(sys.stdout), prompt.listen),
@@ -237,14 +237,6 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         on_pause=prompt.ask if values["on_pause"] == "ask" else values["on_pause"],
         **fields_of(values),
     )
-
-
-def sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `open_sandbox` that are not arguments of `solve`."""
-    given = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values[name]}
-    given |= {"secrets": values["secret"]} if values["secret"] else {}
-    limits = sandbox_limits(values)
-    return given | ({"limits": limits} if limits else {})
 
 
 _RESUMABLE = frozenset(

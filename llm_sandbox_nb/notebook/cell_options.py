@@ -150,7 +150,7 @@ def _models_and_limits(
     return {
         "limits": limits,
         "settings": model_settings,
-        "retries": RetryPolicy(loading_wait=values["model_wait"]),
+        "retries": RetryPolicy(**fields_of(values, "retries")),
     }
 
 
