@@ -85,3 +85,6 @@ def _checked(name: str, value: Any) -> Any:
     if converted != value:  # a text, such as "2m", that only the command line accepts
         raise InputError(f"{name} must be {converted!r:.80}, not {value!r:.80}.")
     return converted
+
+
+DEFAULT_OPTIONS = RunOptions()

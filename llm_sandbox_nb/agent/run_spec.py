@@ -98,7 +98,7 @@ class RunSpec(RunOptions):
             model=self.model.name,
             scripted=self.model.scripted,
             settings=public_settings(settings),
-            tools=self.toolbox.schemas(self.command_timeout),
+            tools=self.toolbox.schemas(self),
             inputs=self.inputs.names(),
             versions=versions(),
         )

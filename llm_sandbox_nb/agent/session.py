@@ -261,7 +261,7 @@ class Session:
             failing=FailingCalls(spec.same_failures),
             context=spec.context,
             toolbox=spec.toolbox,
-            tools=spec.toolbox.schemas(spec.command_timeout),
+            tools=spec.toolbox.schemas(spec),
         )
 
     async def _run_loop(self, loop: Loop, setup: asyncio.Future[Workspace]) -> NoReturn:

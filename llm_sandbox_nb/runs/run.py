@@ -204,8 +204,8 @@ class Run(RunRecord, Awaitable):
             retries: of an ended run, see `solve`.
             check, check_files, check_tries, check_timeout: of an ended run, see `solve`; default: its check stays.
             listeners, control: see `solve`.
-            more: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`, and of an ended run
-                `command_timeout`, `context`, `tool_calls`, `same_failures` and `nudges`.
+            more: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`, and for an ended run the
+                fields of `RunOptions`, such as `context`.
             others: undo changes of other runs in the run's sandbox since; `undo` restores them.
 
         Raises:

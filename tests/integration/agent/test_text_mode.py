@@ -22,7 +22,7 @@ from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-TOOL_SCHEMAS = TOOLS.schemas(120.0)
+TOOL_SCHEMAS = TOOLS.schemas()
 REPLIES = [
     json.loads(line)
     for line in (Path(__file__).parents[2] / "data/qwen_replies.jsonl").read_text("utf-8").splitlines()

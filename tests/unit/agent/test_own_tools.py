@@ -70,7 +70,7 @@ def test_the_model_reads_name_docstring_and_types() -> None:
 
 
 def test_the_sandbox_is_given_and_not_asked_for() -> None:
-    assert list(with_own_tools([count])["count"].properties(0)) == ["folder"]
+    assert list(with_own_tools([count])["count"].properties(RunOptions())) == ["folder"]
     outcome = called(count, {"folder": "a", "sandbox": "mine"})
     assert json.loads(outcome.observation) == {
         "folder": "a",
