@@ -195,6 +195,13 @@ def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     return fields if owner else {name: value for name, value in fields.items() if value is not None}
 
 
+def sure_to_pause(step: bool, approve: str) -> str | None:
+    """Return the option because of which a run pauses in any case; None without one."""
+    if step:
+        return "--step"
+    return None if approve == "auto" else f"--approve {approve}"
+
+
 def sandbox_limits(values: Mapping[str, Any]) -> Limits | None:
     """Return the resources that the options set, or None if they set none."""
     megabyte = 1024**2

@@ -121,7 +121,7 @@ def of_cell(words: list[str]) -> dict[str, Any]:
     settings.model = settings.model or "openai/first"
     task = cell_task(options, "Work.", settings, {"helper": helper}, Path("staging"))
     named = {name: getattr(task.sandbox, name) for name in ("isolation", "profile", "image", "network")}
-    return {**task.arguments, **vars(task.pauses), **named, "sandbox": task.sandbox}
+    return {**task.arguments, **named, "sandbox": task.sandbox}
 
 
 def flag(one: Option, function: str) -> list[str]:
