@@ -22,6 +22,7 @@ from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.notebook.completion import complete_cell
 from llm_sandbox_nb.notebook.magics import SandboxMagics
+from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.runs.recorded_spec import recorded_spec
 from llm_sandbox_nb.runs.solve import solve
 
@@ -44,7 +45,7 @@ def described(docs: Path) -> dict[str, bool]:
         "completion": FLAG in completed,
         "page of the command line": FLAG.replace("-", "_")[2:] in reference.commands(),
         "page of cells": FLAG in reference.options(),
-        "page of settings": f"SandboxMagics.{NAME}" in reference.traits(SandboxMagics),
+        "page of settings": f"SandboxMagics.{NAME}" in reference.traits(SandboxSettings),
     }  # fmt: skip
 
 
