@@ -94,7 +94,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         doubts=functions_of(values, "doubt") or None,
         retries=RetryPolicy(**fields_of(values, "retries")) if "model_wait" in changed else None,
         check={name: changed[name] for name in _CHECK_NAMES if name in changed},
-        options={name: changed[name] for name in OPTION_DEFAULTS if name in changed},
+        run_options={name: changed[name] for name in OPTION_DEFAULTS if name in changed},
     )
     try:
         await resume(run, options)

@@ -69,8 +69,8 @@ class ResumeOptions:
     """The run's own tools. None: as this process knows them."""
     others: bool = False
     """True if changes of other runs in the sandbox may be undone."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Other options from here on, by the names of `RunOptions`."""
+    run_options: Mapping[str, Any] = field(default_factory=dict)
+    """Changed fields of `RunOptions`, by name."""
     retries: RetryPolicy | None = None
     doubts: Iterable[Rule] | None = None
     """The user's own rules about doubts."""
@@ -220,7 +220,7 @@ def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
         spec = dataclasses.replace(spec, check=_other_check(spec.check, options.check))
     return dataclasses.replace(
         spec,
-        **options.options,
+        **options.run_options,
         limits=with_given(spec.limits, options.limits),
         settings=with_given(spec.settings, options.settings),
         retries=options.retries or spec.retries,
@@ -279,7 +279,7 @@ def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: 
     """Record changes, so that the record has the model and settings of each step."""
     model = spec.model.name if spec.model.name != run.model else None
     settings = _given_values(options.settings, spec.settings)
-    settings |= {name: getattr(spec, name) for name in options.options}
+    settings |= {name: getattr(spec, name) for name in options.run_options}
     if options.check:
         settings["check"] = spec.check and spec.check.as_json()
     _note_missing_check(run, recorder, spec)
