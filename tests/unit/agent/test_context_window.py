@@ -389,5 +389,5 @@ def test_a_reply_gets_what_is_left_of_the_context() -> None:
 
 
 def test_another_context_is_an_error_in_one_sentence() -> None:
-    with pytest.raises(InputError, match="context is one of full, mask, summary, not 'all'"):
+    with pytest.raises(InputError, match="context must be one of mask, summary, full, not 'all'"):
         RunSpec(task="t", model=SmallModel(), prompts=PromptConfig("s", "i"), context="all")  # type: ignore[arg-type]
