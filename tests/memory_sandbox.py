@@ -12,6 +12,7 @@ from llm_sandbox_nb.agent.artifacts import Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_options import RunOptions
 from llm_sandbox_nb.agent.run_spec import RunSpec
 from llm_sandbox_nb.agent.workspace import Workspace
 from llm_sandbox_nb.model.contract import Model
@@ -158,10 +159,11 @@ def spec_of(model: Model, **options: Any) -> RunSpec:
 
 
 def workspace_of(
-    box: Sandbox, recorder: Recorder, command_timeout: float = DEFAULT_TIMEOUT
+    box: Sandbox, recorder: Recorder, command_timeout: float = RunOptions.command_timeout
 ) -> asyncio.Future[Workspace]:
     """What a `Loop` waits for before its first call, and here need not: a sandbox that is set up."""
     workspace: asyncio.Future[Workspace] = asyncio.get_running_loop().create_future()
     collector = Collector(box, f"{box.directories.root}/output", recorder)
-    workspace.set_result(Workspace(box, collector, Checkpoints(box, recorder), command_timeout))
+    options = RunOptions(command_timeout=command_timeout)
+    workspace.set_result(Workspace(box, collector, Checkpoints(box, recorder), options))
     return workspace

@@ -95,7 +95,7 @@ class CallExecution:
         await workspace.checkpoints.settle()
         self._record_start(call, arguments)
         live = LiveOutput(call.id, self.recorder.emit)
-        context = ToolContext(workspace.box, workspace.command_timeout, self.meter.time_left, live)
+        context = ToolContext(workspace.box, workspace.options, self.meter.time_left, live)
         running = asyncio.ensure_future(self.toolbox[call.name].execute(arguments, context))
         try:
             outcome = await asyncio.shield(running)

@@ -15,12 +15,10 @@ from llm_sandbox_nb.agent.conversation import Conversation
 from llm_sandbox_nb.agent.limits import MAX_RESERVE_TOKENS, MIN_REPLY_TOKENS, Meter
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.reduction import KEPT_STEPS, Reduction, message_tokens, step_groups
+from llm_sandbox_nb.agent.run_options import ContextMode
 from llm_sandbox_nb.model.contract import AppendOnly, ContextOverflowError, KnowsContext, Model, Reply
 from llm_sandbox_nb.trajectory import events as ev
 
-ContextMode = Literal["full", "mask", "summary"]
-"""Form of a long conversation in requests: complete, old outputs as a line each, or a summary of the old part."""
-CONTEXT_MODES: tuple[ContextMode, ...] = ("full", "mask", "summary")
 Messages = list[dict[str, Any]]
 Ask = Callable[[Messages, int], Awaitable[Reply]]
 """Function for one request: messages and maximum tokens of the reply."""

@@ -21,8 +21,9 @@ from llm_sandbox_nb.agent.errors import StopRun
 from llm_sandbox_nb.agent.failing_calls import FailingCalls
 from llm_sandbox_nb.agent.limits import Meter, estimated_tokens
 from llm_sandbox_nb.agent.model_call import call_model, unless_failed
-from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, SilentReplies, refusal
+from llm_sandbox_nb.agent.no_call import SilentReplies, refusal
 from llm_sandbox_nb.agent.recorder import Recorder
+from llm_sandbox_nb.agent.run_options import USUAL_NUDGES
 from llm_sandbox_nb.agent.run_spec import RunSpec
 from llm_sandbox_nb.agent.submission import Submission
 from llm_sandbox_nb.agent.text_mode import TextMode, load_text_form
@@ -52,7 +53,7 @@ class Loop:
         spec = self.spec
         # A person may change these three during the run.
         self.model, self.settings, self.pause_rules = spec.model, spec.settings, spec.pause_rules
-        self.tools = spec.toolbox.schemas(spec.command_timeout)
+        self.tools = spec.toolbox.schemas(spec)
         self.meter.tools = estimated_tokens(json.dumps(self.tools))
         text = TextMode(load_text_form(spec.prompts.text_form), self.tools)
         self.form = CallForm(spec.tool_calls, text, self.recorder, self.meter)

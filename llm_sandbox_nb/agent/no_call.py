@@ -18,9 +18,6 @@ from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.model.text_calls import read_text_calls
 
 ReplyKind = Literal["text", "empty", "thought", "cut", "echo"]
-Nudges = int | Literal["all"]
-"""Number of replies in a row without a call that are answered by a nudge; `all` for every reply until a limit."""
-USUAL_NUDGES = 2
 NUDGE = (
     "There was no tool call in your reply, so nothing was done. If the task is finished and its results are "
     "saved, call submit; if not, continue with a tool call. Nobody can answer questions."

@@ -8,20 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from llm_sandbox_nb.agent.checks import Check
-from llm_sandbox_nb.agent.context_window import CONTEXT_MODES, ContextMode
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules, Predicate, pause_rules
 from llm_sandbox_nb.agent.control.settings_change import MakeModel, unknown_model, with_changes
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.inputs import Inputs, StartingFiles
 from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, Nudges
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import public_settings, versions
-from llm_sandbox_nb.agent.text_mode import TOOL_CALLS, ToolCalls, load_text_form
+from llm_sandbox_nb.agent.run_options import RunOptions
+from llm_sandbox_nb.agent.text_mode import load_text_form
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
 from llm_sandbox_nb.model.contract import Model, ModelSettings, ServedHere
 from llm_sandbox_nb.model.retries import RetryPolicy
-from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Sandbox
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
@@ -35,8 +34,8 @@ NO_DECIDER = (
 
 
 @dataclass(frozen=True)
-class RunSpec:
-    """Checked specification of a run."""
+class RunSpec(RunOptions):
+    """Checked specification of a run: made once by its host, then passed whole, recorded, and read back."""
 
     task: str
     model: Model
@@ -47,8 +46,6 @@ class RunSpec:
     limits: RunLimits = field(default_factory=RunLimits)
     settings: ModelSettings = field(default_factory=ModelSettings)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
-    command_timeout: float = DEFAULT_TIMEOUT
-    """Default command timeout in seconds."""
     toolbox: Toolbox = TOOLS
     """Tools of the model."""
     pause_rules: PauseRules = field(default_factory=PauseRules)
@@ -58,15 +55,8 @@ class RunSpec:
     """Observations of calls that a replay does not execute, by call id."""
     replies: int | None = None
     """Maximum number of replies of a replay."""
-    nudges: Nudges = USUAL_NUDGES
-    tool_calls: ToolCalls = "auto"
-    """Form of calls: `native`, `text`, or `auto`."""
-    same_failures: int = 8
-    """Number of failures in a row of the same call that end the run; 0 for no limit."""
     remind: bool = True
     """True to remind the model once if it submits with no saved files and no text."""
-    context: ContextMode = "mask"
-    """Form of a conversation that nearly fills the model's context."""
     doubts: tuple[Rule, ...] = ()
     """User-defined rules for doubts."""
     check: Check | None = None
@@ -78,24 +68,8 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         """Check all values. Raise InputError if a value is invalid."""
-        seconds, nudges = self.command_timeout, self.nudges
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
-            raise InputError(f"command_timeout is a number of seconds above zero, not {seconds!r:.80}.")
-        if nudges != "all" and (not isinstance(nudges, int) or isinstance(nudges, bool) or nudges < 0):
-            raise InputError(f'nudges is a whole number of at least zero or "all", not {nudges!r:.80}.')
-        if (
-            not isinstance(self.same_failures, int)
-            or isinstance(self.same_failures, bool)
-            or self.same_failures < 0
-        ):
-            raise InputError(
-                f"same_failures is a whole number of at least zero, not {self.same_failures!r:.80}."
-            )
-        if self.tool_calls not in TOOL_CALLS:
-            raise InputError(f"tool_calls is one of {', '.join(TOOL_CALLS)}, not {self.tool_calls!r:.80}.")
+        super().__post_init__()
         load_text_form(self.prompts.text_form)
-        if self.context not in CONTEXT_MODES:
-            raise InputError(f"context is one of {', '.join(CONTEXT_MODES)}, not {self.context!r:.80}.")
         if wrong := [rule for rule in self.doubts if not callable(rule)]:
             raise InputError(f"doubts are functions of the record, not {wrong[0]!r:.80}.")
         if not isinstance(self.retries, RetryPolicy):
@@ -106,17 +80,12 @@ class RunSpec:
         settings: dict[str, Any] = {
             "sampling": dataclasses.asdict(self.settings),
             "limits": dataclasses.asdict(self.limits),
-            "command_timeout": self.command_timeout,
-            "context": self.context,
             "prompts": dataclasses.asdict(self.prompts),
             **self.provenance,
+            **self.recorded(),
         }
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        settings |= {
-            name: value
-            for name in ("tool_calls", "same_failures", "nudges", "isolation")
-            if (value := getattr(self, name)) != defaults[name]
-        }
+        if self.isolation is not None:
+            settings["isolation"] = self.isolation
         if self.check is not None:
             settings["check"] = self.check.as_json()
         if isinstance(self.model, ServedHere) and (served_by := self.model.served_by()):
@@ -129,7 +98,7 @@ class RunSpec:
             model=self.model.name,
             scripted=self.model.scripted,
             settings=public_settings(settings),
-            tools=self.toolbox.schemas(self.command_timeout),
+            tools=self.toolbox.schemas(self),
             inputs=self.inputs.names(),
             versions=versions(),
         )

@@ -200,7 +200,7 @@ class Session:
             checkpoints = await self._upload(box, prompts, collector, answers)
         else:
             checkpoints = await self._restore(box, collector, self.past.step, has_files)
-        return Workspace(box, collector, checkpoints, self.spec.command_timeout, answers)
+        return Workspace(box, collector, checkpoints, self.spec, answers)
 
     async def _upload(
         self, box: Sandbox, prompts: PromptConfig, collector: Collector, answers: AnswerFiles

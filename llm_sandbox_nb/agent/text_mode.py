@@ -28,9 +28,6 @@ from llm_sandbox_nb.model.contract import Reply, ToolCall
 from llm_sandbox_nb.model.text_calls import read_text_calls
 from llm_sandbox_nb.trajectory.events import CallFinished
 
-ToolCalls = Literal["auto", "native", "text"]
-"""Form of calls: `auto` is native, and text mode if native calls do not work."""
-TOOL_CALLS = ("auto", "native", "text")
 FORMS = ("code", "bash", "json")
 """Forms in this package."""
 _SUBMIT = "submit"

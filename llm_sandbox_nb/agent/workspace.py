@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from llm_sandbox_nb.agent.artifacts import AnswerFiles, Collector
 from llm_sandbox_nb.agent.checkpoints import Checkpoints
-from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Sandbox
+from llm_sandbox_nb.agent.run_options import RunOptions
+from llm_sandbox_nb.sandbox.contract import Sandbox
 
 
 @dataclass
@@ -16,8 +17,7 @@ class Workspace:
     box: Sandbox
     collector: Collector
     checkpoints: Checkpoints
-    command_timeout: float = DEFAULT_TIMEOUT
-    """Default command timeout in seconds."""
+    options: RunOptions
     answers: AnswerFiles | None = None
     """Possible answer files."""
 

@@ -13,10 +13,9 @@ from llm_sandbox_nb.agent.artifacts import MAX_ANSWER_BYTES
 from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.model_call import recorded_settings
-from llm_sandbox_nb.agent.no_call import Nudges
 from llm_sandbox_nb.agent.prompts import fill
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder, public_settings, versions
-from llm_sandbox_nb.agent.text_mode import ToolCalls
+from llm_sandbox_nb.agent.run_options import Nudges, RunOptions
 from llm_sandbox_nb.benchmark.data import with_documents
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.swe import collect_patch, prepare_repository
@@ -33,7 +32,7 @@ from llm_sandbox_nb.model.contract import (
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
-from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, ResourceUsage, Sandbox
+from llm_sandbox_nb.sandbox.contract import ResourceUsage, Sandbox
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError, SandboxError
 from llm_sandbox_nb.sandbox.open import OpeningSandbox, resource_usage
 from llm_sandbox_nb.trajectory import events as ev
@@ -43,21 +42,16 @@ BoxOpener = Callable[[Task, Row], AbstractAsyncContextManager[Sandbox]]
 
 
 @dataclass(frozen=True)
-class HowToAsk:
-    """The model and the settings of its requests."""
+class HowToAsk(RunOptions):
+    """The model, the settings of its requests, and the options of its runs."""
 
     model: Model
     settings: ModelSettings = field(default_factory=ModelSettings)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     limits: RunLimits | None = None
     """Limits that replace those of the task."""
-    command_timeout: float = DEFAULT_TIMEOUT
-    nudges: Nudges = "all"
+    nudges: Nudges = field(default="all", kw_only=True)
     """As in the paper's package: a reply without a call never ends the run."""
-    tool_calls: ToolCalls = "auto"
-    """Form of calls; see `solve`."""
-    same_failures: int = 8
-    """Failures of the same call in a row that end the run; 0: no limit."""
     remind: bool = True
     """True to remind a model that submits without an answer."""
     reply_tokens: int | None = None
@@ -118,12 +112,9 @@ async def in_sandbox(
                 limits=how.limits or task.limits,
                 settings=how.settings,
                 retries=how.retries,
-                command_timeout=how.command_timeout,
-                nudges=how.nudges,
-                tool_calls=how.tool_calls,
-                same_failures=how.same_failures,
                 remind=how.remind,
                 show=False,
+                **how.by_name(),
             )
         except RunError as error:
             return Attempt(error.run, None, kind_of(error), str(error))

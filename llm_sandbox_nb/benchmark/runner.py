@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.run_options import OPTION_DEFAULTS
 from llm_sandbox_nb.benchmark.attempt import HowToAsk, Opener
 from llm_sandbox_nb.benchmark.digests import scorer_digest, signed
 from llm_sandbox_nb.benchmark.item_pipeline import (
@@ -31,25 +32,19 @@ from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
+from llm_sandbox_nb.options.table import LIMIT_OPTIONS, MODEL_OPTIONS, SANDBOX_OPTIONS
+from llm_sandbox_nb.options.values import fields_of, sandbox_options
 from llm_sandbox_nb.sandbox.open import OpeningSandbox, open_sandbox
 
 SAMPLING_VALUES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_RUN_OPTIONS = {one.sets: one.name for one in (*MODEL_OPTIONS, *LIMIT_OPTIONS) if one.sets in OPTION_DEFAULTS}
+"""Fields of `RunOptions` with the options of a benchmark that set them. Its option `context` means documents."""
 MODEL_VALUES = (
-    *SAMPLING_VALUES, "model", "api_base", "api_key", "max_tokens_per_call", "model_timeout", "model_wait",
-    "extra_body", "command_timeout", "max_response_len", "save_litellm_response", "same_failures", "tool_calls",
-    "nudges",
-)  # fmt: skip
-SANDBOX_VALUES = (
-    "isolation",
-    "profile",
-    "image",
-    "network",
-    "allow",
-    "secret",
-    "ca_bundle",
-    "index_url",
-    "proxy",
+    *(one.name for one in MODEL_OPTIONS),
+    *_RUN_OPTIONS.values(),
+    *("max_response_len", "save_litellm_response"),
 )
+SANDBOX_VALUES = tuple(one.name for one in SANDBOX_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -256,34 +251,24 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
     Raises:
         ModelError: if the script does not exist, or an address or key is invalid.
     """
-    settings = ModelSettings(
-        **{name: values[name] for name in SAMPLING_VALUES},
-        max_tokens=values["max_tokens_per_call"],
-        timeout=values["model_timeout"],
-        extra_body=values["extra_body"] or {},
-    )
+    settings = ModelSettings(**fields_of(values, "settings") | {"extra_body": values["extra_body"] or {}})
     model = make_model(values["model"], api_base=values["api_base"], api_key=values["api_key"])
     return HowToAsk(
         model,
         settings,
-        RetryPolicy(loading_wait=values["model_wait"]),
-        command_timeout=values["command_timeout"],
-        nudges="all" if values["nudges"] is None else values["nudges"],
-        same_failures=values["same_failures"],
-        tool_calls=values["tool_calls"],
+        RetryPolicy(**fields_of(values, "retries")),
         reply_tokens=values["max_response_len"],
         save_responses=values["save_litellm_response"],
+        **{field: values[name] for field, name in _RUN_OPTIONS.items() if values[name] is not None},
     )
 
 
 def opener_of(values: Mapping[str, Any]) -> Opener:
     """Return an opener of sandboxes for the values of `SANDBOX_VALUES`."""
-    site = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values.get(name)}
-    site |= {"secrets": values["secret"]} if values.get("secret") else {}
     return make_opener(
         values["isolation"],
         profile=values["profile"],
         image=values["image"],
         network=values["network"],
-        **site,
+        **sandbox_options(values),
     )

@@ -15,7 +15,7 @@ from llm_sandbox_nb.cli.mcp_bridge import Bridge, OpenNotebook, open_notebooks
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts
 from llm_sandbox_nb.mcp_server.stdio import StdioServer, line_writer, read_lines
 from llm_sandbox_nb.options.table import QUERY, UsageError
-from llm_sandbox_nb.options.values import resolve
+from llm_sandbox_nb.options.values import resolve, sandbox_options
 
 _NEW_SANDBOX_OPTIONS = ("isolation", "profile", "image", "network")
 
@@ -87,7 +87,6 @@ async def _bridge(opened: OpenNotebook, messages: Any) -> None:
 
 async def _serve_own(values: dict[str, Any], messages: Any) -> int:
     from llm_sandbox_nb.agent.control.pause_rules import PauseRules
-    from llm_sandbox_nb.cli.run_command import sandbox_options
     from llm_sandbox_nb.runs.outside_agent import start_agent
     from llm_sandbox_nb.runs.outside_calls import OutsideCalls
     from llm_sandbox_nb.sandbox.errors import SandboxError

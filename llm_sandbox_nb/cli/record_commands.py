@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_sandbox_nb.cli import ENDED_WELL, FAILED
 from llm_sandbox_nb.cli.printer import LIVE_LINES, Printer, doubts_text, harmless
@@ -39,6 +40,9 @@ from llm_sandbox_nb.trajectory.run_folder import (
     run_folders,
 )
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from llm_sandbox_nb.runs.run import Run
 
 _COLUMNS = ["group", "runs", "foreign_runs", "ended", "turns_mean", "external_rate", "files_rate", "computation_rate",
           "environment_share", "tokens_once_mean", "tokens_billed_mean", "tool_share", "runs_per_minute",
@@ -178,23 +182,12 @@ def export_command(arguments: argparse.Namespace) -> int:
         UsageError: if the run is missing or cannot be read, or the file cannot be written.
     """
     from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
-    from llm_sandbox_nb.runs.run import Run
 
-    given, name = split_name(arguments.run)
-    path = run_path(str(given))
+    run = load_run(arguments.run)
+    file = split_name(arguments.run)[0].expanduser()
     try:
-        run = Run.load(f"{path}#{name}" if name else path)
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"There is no run at {arguments.run}: give the folder that holds its {JOURNAL}."
-        ) from error
-    except NoRecordError as error:
-        raise UsageError(str(error)) from error
-    except (OSError, JournalError, ValueError) as error:
-        raise UsageError(f"The run cannot be read: {str(error).rstrip('.')}.") from error
-    try:
-        beside = run.folder / "run.html" if run.has_journal else path.with_suffix(".html")
-        print(export_html(run, Path(arguments.out) if arguments.out else beside))
+        default = run.folder / "run.html" if run.has_journal else file.with_suffix(".html")
+        print(export_html(run, Path(arguments.out) if arguments.out else default))
         if not has_view():
             print(NO_VIEW, file=sys.stderr)
     except ExportError as error:
@@ -252,6 +245,22 @@ def _shown(value: object) -> str:
     if value is None or value != value:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def load_run(named: str) -> Run:
+    """Load the run with this path, id or part of an id, or one of several runs in a file. Raises UsageError."""
+    from llm_sandbox_nb.runs.run import Run
+
+    given, name = split_name(named)
+    path = run_path(str(given))
+    try:
+        return Run.load(f"{path}#{name}" if name else path)
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no run at {named}: give the folder that holds its {JOURNAL}.") from error
+    except NoRecordError as error:
+        raise UsageError(str(error)) from error
+    except (OSError, JournalError, ValueError) as error:
+        raise UsageError(f"The run cannot be read: {str(error).rstrip('.')}.") from error
 
 
 def run_path(name: str) -> Path:

@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.cli import MODEL_ERROR
 from llm_sandbox_nb.cli.printer import Printer, harmless
-from llm_sandbox_nb.cli.record_commands import run_path
+from llm_sandbox_nb.cli.record_commands import load_run
 from llm_sandbox_nb.cli.run_command import (
     NotStartedError,
     TerminalPrompt,
-    check_function_name,
+    check_function_names,
     exit_code_of,
-    function_of,
+    functions_of,
     print_result,
     run_to_end,
-    sandbox_options,
 )
 from llm_sandbox_nb.options.table import QUERY, UsageError
-from llm_sandbox_nb.options.values import fields_of, flag_layer, resolve
-from llm_sandbox_nb.trajectory.journal import JournalError
-from llm_sandbox_nb.trajectory.run_folder import JOURNAL
+from llm_sandbox_nb.options.values import fields_of, flag_layer, resolve, sandbox_options
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
@@ -50,18 +47,13 @@ def resume_command(arguments: argparse.Namespace) -> int:
         UsageError: if the run is missing or cannot resume like this, or an option is wrong; nothing was started.
     """
     flags = vars(arguments)
-    run = _loaded(flags.pop("run"))
+    run = load_run(flags.pop("run"))
     text = flags.pop("text")
     given = flag_layer(flags)
     flags[QUERY.name] = run.task
     flags["model"] = flags.get("model") or run.model  # selects the provider, and so the key
     values = resolve(flags, os.environ)
-    for name in values["break_when"]:
-        check_function_name("break_when", name)
-    for name in values["tool"]:
-        check_function_name("tool", name)
-    for name in values["doubt"]:
-        check_function_name("doubt", name)
+    check_function_names(values)
     print(harmless(f"Resumes    {run.folder}"), flush=True)
     try:
         problem, code = run_to_end(lambda: _resume(run, text, values, given), [run])
@@ -72,22 +64,11 @@ def resume_command(arguments: argparse.Namespace) -> int:
     return exit_code_of(run) if code is None else code
 
 
-def _loaded(name: str) -> Run:
-    from llm_sandbox_nb.runs.run import Run
-
-    try:
-        return Run.load(run_path(name))
-    except FileNotFoundError as error:
-        raise UsageError(f"There is no run at {name}: give the folder that holds its {JOURNAL}.") from error
-    except (OSError, JournalError, ValueError) as error:
-        raise UsageError(f"The run cannot be read: {str(error).rstrip('.')}.") from error
-
-
 async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     from llm_sandbox_nb.agent.errors import InputError
+    from llm_sandbox_nb.agent.run_options import OPTION_DEFAULTS
     from llm_sandbox_nb.model.contract import ModelError
     from llm_sandbox_nb.model.retries import RetryPolicy
-    from llm_sandbox_nb.runs.recorded_spec import RECORDED_BY_NAME
     from llm_sandbox_nb.runs.resume import ResumeOptions, resume
 
     prompt = TerminalPrompt(sys.stdin, sys.stdout)
@@ -109,11 +90,11 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         api_key=values["api_key"],
         listeners=(Printer(sys.stdout), prompt.listen),
         pause=_pauses(values, given, prompt),
-        tools=[function_of("tool", name) for name in values["tool"]] or None,
-        doubts=[function_of("doubt", name) for name in values["doubt"]] or None,
-        retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in changed else None,
+        tools=functions_of(values, "tool") or None,
+        doubts=functions_of(values, "doubt") or None,
+        retries=RetryPolicy(**fields_of(values, "retries")) if "model_wait" in changed else None,
         check={name: changed[name] for name in _CHECK_NAMES if name in changed},
-        **{name: changed[name] for name in RECORDED_BY_NAME if name in changed},
+        run_options={name: changed[name] for name in OPTION_DEFAULTS if name in changed},
     )
     try:
         await resume(run, options)
@@ -129,7 +110,7 @@ def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: Termina
     return {
         "step": values["step"],
         "breakpoints": values["break"],
-        "break_when": [function_of("break_when", name) for name in values["break_when"]],
+        "break_when": functions_of(values, "break_when"),
         "approve": values["approve"],
         "on_pause": prompt.ask if values["on_pause"] == "ask" else values["on_pause"],
     }

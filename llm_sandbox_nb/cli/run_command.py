@@ -25,7 +25,7 @@ from llm_sandbox_nb.formats.llm_in_sandbox import RESPONSES, save_responses
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.options.parser import did_you_mean
 from llm_sandbox_nb.options.table import QUERY, UsageError
-from llm_sandbox_nb.options.values import fields_of, resolve, sandbox_limits
+from llm_sandbox_nb.options.values import fields_of, resolve, sandbox_options, sure_to_pause
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.command_rules import MORE_STEPS
 from llm_sandbox_nb.trajectory.run_folder import FILES
@@ -136,9 +136,8 @@ def _check(values: dict[str, Any]) -> None:
         raise UsageError(
             "There is no model: name one with --model (for example openai/gpt-5), in $LLM_NAME or in a settings file."
         )
-    option = "--step" if values["step"] else f"--approve {values['approve']}"
-    sure_to_pause = values["step"] or values["approve"] != "auto"
-    if sure_to_pause and values["on_pause"] == "ask":
+    option = sure_to_pause(values["step"], values["approve"])
+    if option and values["on_pause"] == "ask":
         from llm_sandbox_nb.agent.control.frontends import can_answer
 
         if not can_answer(sys.stdin):
@@ -146,12 +145,7 @@ def _check(values: dict[str, Any]) -> None:
                 f"{option} needs a person at the terminal, and there is no input here: leave it out, or "
                 "choose another action: --on_pause stop, --on_pause continue, or --break EXPR --on_pause stop."
             )
-    for name in values["break_when"]:
-        check_function_name("break_when", name)
-    for name in values["tool"]:
-        check_function_name("tool", name)
-    for name in values["doubt"]:
-        check_function_name("doubt", name)
+    check_function_names(values)
     if values["check_files"] and not values["check"]:
         raise UsageError(
             "--check_files are the files of a check: name its command too, as in --check 'pytest'."
@@ -217,7 +211,6 @@ async def _until_signal(work: Callable[[], Awaitable[None]], started: list[Run])
 
 async def _solve(values: dict[str, Any], started: list[Run]) -> None:
     from llm_sandbox_nb.agent.limits import RunLimits
-    from llm_sandbox_nb.agent.no_call import USUAL_NUDGES
     from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.solve import solve
@@ -229,24 +222,15 @@ async def _solve(values: dict[str, Any], started: list[Run]) -> None:
         inputs=values["input_dir"],
         limits=RunLimits(**fields_of(values, "limits")),
         settings=ModelSettings(**fields_of(values, "settings") | {"extra_body": values["extra_body"] or {}}),
-        retries=RetryPolicy(loading_wait=values["model_wait"]),
-        nudges=USUAL_NUDGES if values["nudges"] is None else values["nudges"],
-        tools=[function_of("tool", name) for name in values["tool"]],
-        doubts=[function_of("doubt", name) for name in values["doubt"]],
+        retries=RetryPolicy(**fields_of(values, "retries")),
+        tools=functions_of(values, "tool"),
+        doubts=functions_of(values, "doubt"),
         listeners=(Printer(sys.stdout), prompt.listen),
         on_run=started.append,
-        break_when=[function_of("break_when", name) for name in values["break_when"]],
+        break_when=functions_of(values, "break_when"),
         on_pause=prompt.ask if values["on_pause"] == "ask" else values["on_pause"],
         **fields_of(values),
     )
-
-
-def sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `open_sandbox` that are not arguments of `solve`."""
-    given = {name: values[name] for name in ("allow", "ca_bundle", "index_url", "proxy") if values[name]}
-    given |= {"secrets": values["secret"]} if values["secret"] else {}
-    limits = sandbox_limits(values)
-    return given | ({"limits": limits} if limits else {})
 
 
 _RESUMABLE = frozenset(
@@ -303,19 +287,25 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
         print(harmless(" ".join(filter(None, said))), file=sys.stderr, flush=True)
 
 
-def check_function_name(option: str, name: str) -> None:
-    """Check that `name` is FILE.py:NAME of an existing file, without running the file. Raises UsageError."""
-    file, _, function = name.rpartition(":")
-    if not file or not function.isidentifier() or not Path(file).expanduser().is_file():
-        raise UsageError(f"--{option} must be FILE.py:NAME of an existing Python file, not {name!r}.")
+def check_function_names(values: Mapping[str, Any]) -> None:
+    """Check that each function is FILE.py:NAME of an existing file, without running the file. Raises UsageError."""
+    for option in ("break_when", "tool", "doubt"):
+        for name in values[option]:
+            file, _, function = name.rpartition(":")
+            if not file or not function.isidentifier() or not Path(file).expanduser().is_file():
+                raise UsageError(f"--{option} must be FILE.py:NAME of an existing Python file, not {name!r}.")
 
 
-def function_of(option: str, name: str) -> Callable[..., Any]:
-    """Run a file, and return the function in `FILE.py:NAME`.
+def functions_of(values: Mapping[str, Any], option: str) -> list[Callable[..., Any]]:
+    """Run the files of an option, and return the functions, each named by `FILE.py:NAME`.
 
     Raises:
-        UsageError: if the file fails, or lacks the function.
+        UsageError: if a file fails, or lacks the function.
     """
+    return [_function(option, name) for name in values[option]]
+
+
+def _function(option: str, name: str) -> Callable[..., Any]:
     file, _, function = name.rpartition(":")
     try:
         found = runpy.run_path(str(Path(file).expanduser())).get(function)

@@ -120,7 +120,7 @@ class CellRun:
 
         shown_by.set(follower.show_loading)
         watchers.publisher = await self._sandboxes.publisher()
-        watchers.check(self._shell, task.pauses.always)
+        watchers.check(self._shell, task.sure_to_pause)
         try:
             running = None if task.fresh else await self._sandboxes.current()
             wanted = task.sandbox.isolation or "auto"
@@ -133,7 +133,6 @@ class CellRun:
                 listeners=[follower.listen, watchers.listen],
                 on_run=on_run,
                 show=False,
-                **vars(task.pauses),
                 **task.arguments,
             )
         finally:

@@ -16,7 +16,7 @@ from llm_sandbox_nb.notebook.inputs import collect_inputs
 from llm_sandbox_nb.notebook.saved_runs import find_run, runs_folder
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.table import NOTEBOOK_SETTINGS, SANDBOX_OPTIONS
-from llm_sandbox_nb.options.values import fields_of
+from llm_sandbox_nb.options.values import fields_of, sure_to_pause
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 if TYPE_CHECKING:
@@ -27,30 +27,14 @@ _OF_SOLVE = [option for option in NOTEBOOK_SETTINGS if option not in SANDBOX_OPT
 
 
 @dataclass(frozen=True)
-class PauseOptions:
-    """Options that pause the run; arguments of `solve`."""
-
-    step: bool = False
-    breakpoints: tuple[str, ...] = ()
-    break_when: tuple[Callable[[Any], Any], ...] = ()
-    approve: str = "auto"
-
-    @property
-    def always(self) -> str | None:
-        """The option because of which the run pauses in any case; None without one."""
-        if self.step:
-            return "--step"
-        return None if self.approve == "auto" else f"--approve {self.approve}"
-
-
-@dataclass(frozen=True)
 class CellTask:
     """The options and the text of a cell, checked."""
 
     task: str
     sandbox: SandboxOptions
     fresh: bool
-    pauses: PauseOptions
+    sure_to_pause: str | None
+    """Option because of which the run pauses in any case; None without one."""
     on_pause: str | None
     files_of: tuple[Run, int] | None
     arguments: dict[str, Any]
@@ -85,11 +69,12 @@ def cell_task(
         task=given.fill_in(text, namespace) if options.vars else text,
         sandbox=sandbox_options(settings, options),
         fresh=options.fresh,
-        pauses=pause_options(options, namespace),
+        sure_to_pause=sure_to_pause(options.step, options.approve),
         on_pause=options.on_pause,
         files_of=original_files(options.from_files_of, runs_folder(settings, namespace), namespace),
         arguments=fields_of(values)
         | _models_and_limits(values, options, settings)
+        | _pauses(options, namespace)
         | {
             "inputs": collect_inputs(options.input, namespace, staging, settings.dataframe_format),
             "api_key": settings.api_key(model, options.api_key_env),
@@ -132,7 +117,6 @@ def _models_and_limits(
     values: dict[str, Any], options: argparse.Namespace, settings: SandboxSettings
 ) -> dict[str, Any]:
     from llm_sandbox_nb.agent.limits import RunLimits
-    from llm_sandbox_nb.agent.no_call import USUAL_NUDGES
     from llm_sandbox_nb.model.contract import ModelSettings
     from llm_sandbox_nb.model.retries import RetryPolicy
 
@@ -151,8 +135,7 @@ def _models_and_limits(
     return {
         "limits": limits,
         "settings": model_settings,
-        "retries": RetryPolicy(loading_wait=values["model_wait"]),
-        "nudges": USUAL_NUDGES if values["nudges"] is None else values["nudges"],
+        "retries": RetryPolicy(**fields_of(values, "retries")),
     }
 
 
@@ -167,19 +150,14 @@ def _given(options: argparse.Namespace, settings: SandboxSettings, name: str) ->
     return None if value == "" else value
 
 
-def pause_options(options: argparse.Namespace, namespace: Mapping[str, Any]) -> PauseOptions:
-    """Return the options of a cell that pause the run.
-
-    Raises:
-        SandboxUsageError: if an expression is not a breakpoint, or a function is missing.
-    """
-    functions = tuple(_function("--break-when", name, namespace) for name in options.break_when)
-    found = PauseOptions(options.step, tuple(options.breakpoints), functions, options.approve)
+def _pauses(options: argparse.Namespace, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    functions = [_function("--break-when", name, namespace) for name in options.break_when]
+    found = {"step": options.step, "breakpoints": options.breakpoints, "approve": options.approve}
     try:
-        pause_rules(found.step, found.breakpoints, found.break_when, found.approve)
+        pause_rules(**found, break_when=functions)
     except ValueError as error:
         raise SandboxUsageError(f"--break: {error}") from error
-    return found
+    return found | {"break_when": functions}
 
 
 def _function(option: str, name: str, namespace: Mapping[str, Any]) -> Callable[..., Any]:

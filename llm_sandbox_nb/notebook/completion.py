@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from llm_sandbox_nb.model.model_names import common_providers, model_names
-from llm_sandbox_nb.sandbox.isolations import NETWORKS, PROFILES, isolation_choices
+from llm_sandbox_nb.options.table import RUN_OPTIONS, OneOf
+from llm_sandbox_nb.sandbox.isolations import isolation_choices
 from llm_sandbox_nb.sandbox.network.policy import NAMED_SETS
 from llm_sandbox_nb.trajectory.run_folder import run_folders, short_ids
 
@@ -35,6 +36,8 @@ _SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "key": (*common_providers(), "--forget"),
 }
 """Words that may follow a subcommand of `%sandbox`."""
+_WORDS = {one.name: one.convert.words for one in RUN_OPTIONS if isinstance(one.convert, OneOf)}
+"""Values of options that accept a few words only."""
 _WITH_RUNS = ("load", "export", "compare")
 _WITH_FILES = ("put",)
 
@@ -114,11 +117,7 @@ def _values(name: str, begun: str, magics: Names) -> list[str]:
     kinds: Mapping[str, Callable[[], Iterable[str]]] = {
         "model": lambda: _models(begun, magics),
         "isolation": lambda: isolation_choices(),
-        "profile": lambda: PROFILES,
-        "network": lambda: NETWORKS,
         "allow": lambda: NAMED_SETS,
-        "context": lambda: ("mask", "summary", "full"),
-        "approve": lambda: ("ask", "edits", "auto"),
         "on_pause": lambda: ("ask", "wait", "stop", "continue"),
         "input": lambda: [*_files(begun), *_variables(namespace, lambda value: not callable(value))],
         "break_when": lambda: _variables(namespace, callable),
@@ -128,7 +127,8 @@ def _values(name: str, begun: str, magics: Names) -> list[str]:
         "prompt_config": lambda: _files(begun, (".yaml", ".yml")),
         "api_key_env": lambda: [name for name in os.environ if name.endswith(("KEY", "TOKEN"))],
     }
-    return _beginning(begun, kinds[name]()) if name in kinds else []
+    words = kinds[name]() if name in kinds else _WORDS.get(name, ())
+    return _beginning(begun, words)
 
 
 def _models(begun: str, magics: Names) -> list[str]:

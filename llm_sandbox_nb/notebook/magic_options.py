@@ -15,25 +15,61 @@ from IPython.core.magic_arguments import argument
 
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.options.parser import nearest
-from llm_sandbox_nb.options.table import UsageError, option
+from llm_sandbox_nb.options.table import RESOURCE_OPTIONS, RUN_OPTIONS, Option, UsageError, option
 from llm_sandbox_nb.options.values import converted
 
 _BRACED_NAME = re.compile(r"\{([^\W\d]\w*)\}")
 _VARIABLE = re.compile(r"\$([^\W\d]\w*)|\{([^\W\d]\w*)\}")
 
 _option: Any = argument
+_NOT_IN_CELLS = {
+    *("api_key", "input_dir", "output_dir", "save_litellm_response", "extra_body", "max_tokens_per_call"),
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "ca_bundle", "index_url", "proxy"),
+    *(one.name for one in RESOURCE_OPTIONS),
+}
+"""Options of the table that a cell lacks: most are the same for a whole notebook, so `%config` sets them."""
+_IN_CELLS: dict[str, dict[str, Any]] = {
+    "tool": {
+        "dest": "tools",
+        "metavar": "NAME",
+        "help": "your function of this name, which the model can call too; may be repeated",
+    },
+    "doubt": {
+        "dest": "doubts",
+        "metavar": "NAME",
+        "help": "your function of this name, which returns reasons why the result may be wrong; may be repeated",
+    },
+    "check": {
+        "help": "a command that checks the result after the model has submitted, where the model can neither see nor "
+        "change it: exit code 0 passes; or the name of your function of the run"
+    },
+    "break": {"dest": "breakpoints"},
+    "break_when": {
+        "metavar": "NAME",
+        "help": "pause when your function of this name returns true; it gets the pending call, then the finished one",
+    },
+    "approve": {"choices": ("ask", "edits", "auto"), "default": "auto"},
+    "on_pause": {
+        "choices": ("ask", "wait", "stop", "continue", "go"),
+        "help": "at a pause, where no Jupyter server can ask: ask here (the default), wait, stop the run, or continue",
+    },
+}
+"""Options of the table that differ in a cell, where a name means a variable, and their differences."""
 
 
-def _shared(*flags: str, **more: Any) -> Any:
-    """Return an option that the command line has too, with the same help text."""
-    described = option(flags[-1].removeprefix("--").replace("-", "_"))
+def _of_table(described: Option) -> Any:
+    """Return an option of a cell that the command line has too, with the same names and help text."""
+    flags = [f"-{described.short}"] if described.short else []
+    flags.append(f"--{described.name.replace('_', '-')}")
+    form: dict[str, Any] = {"metavar": described.metavar, "help": described.help}
     if described.switch:
-        return _option(*flags, action="store_true", help=described.help)
-    return _option(*flags, **{"metavar": described.metavar, "help": described.help, **more})
+        form = {"action": "store_true", "help": described.help}
+    elif described.many:
+        form |= {"action": "append", "default": []}
+    return _option(*flags, **form | _IN_CELLS.get(described.name, {}))
 
 
 OPTIONS = [
-    _shared("-m", "--model"),
     _option(
         "-i",
         "--input",
@@ -44,24 +80,6 @@ OPTIONS = [
         help="files, folders or variables for the input folder (a DataFrame as a table, others as JSON)",
     ),
     _option("-o", "--out", metavar="NAME", help="variable that gets the Run, also when the run fails"),
-    *map(
-        _shared,
-        (
-            *(
-                "--steps",
-                "--tokens",
-                "--total-tokens",
-                "--budget",
-                "--time",
-                "--command-timeout",
-                "--same-failures",
-            ),
-            *("--nudges", "--tool-calls", "--model-timeout", "--model-wait", "--context", "--prompts"),
-            *("--image", "--isolation", "--profile", "--network"),
-        ),
-    ),
-    _shared("--allow", action="append", default=[]),
-    _shared("--secret", action="append", default=[]),
     _option(
         "--fresh", action="store_true", help="replace the notebook's sandbox with a new, empty one first"
     ),
@@ -70,49 +88,8 @@ OPTIONS = [
         metavar="RUN[:STEP]",
         help="first give the sandbox the files that this run began with, or had after that step",
     ),
-    _shared(
-        "--tool",
-        dest="tools",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="your function of this name, which the model can call too; may be repeated",
-    ),
-    _shared(
-        "--doubt",
-        dest="doubts",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="your function of this name, which returns reasons why the result may be wrong; may be repeated",
-    ),
-    _shared(
-        "--check",
-        help="a command that checks the result after the model has submitted, where the model can neither see nor "
-        "change it: exit code 0 passes; or the name of your function of the run",
-    ),
-    _shared("--check-files", action="append", default=[]),
-    _shared("--check-tries"),
-    _shared("--check-timeout"),
-    _shared("--step"),
-    _shared("--break", dest="breakpoints", action="append", default=[]),
-    _shared(
-        "--break-when",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="pause when your function of this name returns true; it gets the pending call, then the finished one",
-    ),
-    _shared("--approve", choices=("ask", "edits", "auto"), default="auto"),
-    _shared(
-        "--on-pause",
-        choices=("ask", "wait", "stop", "continue", "go"),
-        help="at a pause, where no Jupyter server can ask: ask here (the default), wait, stop the run, or continue",
-    ),
-    _shared("--prompt-config"),
     _option("--vars", action="store_true", help="replace {name} in the task by the variable's value"),
-    _shared("--api-base"),
-    _option("--api-key-env", metavar="VARIABLE", help="environment variable that holds the model's key"),
+    *(_of_table(described) for described in RUN_OPTIONS if described.name not in _NOT_IN_CELLS),
 ]
 
 

@@ -26,9 +26,6 @@ from llm_sandbox_nb.trajectory.replay_outcome import replayed_run
 from llm_sandbox_nb.trajectory.run_folder import run_folders
 
 if TYPE_CHECKING:
-    from llm_sandbox_nb.runs.run import Run
-
-if TYPE_CHECKING:
     from llm_sandbox_nb.runs.rewind import What
     from llm_sandbox_nb.runs.run import Run
 

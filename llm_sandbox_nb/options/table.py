@@ -95,6 +95,8 @@ def number_or_default(value: Any) -> float | None:
 
 def seconds(value: Any) -> float:
     """Return the seconds of a time such as `90`, `90s`, `15m` or `1.5h`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return positive_number(value)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|)", str(value).strip().lower())
     if not match or not (result := float(match[1]) * _SECONDS_PER_UNIT[match[2]]):
         raise ValueError("must be a time such as 90, 90s, 15m or 2h")
@@ -188,7 +190,8 @@ class Option:
     short: str = ""
     """The letter of the short flag of `run`, as in the paper's package."""
     sets: str = ""
-    """Field that gets the value: `limits.NAME`, `settings.NAME` or, without a dot, an argument of `solve`."""
+    """Field that gets the value: an argument of `solve`, such as a field of `RunOptions`, or with a dot a field of one
+    of its arguments: `limits.NAME`, `settings.NAME`, `retries.NAME`, or `sandbox.NAME` for `sandbox_options`."""
     in_notebook: bool = True
     """True if `%config SandboxMagics` has the setting."""
     notebook_default: Any = SAME_DEFAULT
@@ -231,7 +234,7 @@ MODEL_OPTIONS = (
     Option("model_timeout", f"longest silence of the model's server{TIME_FORMS}", seconds, 1200.0, metavar="TIME",
            sets="settings.timeout"),
     Option("model_wait", f"longest wait for a server that loads its model or restarts{TIME_FORMS}", seconds, 600.0,
-           metavar="TIME"),
+           metavar="TIME", sets="retries.loading_wait"),
     Option("extra_body", "further fields of each request, a JSON object", json_object, metavar="JSON", short="e",
            sets="settings.extra_body"),
     Option("tool_calls", "how the model makes calls: native, text, or auto (native, and text where that does not work)",
@@ -251,7 +254,8 @@ LIMIT_OPTIONS = (
     Option("same_failures", "the run ends when the same call has failed this many times in a row; 0: never", count, 8,
            metavar="N", sets="same_failures"),
     Option("nudges", "replies in a row without a call that get a request for one before the run ends; all: every such "
-           "reply, until a limit ends the run (default: 2, in a benchmark all)", count_or_all, metavar="N"),
+           "reply, until a limit ends the run (default: 2, in a benchmark all)", count_or_all, metavar="N",
+           sets="nudges"),
 )  # fmt: skip
 CONTEXT_OPTIONS = (
     Option("context", "what is sent when a conversation fills three quarters of the model's context: mask (old outputs "
@@ -269,12 +273,12 @@ SANDBOX_OPTIONS = (
     Option("network", "none, allow (the hosts of --allow only), public (the internet, no private address) or open (not "
            "safe); else the profile decides", OneOf(*NETWORKS), metavar="KIND", sets="network"),
     Option("allow", "hosts that the sandbox may reach, such as pypi,github.com:443,*.example.org; may be repeated",
-           texts, [], metavar="HOSTS", many=True),
+           texts, [], metavar="HOSTS", many=True, sets="sandbox.allow"),
     Option("secret", "environment variable whose value is put into requests to these hosts only, outside the sandbox; "
-           "may be repeated", texts, [], metavar="NAME=HOSTS", many=True),
-    Option("ca_bundle", "PEM file of your site's certificate authorities", metavar="FILE"),
-    Option("index_url", "your site's Python package index, for pip inside", metavar="URL"),
-    Option("proxy", "your site's HTTP proxy, for programs inside", metavar="URL"),
+           "may be repeated", texts, [], metavar="NAME=HOSTS", many=True, sets="sandbox.secrets"),
+    Option("ca_bundle", "PEM file of your site's certificate authorities", metavar="FILE", sets="sandbox.ca_bundle"),
+    Option("index_url", "your site's Python package index, for pip inside", metavar="URL", sets="sandbox.index_url"),
+    Option("proxy", "your site's HTTP proxy, for programs inside", metavar="URL", sets="sandbox.proxy"),
 )  # fmt: skip
 RESOURCE_OPTIONS = (
     Option("memory_mb", "memory of a sandbox in MB", whole_number, metavar="N"),

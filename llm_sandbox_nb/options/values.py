@@ -182,30 +182,46 @@ def _provider_variable(model: str) -> str | None:
 
 
 def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
-    """Return the values that set fields of `owner` ("limits" or "settings") or, without it, arguments of `solve`.
+    """Return the values that set fields of `owner`, such as "limits", or, without it, arguments of `solve`.
 
-    The keys of the result are the names of the fields or arguments: see `Option.sets`.
+    The keys of the result are the names of the fields or arguments: see `Option.sets`. Arguments that are None are
+    left out, so that `solve` chooses; a limit or a setting that is None means no limit, or the provider's choice.
     """
     fields = {}
     for option in RUN_OPTIONS:
         part, _, field = option.sets.rpartition(".")
         if field and part == owner and option.name in values:
             fields[field] = values[option.name]
-    return fields
+    return fields if owner else {name: value for name, value in fields.items() if value is not None}
+
+
+def sure_to_pause(step: bool, approve: str) -> str | None:
+    """Return the option because of which a run pauses in any case; None without one."""
+    if step:
+        return "--step"
+    return None if approve == "auto" else f"--approve {approve}"
 
 
 def sandbox_limits(values: Mapping[str, Any]) -> Limits | None:
     """Return the resources that the options set, or None if they set none."""
     megabyte = 1024**2
+    memory, disk = values.get("memory_mb"), values.get("disk_mb")
     wanted = {
-        "memory_bytes": values["memory_mb"] and values["memory_mb"] * megabyte,
-        "pids": values["pids"],
-        "cpus": values["cpus"],
-        "disk_bytes": values["disk_mb"] and values["disk_mb"] * megabyte,
-        "files": values["files"],
+        "memory_bytes": memory and memory * megabyte,
+        "pids": values.get("pids"),
+        "cpus": values.get("cpus"),
+        "disk_bytes": disk and disk * megabyte,
+        "files": values.get("files"),
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     return Limits(**given) if given else None
+
+
+def sandbox_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `open_sandbox` that are not arguments of `solve`."""
+    given = {name: value for name, value in fields_of(values, "sandbox").items() if value}
+    limits = sandbox_limits(values)
+    return given | ({"limits": limits} if limits else {})
 
 
 def settings_text(values: Mapping[str, Value], files: Iterable[Path], environment: Mapping[str, str]) -> str:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from llm_sandbox_nb.agent.checks import Check, check_key, recorded_check
-from llm_sandbox_nb.agent.context_window import CONTEXT_MODES
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.inputs import Inputs
 from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.no_call import USUAL_NUDGES
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
+from llm_sandbox_nb.agent.run_options import valid_options
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.agent.run_spec import RunSpec, with_given
-from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.agent.tools.execute_bash import BashInNewShell
 from llm_sandbox_nb.agent.tools.own_tool import RecordedTool, missing_tools
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, with_own_tools
 from llm_sandbox_nb.formats.llm_in_sandbox import NEW_SHELLS
 from llm_sandbox_nb.model.contract import Model, ModelSettings
-from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 from llm_sandbox_nb.sandbox.isolations import (
     ISOLATION_VARIABLE,
     ISOLATIONS,
@@ -33,9 +31,6 @@ from llm_sandbox_nb.sandbox.isolations import (
 
 _ADDRESSES = re.compile(r"url|uri|base|host|endpoint|proxy|server", re.IGNORECASE)
 _T = TypeVar("_T", RunLimits, ModelSettings)
-_W = TypeVar("_W", bound=str)
-RECORDED_BY_NAME = ("command_timeout", "context", "same_failures", "tool_calls")
-"""Values of the specification that a resume may change, apart from settings and limits."""
 
 
 def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., Any]] | None = None) -> RunSpec:
@@ -52,24 +47,22 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
     for change in run.trajectory.changed:
         changed |= change.settings
         limits, settings = _changed(limits, change.limits), _changed(settings, change.settings)
-    return RunSpec(
+    if (calls := run.trajectory.tool_calls) is not None:
+        changed["tool_calls"] = calls
+    return dataclasses.replace(
+        spec,
         task=run.task,
         model=model,
-        prompts=spec.prompts,
+        inputs=Inputs(),
+        starting_files=None,
         limits=limits,
         settings=settings,
-        retries=spec.retries,
-        command_timeout=_seconds(changed.get("command_timeout"), spec.command_timeout),
-        nudges=spec.nudges,
-        tool_calls=_one_of(get_args(ToolCalls), run.trajectory.tool_calls, spec.tool_calls),
-        same_failures=_count(changed.get("same_failures"), spec.same_failures),
-        remind=spec.remind,
-        doubts=spec.doubts,
-        context=_one_of(CONTEXT_MODES, changed.get("context"), spec.context),
-        check=_check(run, changed),
         toolbox=_same_tools(run, tools),
+        check=_check(run, changed),
         pause_rules=dataclasses.replace(spec.pause_rules, step=False),
-        make_model=spec.make_model,
+        provenance={},
+        isolation=None,
+        **valid_options(changed),
     )
 
 
@@ -133,24 +126,8 @@ def _from_journal(run: RunRecord, model: Model) -> RunSpec:
         prompts=PromptConfig(**known) if complete else load_prompts(None),
         limits=_changed(RunLimits(), recorded.get("limits")),
         settings=_changed(ModelSettings(), recorded.get("sampling")),
-        command_timeout=_seconds(recorded.get("command_timeout"), DEFAULT_TIMEOUT),
-        nudges="all" if (nudges := recorded.get("nudges")) == "all" else _count(nudges, USUAL_NUDGES),
-        same_failures=_count(recorded.get("same_failures"), 8),
-        context=_one_of(CONTEXT_MODES, recorded.get("context"), "mask"),
+        **valid_options(recorded),
     )
-
-
-def _count(recorded: object, usual: int) -> int:
-    return recorded if type(recorded) is int and recorded >= 0 else usual
-
-
-def _seconds(recorded: object, usual: float) -> float:
-    valid = isinstance(recorded, int | float) and not isinstance(recorded, bool) and recorded > 0
-    return float(recorded) if valid else usual  # type: ignore[arg-type] # mypy does not follow `valid`
-
-
-def _one_of(words: Sequence[_W], recorded: object, usual: _W) -> _W:
-    return next((word for word in words if word == recorded), usual)
 
 
 def _changed(value: _T, changed: Mapping[str, Any] | None) -> _T:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from llm_sandbox_nb.agent.checks import Check, checked_check
-from llm_sandbox_nb.agent.context_window import ContextMode
 from llm_sandbox_nb.agent.control.frontends import OnPause, checked_on_pause, pause_handler
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.conversation_state import conversation_state, worked
@@ -24,14 +23,12 @@ from llm_sandbox_nb.agent.run_spec import (
     with_given,
 )
 from llm_sandbox_nb.agent.session import Session
-from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.formatting import format_cost, plural
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings, Recalls
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
 from llm_sandbox_nb.runs.recorded_spec import (
-    RECORDED_BY_NAME,
     check_recorded_addresses,
     named_check,
     recorded_spec,
@@ -48,7 +45,7 @@ _NOT_KEPT = (
     "The files of this run are not kept, so it cannot resume: result.rebuild() executes its calls again."
 )
 CONTINUE = "Continue with the task."
-_PAUSE_OPTIONS = ("approve", "break_when", "breakpoints", "on_pause", "step")
+PAUSE_OPTIONS = ("approve", "break_when", "breakpoints", "on_pause", "step")
 
 
 @dataclass(frozen=True)
@@ -72,14 +69,8 @@ class ResumeOptions:
     """The run's own tools. None: as this process knows them."""
     others: bool = False
     """True if changes of other runs in the sandbox may be undone."""
-    tool_calls: ToolCalls | None = None
-    """Form of calls from here on."""
-    same_failures: int | None = None
-    """Number of times in a row that the same call may fail."""
-    context: ContextMode | None = None
-    """Form of a conversation that nearly fills the model's context."""
-    command_timeout: float | None = None
-    """Seconds for a command that names no other timeout."""
+    run_options: Mapping[str, Any] = field(default_factory=dict)
+    """Changed fields of `RunOptions`, by name."""
     retries: RetryPolicy | None = None
     doubts: Iterable[Rule] | None = None
     """The user's own rules about doubts."""
@@ -143,8 +134,6 @@ async def resume(run: R, options: ResumeOptions) -> R:
 
 
 def _check(run: RunRecord, options: ResumeOptions) -> None:
-    if unknown := sorted(set(options.pause) - set(_PAUSE_OPTIONS)):
-        raise InputError(f"resume() has no option {unknown[0]!r}: use {', '.join(_PAUSE_OPTIONS)}.")
     if not run.has_journal:
         raise InputError(
             "This conversation has no journal and no files: result.rebuild() executes its calls again, and the run "
@@ -231,7 +220,7 @@ def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
         spec = dataclasses.replace(spec, check=_other_check(spec.check, options.check))
     return dataclasses.replace(
         spec,
-        **_changed_in_spec(options),
+        **options.run_options,
         limits=with_given(spec.limits, options.limits),
         settings=with_given(spec.settings, options.settings),
         retries=options.retries or spec.retries,
@@ -249,12 +238,6 @@ def _other_check(known: Check | None, given: Mapping[str, Any]) -> Check | None:
     tries, timeout = given.get("check_tries", known.tries), given.get("check_timeout", known.timeout)
     made = checked_check(known.what, given.get("check_files"), tries, timeout)
     return made if made is None or "check_files" in given else dataclasses.replace(made, files=known.files)
-
-
-def _changed_in_spec(options: ResumeOptions) -> dict[str, Any]:
-    """Return the changes of the specification that are recorded by name."""
-    values = {name: getattr(options, name) for name in RECORDED_BY_NAME}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _model(run: RunRecord, options: ResumeOptions) -> Model:
@@ -295,7 +278,8 @@ def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
 def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: ResumeOptions) -> None:
     """Record changes, so that the record has the model and settings of each step."""
     model = spec.model.name if spec.model.name != run.model else None
-    settings = _given_values(options.settings, spec.settings) | _changed_in_spec(options)
+    settings = _given_values(options.settings, spec.settings)
+    settings |= {name: getattr(spec, name) for name in options.run_options}
     if options.check:
         settings["check"] = spec.check and spec.check.as_json()
     _note_missing_check(run, recorder, spec)

@@ -11,6 +11,7 @@ from llm_sandbox_nb.agent.control.decisions import DENIED, edited_call, given_te
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.recorder import Listener, Recorder
+from llm_sandbox_nb.agent.run_options import OPTION_DEFAULTS
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.card.card import Display, ShownFile, run_display
 from llm_sandbox_nb.card.export import export_html
@@ -21,7 +22,7 @@ from llm_sandbox_nb.runs.event_loops import Awaitable, run_in_loop, running_loop
 from llm_sandbox_nb.runs.fork import fork
 from llm_sandbox_nb.runs.recorded_spec import recorded_toolbox
 from llm_sandbox_nb.runs.replay import ReplayReport, rebuild, replay
-from llm_sandbox_nb.runs.resume import ResumeOptions, resume
+from llm_sandbox_nb.runs.resume import PAUSE_OPTIONS, ResumeOptions, resume
 from llm_sandbox_nb.runs.rewind import (
     Destination,
     Preview,
@@ -180,10 +181,6 @@ class Run(RunRecord, Awaitable):
         control: RunControl | None = None,
         tools: Iterable[Callable[..., Any]] | None = None,
         others: bool = False,
-        tool_calls: Any = None,
-        same_failures: int | None = None,
-        context: Any = None,
-        command_timeout: float | None = None,
         retries: Any = None,
         doubts: Iterable[Rule] | None = None,
         check: Any = None,
@@ -204,9 +201,11 @@ class Run(RunRecord, Awaitable):
                 is not the default, allowed hosts and secrets must be named for a run loaded from its folder.
             api_base, api_key: of the model, if the run was loaded from its folder.
             tools, doubts: the run's own tools and rules, if the run was loaded from its folder: see `solve`.
-            tool_calls, same_failures, context, command_timeout, retries: of an ended run, see `solve`.
+            retries: of an ended run, see `solve`.
             check, check_files, check_tries, check_timeout: of an ended run, see `solve`; default: its check stays.
-            listeners, control, more: see `solve`.
+            listeners, control: see `solve`.
+            more: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`, and for an ended run the
+                fields of `RunOptions`, such as `context`.
             others: undo changes of other runs in the run's sandbox since; `undo` restores them.
 
         Raises:
@@ -218,15 +217,18 @@ class Run(RunRecord, Awaitable):
             raise InputError(
                 f"The first argument of resume() is a text for the model, not {text!r:.80}: name the others."
             )
+        if unknown := sorted(more.keys() - {*PAUSE_OPTIONS, *OPTION_DEFAULTS}):
+            known = ", ".join((*PAUSE_OPTIONS, *OPTION_DEFAULTS))
+            raise InputError(f"resume() has no option {unknown[0]!r}: use {known}.")
+        pause = {name: more[name] for name in PAUSE_OPTIONS if name in more}
+        changed = {name: more[name] for name in OPTION_DEFAULTS if more.get(name) is not None}
         given_check = {"check": check, "check_files": check_files, "check_tries": check_tries,
                        "check_timeout": check_timeout}  # fmt: skip
         given_check = {name: value for name, value in given_check.items() if value is not None}
         if self.context.session is not None:
-            lasting = {**given_check, "tool_calls": tool_calls, "same_failures": same_failures, "context": context,
-                       "command_timeout": command_timeout, "retries": retries}  # fmt: skip
-            if given := [name for name, value in lasting.items() if value is not None]:
+            if given := [*given_check, *changed, *(["retries"] if retries is not None else [])]:
                 raise InputError(f"{given[0]} cannot change before the run has ended: resume it without.")
-            if any(changed is not None for changed in (model, settings, limits)):
+            if any(value is not None for value in (model, settings, limits)):
                 self._work_control().change(model=model, settings=settings, limits=limits)
             if text:
                 self._work_control().say(text)
@@ -237,8 +239,7 @@ class Run(RunRecord, Awaitable):
             options = ResumeOptions(
                 text, model, settings, limits, sandbox,
                 {"isolation": isolation, "network": network, "allow": allow, "secrets": secrets}, api_base, api_key,
-                listeners, control, more, tools, others, tool_calls, same_failures, context, command_timeout,
-                retries, doubts, given_check,
+                listeners, control, pause, tools, others, changed, retries, doubts, given_check,
             )  # fmt: skip
             return resume(self, options)
 

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from llm_sandbox_nb.agent.checks import CHECK_TIMEOUT, CheckFunction, checked_check
-from llm_sandbox_nb.agent.context_window import ContextMode
 from llm_sandbox_nb.agent.control.frontends import OnPause, checked_on_pause, pause_handler
 from llm_sandbox_nb.agent.control.pause_rules import Predicate
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import InputFiles, StartingFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.no_call import USUAL_NUDGES, Nudges
 from llm_sandbox_nb.agent.original_prompts import WhosePrompts, chosen_prompts
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
+from llm_sandbox_nb.agent.run_options import OPTION_DEFAULTS, ContextMode, Nudges, RunOptions, ToolCalls
 from llm_sandbox_nb.agent.run_spec import (
     RunSpec,
     SandboxOpening,
@@ -27,14 +26,13 @@ from llm_sandbox_nb.agent.run_spec import (
     with_given,
 )
 from llm_sandbox_nb.agent.session import Session
-from llm_sandbox_nb.agent.text_mode import ToolCalls
 from llm_sandbox_nb.agent.tools.toolbox import with_own_tools
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings, WritesCalls
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.checkpoint_files import starting_files
 from llm_sandbox_nb.runs.run import Run
-from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT, Directories, Sandbox
+from llm_sandbox_nb.sandbox.contract import Directories, Sandbox
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS, has_own_root
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import Rule
@@ -89,12 +87,12 @@ async def solve(
     limits: RunLimits | Mapping[str, Any] | None = None,
     settings: ModelSettings | Mapping[str, Any] | None = None,
     retries: RetryPolicy | None = None,
-    command_timeout: float = DEFAULT_TIMEOUT,
-    nudges: Nudges = USUAL_NUDGES,
-    tool_calls: ToolCalls = "auto",
-    same_failures: int = 8,
+    command_timeout: float = RunOptions.command_timeout,
+    nudges: Nudges = RunOptions.nudges,
+    tool_calls: ToolCalls = RunOptions.tool_calls,
+    same_failures: int = RunOptions.same_failures,
     remind: bool = True,
-    context: ContextMode = "mask",
+    context: ContextMode = RunOptions.context,
     check: str | CheckFunction | None = None,
     check_files: InputFiles = None,
     check_tries: int = 1,
@@ -112,6 +110,7 @@ async def solve(
     approve: str = "auto",
     on_pause: OnPause | None = None,
     show: bool | None = None,
+    **more: Any,
 ) -> Run:
     """Let a model work on `task` in a sandbox until it submits or a limit is reached.
 
@@ -164,6 +163,7 @@ async def solve(
         on_pause: reaction to a pause: a function of the run, `"stop"` or `"continue"`; see `OnPause`. Without
             one the run waits for its control.
         show: True if a notebook's cell shows the live card; None: the setting `show` decides. A script shows none.
+        more: options of `RunOptions` that have no argument here.
 
     Raises:
         InputError, ModelError: an empty task, a missing input or key, no such script or provider, ...; nothing was
@@ -185,6 +185,8 @@ async def solve(
     asked = _model(model, api_base, api_key)
     if tool_calls == "auto" and isinstance(asked, WritesCalls) and asked.writes_calls:
         tool_calls = "text"
+    if unknown := sorted(more.keys() - OPTION_DEFAULTS.keys()):
+        raise TypeError(f"solve() got an unexpected keyword argument {unknown[0]!r}")
     spec = RunSpec(
         task=str(ev.clean_text(task)),
         model=asked,
@@ -207,6 +209,7 @@ async def solve(
         make_model=lambda name: _other_model(name, model, api_base, api_key),
         provenance=provenance,
         isolation=_isolation(sandbox, isolation),
+        **more,
     )
     checked_on_pause(on_pause)
     if isinstance(spec.model, Checkable):

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from llm_sandbox_nb.errors import LLMSandboxError
-from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
+from llm_sandbox_nb.options.table import option
 from llm_sandbox_nb.sandbox.isolations import NETWORKS
 
 CONFIGS = Path(__file__).with_name("configs")
@@ -102,7 +102,9 @@ class RolloutConfig:
     completion_tokens: int = key(65_536, "maximum tokens after the prompt, observations included")
     reply_tokens: int = key(0, "maximum tokens of one reply; 0: as many as are left")
     time: float = key(5400.0, "deadline of a rollout, in seconds")
-    command_timeout: float = key(DEFAULT_TIMEOUT, "seconds for a command that names no time-out")
+    command_timeout: float = key(
+        option("command_timeout").default, "seconds for a command that names no time-out"
+    )
     temperature: float = key(1.0, "temperature of sampling")
     top_p: float = key(1.0, "top-p of sampling")
     top_k: int = key(0, "top-k of sampling; 0: all")

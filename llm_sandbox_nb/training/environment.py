@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from llm_sandbox_nb.agent.run_options import DEFAULT_OPTIONS
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
@@ -38,7 +39,7 @@ def _as_declared(method: _Method) -> _Method:
     """Copy the description of the tool to its method, from which TRL makes the schema for the model."""
     tool = TOOLS[method.__name__]
     lines = [tool.description, ""]
-    properties = tool.properties(_TIMEOUT_SECONDS)
+    properties = tool.properties(DEFAULT_OPTIONS)
     lines += ["Args:"] if properties else []
     for name, schema in properties.items():
         choices = f" (choices: {json.dumps(schema['enum'])})" if "enum" in schema else ""
@@ -46,9 +47,6 @@ def _as_declared(method: _Method) -> _Method:
     method.__doc__ = "\n".join(lines)
     del method.__annotations__["return"]  # TRL would describe it too
     return method
-
-
-_TIMEOUT_SECONDS = 120.0
 
 
 class _AskedModel:

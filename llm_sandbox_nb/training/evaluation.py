@@ -41,7 +41,7 @@ from llm_sandbox_nb.training.policy import (
     weights_digest,
 )
 from llm_sandbox_nb.training.record import START, TrainingRecord
-from llm_sandbox_nb.training.rollouts import run_limits, sandbox_options
+from llm_sandbox_nb.training.rollouts import run_limits, run_options, sandbox_options
 from llm_sandbox_nb.training.training_run import task_and_rows
 
 EVALUATION = "evaluation"
@@ -265,10 +265,8 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
         how = HowToAsk(
             policy,
             settings,
-            command_timeout=rollouts.command_timeout,
-            tool_calls="native",
-            same_failures=0,
             remind=False,
+            **run_options(rollouts),
         )
         opener = make_opener(rollouts.isolation, **sandbox_options(rollouts))
         judge = plan.judge.make_judge(plan.out / name / "judge") if plan.judge else None

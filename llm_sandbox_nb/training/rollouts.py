@@ -108,6 +108,11 @@ def run_limits(config: RolloutConfig) -> RunLimits:
     return RunLimits(steps=config.turns, tokens=tokens, time=config.time)
 
 
+def run_options(config: RolloutConfig) -> dict[str, Any]:
+    """Return the options of a run by name: its calls are those of the chat template, and failures do not end it."""
+    return {"command_timeout": config.command_timeout, "tool_calls": "native", "same_failures": 0}
+
+
 class RolloutModel(Model, Protocol):
     """A model of one rollout, with the ids of its conversation."""
 
@@ -241,11 +246,9 @@ class RolloutWorkers:
             ModelSettings(max_tokens=config.reply_tokens or config.completion_tokens, timeout=config.time),
             RetryPolicy(attempts=1),
             setting.limits,
-            config.command_timeout,
-            config.nudges,
-            tool_calls="native",
-            same_failures=0,
             remind=False,
+            nudges=config.nudges,
+            **run_options(config),
         )
         if config.mode == "llm":
             return await with_one_reply(setting.task, row, how, folder)

@@ -28,7 +28,7 @@ from llm_sandbox_nb.model.request import assistant_message
 from llm_sandbox_nb.model.stream import Assembly
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.training.config import ModelConfig, TrainingConfig
-from llm_sandbox_nb.training.rollouts import RolloutError, open_sandboxes
+from llm_sandbox_nb.training.rollouts import RolloutError, open_sandboxes, run_options
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 WORDS = ("valid", "draft", "expired", "sample")
@@ -110,7 +110,7 @@ async def scripted_runs(task: Task, config: TrainingConfig, folder: Path, count:
 
         async def one(row: Row) -> Trajectory:
             model = NotesDemonstrator(f"{config.seed}-{row.id}")
-            how = HowToAsk(model, limits=limits, command_timeout=rollouts.command_timeout)
+            how = HowToAsk(model, limits=limits, **run_options(rollouts))
             async with at_once:
                 made = await in_sandbox(task, row, how, lease, folder / row.id, documents="files")
             if made.error_kind:

@@ -20,9 +20,9 @@ from pydantic import ValidationError
 from llm_sandbox_nb.agent.control.question import question
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.agent.run_options import DEFAULT_OPTIONS
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox
 from llm_sandbox_nb.daemon_threads import in_daemon_thread
-from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 from llm_sandbox_nb.trajectory import decisions as dc
 from llm_sandbox_nb.trajectory.decisions import decision_problem
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -185,7 +185,7 @@ def _parse_edit(rest: str, toolbox: Toolbox) -> dc.EditDecision:
     texts = {
         name
         for known_tool in toolbox.values()
-        for name, schema in known_tool.properties(DEFAULT_TIMEOUT).items()
+        for name, schema in known_tool.properties(DEFAULT_OPTIONS).items()
         if schema.get("type") == "string"
     }
     changes = {name: value if name in texts else _number_or_text(value) for name, value in values.items()}

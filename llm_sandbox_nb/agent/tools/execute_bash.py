@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from llm_sandbox_nb.agent.run_options import RunOptions
 from llm_sandbox_nb.agent.tools.tool import CallView, Outcome, Tool, ToolContext
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
@@ -31,7 +32,7 @@ to go on running in the background, with its output sent to a file.
     required = ("command",)
     view = CallView(command="command", hide_observation=True)
 
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
         return {
             "command": {
                 "type": "string",
@@ -39,12 +40,12 @@ to go on running in the background, with its output sent to a file.
             },
             "timeout": {
                 "type": "number",
-                "description": f"Seconds after which it is ended. Default {command_timeout:g}.",
+                "description": f"Seconds after which it is ended. Default {options.command_timeout:g}.",
             },
         }
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        box, timeout = context.box, context.command_timeout
+        box, timeout = context.box, context.options.command_timeout
         if (asked := arguments.get("timeout")) is not None:
             # Zero or less requests no time-out: only the maximum and the run's remaining time limit the command.
             timeout = min(max(asked, 1.0), MAX_TIMEOUT) if asked > 0 else MAX_TIMEOUT

@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
+from llm_sandbox_nb.agent.run_options import RunOptions
 from llm_sandbox_nb.agent.tools.str_replace_editor import Editor, EditorError, failure_reason, not_once
 from llm_sandbox_nb.agent.tools.text_file import TextFile, count_lines, replace_all, replace_once
 from llm_sandbox_nb.agent.tools.tool import CallView, Outcome, Tool, ToolContext
@@ -45,7 +46,7 @@ class ReadFile(_FileTool):
     required = ("path",)
     view = CallView(headline=("path",))
 
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
         return {
             "path": {"type": "string", "description": "The file."},
             "offset": {"type": "integer", "description": "The first line, from 1."},
@@ -100,7 +101,7 @@ class WriteFile(_FileTool):
     required = ("path", "content")
     view = CallView(headline=("path",), in_diff=("content",))
 
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
         return {
             "path": {"type": "string", "description": "The file."},
             "content": {"type": "string", "description": "All of its text."},
@@ -122,7 +123,7 @@ class EditFile(_FileTool):
     required = ("path", "old_string", "new_string")
     view = CallView(headline=("path",), in_diff=("old_string", "new_string"))
 
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
         return {
             "path": {"type": "string", "description": "The file."},
             "old_string": {"type": "string", "description": "The text to replace."},
@@ -159,7 +160,7 @@ class ListFiles(_FileTool):
     description = "List a folder, with sizes."
     view = CallView(headline=("path",))
 
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
         return {
             "path": {"type": "string", "description": "The folder."},
             "depth": {"type": "integer", "description": "How many levels."},
@@ -197,7 +198,7 @@ class LabelCheckpoint(_FileTool):
     required = ("label",)
     view = CallView(headline=("label",))
 
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
         return {"label": {"type": "string", "description": "A short name."}}
 
     async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from llm_sandbox_nb.agent.run_options import RunOptions
 from llm_sandbox_nb.agent.tools.execute_bash import ExecuteBash, clean, save_stream
 from llm_sandbox_nb.agent.tools.file_tools import FILE_TOOLS, MAX_RESULT_LENGTH
 from llm_sandbox_nb.agent.tools.tool import Outcome, Tool, ToolContext
@@ -92,8 +93,8 @@ class KeepingTool(Tool):
         """Return the outcome of the newest call in a sandbox."""
         return self._newest.get(box)
 
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        return self._tool.properties(command_timeout)
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
+        return self._tool.properties(options)
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
         self._newest.pop(context.box, None)

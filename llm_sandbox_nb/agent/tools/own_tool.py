@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from typing_extensions import TypedDict
 
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.run_options import DEFAULT_OPTIONS, RunOptions
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, check_required, converted
 from llm_sandbox_nb.agent.tools.execute_bash import bound
 from llm_sandbox_nb.agent.tools.tool import Outcome, Tool, ToolContext
@@ -68,17 +69,17 @@ class OwnTool(Tool):
                 f"A model cannot write the arguments of {self.name}: {' '.join(error.message.split())}"[:300]
             ) from error
 
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
         return dict(self._schema.get("properties", {}))
 
-    def parameters(self, command_timeout: float) -> dict[str, Any]:
+    def parameters(self, options: RunOptions) -> dict[str, Any]:
         """Return `Tool.parameters` with the definitions to which the arguments refer."""
         definitions = {"$defs": self._schema["$defs"]} if "$defs" in self._schema else {}
-        return super().parameters(command_timeout) | definitions
+        return super().parameters(options) | definitions
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Check like `Tool.check`, but accept null as the value of a required argument."""
-        properties = self.properties(0)
+        properties = self.properties(DEFAULT_OPTIONS)
         sent = {
             name: converted(arguments[name], properties[name]) for name in properties if name in arguments
         }
@@ -97,7 +98,8 @@ class OwnTool(Tool):
         values = dict(self._arguments.validate_python(dict(arguments)))
         if self._box:
             values[self._box] = context.box
-        longest = min(context.command_timeout, context.time_left or context.command_timeout)
+        timeout = context.options.command_timeout
+        longest = min(timeout, context.time_left or timeout)
         timer = asyncio.timeout(longest)
         try:
             async with timer:
@@ -129,7 +131,7 @@ class RecordedTool(Tool):
         parameters = function.get("parameters", {})
         self._properties, self.required = parameters.get("properties", {}), parameters.get("required", ())
 
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
         return dict(self._properties)
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llm_sandbox_nb.agent.run_options import RunOptions
 from llm_sandbox_nb.agent.tools.text_file import (
     NotEncodableError,
     NotTextError,
@@ -311,7 +312,7 @@ tabs included; take in lines around it until it is unique.
     view = CallView(headline=("command", "path"), in_diff=("file_text", "old_str", "new_str"))
     only_edits = True
 
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
         return {
             "command": {"type": "string", "enum": list(_REQUIRED), "description": "What to do."},
             "path": {

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llm_sandbox_nb.agent.run_options import DEFAULT_OPTIONS, RunOptions
 from llm_sandbox_nb.agent.tools.arguments import check_required, known_arguments
 from llm_sandbox_nb.sandbox.contract import CommandResult, OutputCallback, Sandbox
 
@@ -25,11 +26,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ToolContext:
-    """Sandbox and limits for the execution of a call."""
+    """Sandbox, options of the run, and limits for the execution of a call."""
 
     box: Sandbox
-    command_timeout: float
-    """Default command timeout in seconds."""
+    options: RunOptions
     time_left: float | None = None
     """Remaining seconds of the run; None without a limit."""
     on_output: OutputCallback | None = None
@@ -64,8 +64,8 @@ class Tool(ABC):
     """Observation of a call that ends the run, without a sandbox; empty for tools that do not end the run."""
 
     @abstractmethod
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
-        """Return the JSON schema of each argument. `command_timeout` is the default timeout in seconds."""
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
+        """Return the JSON schema of each argument, for a run with these options."""
 
     @abstractmethod
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
@@ -75,20 +75,20 @@ class Tool(ABC):
             SandboxLostError: if the sandbox died.
         """
 
-    def parameters(self, command_timeout: float) -> dict[str, Any]:
+    def parameters(self, options: RunOptions) -> dict[str, Any]:
         """Return the JSON schema of all arguments."""
         return {
             "type": "object",
-            "properties": self.properties(command_timeout),
+            "properties": self.properties(options),
             "required": list(self.required),
         }
 
-    def schema(self, command_timeout: float) -> dict[str, Any]:
+    def schema(self, options: RunOptions) -> dict[str, Any]:
         """Return the tool in the form of a request to a provider."""
         function = {
             "name": self.name,
             "description": self.description,
-            "parameters": self.parameters(command_timeout),
+            "parameters": self.parameters(options),
         }
         return {"type": "function", "function": function}
 
@@ -102,6 +102,6 @@ class Tool(ABC):
         Raises:
             ArgumentsError: if an argument is missing or has a wrong type.
         """
-        known = known_arguments(self.properties(0), arguments)
+        known = known_arguments(self.properties(DEFAULT_OPTIONS), arguments)
         check_required(self.name, self.required_with(known), known, arguments)
         return known

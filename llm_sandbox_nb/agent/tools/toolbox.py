@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.run_options import DEFAULT_OPTIONS, RunOptions
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, quoted
 from llm_sandbox_nb.agent.tools.execute_bash import ExecuteBash
 from llm_sandbox_nb.agent.tools.own_tool import OwnTool
 from llm_sandbox_nb.agent.tools.str_replace_editor import StrReplaceEditor
 from llm_sandbox_nb.agent.tools.tool import CallView, Outcome, Tool, ToolContext
-from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
 
 
 class Submit(Tool):
@@ -25,7 +25,7 @@ class Submit(Tool):
     only_edits = True
     last_observation = "Submitted."
 
-    def properties(self, command_timeout: float) -> dict[str, dict[str, Any]]:
+    def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
         return {}
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
@@ -49,9 +49,9 @@ class Toolbox(Mapping[str, Tool]):
     def __len__(self) -> int:
         return len(self._tools)
 
-    def schemas(self, command_timeout: float = DEFAULT_TIMEOUT) -> list[dict[str, Any]]:
-        """Return the tools in the form of a request. `command_timeout` is the default timeout in seconds."""
-        return [tool.schema(command_timeout) for tool in self.values()]
+    def schemas(self, options: RunOptions = DEFAULT_OPTIONS) -> list[dict[str, Any]]:
+        """Return the tools in the form of a request, for a run with these options."""
+        return [tool.schema(options) for tool in self.values()]
 
     def check(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments that `tool` knows, converted to their types. Null and unknown arguments are ignored.
@@ -69,7 +69,7 @@ class Toolbox(Mapping[str, Tool]):
 TOOLS: Final = Toolbox((ExecuteBash(), StrReplaceEditor(), Submit()))
 """Tools of every run."""
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
-    name: schema for tool in TOOLS.values() for name, schema in tool.properties(DEFAULT_TIMEOUT).items()
+    name: schema for tool in TOOLS.values() for name, schema in tool.properties(DEFAULT_OPTIONS).items()
 }
 """Schemas of all arguments of these tools, by name."""
 

@@ -22,7 +22,7 @@ from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
-TOOL_SCHEMAS = TOOLS.schemas(120.0)
+TOOL_SCHEMAS = TOOLS.schemas()
 REPLIES = [
     json.loads(line)
     for line in (Path(__file__).parents[2] / "data/qwen_replies.jsonl").read_text("utf-8").splitlines()
@@ -175,7 +175,7 @@ def test_a_resume_takes_the_words_of_solve(tmp_path: Path) -> None:
         return await result.resume(limits={"steps": 9}, isolation="process", **options)
 
     for wrong in ({"context": "some"}, {"tool_calls": "none"}, {"same_failures": -1}, {"command_timeout": 0}):
-        with pytest.raises(InputError, match=f"{next(iter(wrong))} is"):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} must be"):
             asyncio.run(resumed(**wrong))
     again = TalkingReplies(SAVES, SUBMITS)
     asyncio.run(resumed(model=again, context="full", tool_calls="text", retries=RetryPolicy(attempts=1)))

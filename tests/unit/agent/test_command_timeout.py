@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from llm_sandbox_nb.agent.run_options import RunOptions
 from llm_sandbox_nb.agent.tools.execute_bash import MAX_TIMEOUT
 from llm_sandbox_nb.agent.tools.tool import ToolContext
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
@@ -39,5 +40,5 @@ class Box:
 def test_the_timeout_of_a_command(asked: float | None, left: float | None, given: float) -> None:
     box: Any = Box()
     arguments = TOOLS.check("execute_bash", {"command": "ls", "timeout": asked})
-    asyncio.run(TOOLS["execute_bash"].execute(arguments, ToolContext(box, 120.0, left)))
+    asyncio.run(TOOLS["execute_bash"].execute(arguments, ToolContext(box, RunOptions(), left)))
     assert box.timeout == given

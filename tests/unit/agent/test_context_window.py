@@ -14,7 +14,7 @@ import pytest
 from memory_sandbox import MemorySandbox, spec_of, workspace_of
 from talking_replies import with_calls
 
-from llm_sandbox_nb.agent.context_window import SUMMARY_REQUEST, ContextMode
+from llm_sandbox_nb.agent.context_window import SUMMARY_REQUEST
 from llm_sandbox_nb.agent.conversation_state import conversation_state
 from llm_sandbox_nb.agent.errors import InputError, StopRun
 from llm_sandbox_nb.agent.limits import Meter, RunLimits, estimated_tokens
@@ -22,6 +22,7 @@ from llm_sandbox_nb.agent.loop import Loop
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.reduction import step_groups
+from llm_sandbox_nb.agent.run_options import ContextMode
 from llm_sandbox_nb.agent.run_spec import RunSpec
 from llm_sandbox_nb.model.contract import (
     ContextLimit,
@@ -389,5 +390,5 @@ def test_a_reply_gets_what_is_left_of_the_context() -> None:
 
 
 def test_another_context_is_an_error_in_one_sentence() -> None:
-    with pytest.raises(InputError, match="context is one of full, mask, summary, not 'all'"):
+    with pytest.raises(InputError, match="context must be one of mask, summary, full, not 'all'"):
         RunSpec(task="t", model=SmallModel(), prompts=PromptConfig("s", "i"), context="all")  # type: ignore[arg-type]

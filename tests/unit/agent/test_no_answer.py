@@ -108,7 +108,7 @@ def test_every_reply_without_a_call_gets_a_request_for_one_when_all_are_to_get_o
     assert (limited.stop_reason, len(talker.requests)) == ("steps", 5)
     assert limited.trajectory.start
     assert limited.trajectory.start.settings["nudges"] == "all"
-    with pytest.raises(InputError, match="nudges is a whole number of at least zero or \"all\", not 'some'"):
+    with pytest.raises(InputError, match="nudges must be a whole number of at least 0, or all, not 'some'"):
         solved(tmp_path, model, nudges="some")
 
 

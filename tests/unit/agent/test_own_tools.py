@@ -19,6 +19,7 @@ from virtual_time import run_in_virtual_time
 from llm_sandbox_nb.agent.control.decisions import edited_call
 from llm_sandbox_nb.agent.control.pause_rules import Breakpoint, Moment, pause_rules
 from llm_sandbox_nb.agent.errors import ControlError, InputError
+from llm_sandbox_nb.agent.run_options import RunOptions
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError
 from llm_sandbox_nb.agent.tools.own_tool import RecordedTool
 from llm_sandbox_nb.agent.tools.tool import Outcome, ToolContext
@@ -47,7 +48,7 @@ async def executed(function: Any, arguments: dict[str, Any], **context: Any) -> 
     name = function.__name__
     known = tools.check(name, arguments)
     box = MemorySandbox()
-    return await tools[name].execute(known, ToolContext(box, **{"command_timeout": 60, **context}))
+    return await tools[name].execute(known, ToolContext(box, **{"options": RunOptions(), **context}))
 
 
 def called(function: Any, arguments: dict[str, Any], **context: Any) -> Outcome:
@@ -68,7 +69,7 @@ def test_the_model_reads_name_docstring_and_types() -> None:
 
 
 def test_the_sandbox_is_given_and_not_asked_for() -> None:
-    assert list(with_own_tools([count])["count"].properties(0)) == ["folder"]
+    assert list(with_own_tools([count])["count"].properties(RunOptions())) == ["folder"]
     outcome = called(count, {"folder": "a", "sandbox": "mine"})
     assert json.loads(outcome.observation) == {
         "folder": "a",
@@ -134,7 +135,7 @@ def test_a_function_that_takes_too_long_is_given_up() -> None:
 
     async def given_up(function: Any) -> None:
         for limits, seconds in (({"time_left": 20}, 20), ({"time_left": 90}, 30)):
-            outcome = await executed(function, {}, command_timeout=30, **limits)
+            outcome = await executed(function, {}, options=RunOptions(command_timeout=30), **limits)
             assert outcome == Outcome(f"Error: it took longer than {seconds} seconds", error="tool_failed")
         over.set()  # the end of a loop waits for its threads
 
@@ -258,7 +259,7 @@ def test_a_recorded_tool_can_be_edited_and_not_executed() -> None:
     assert tools.schemas() == with_own_tools([lookup]).schemas()
     assert tools.check("lookup", {"word": "b", "other": 1}) == {"word": "b"}
     with pytest.raises(InputError, match=r"give the same again, as in tools=\[lookup\]"):
-        asyncio.run(own.execute({"word": "b"}, ToolContext(MemorySandbox(), 60)))
+        asyncio.run(own.execute({"word": "b"}, ToolContext(MemorySandbox(), RunOptions())))
 
 
 def test_a_run_does_not_wait_for_a_function_beyond_its_time(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.options.settings_files import find_settings_files
 from llm_sandbox_nb.options.table import FILE_SETTINGS, RUN_OPTIONS, UsageError
-from llm_sandbox_nb.options.values import resolve
+from llm_sandbox_nb.options.values import resolve, sandbox_options
 
 KEY = "sk-very-secret"
 
@@ -247,8 +247,6 @@ def test_resources_of_a_file_reach_the_sandbox_of_a_cell_and_of_a_shell(shell: A
     limits = magics_of(shell)
     limits.read_files()
     assert (limits.limits().pids, limits.limits().memory_bytes) == (77, 300 * 1024**2)
-    from llm_sandbox_nb.cli.run_command import sandbox_options
-
     assert sandbox_options(resolve({}, {}))["limits"] == limits.limits()
 
 

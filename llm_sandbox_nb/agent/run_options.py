@@ -1,0 +1,90 @@
+"""Options of a run that are one value each, such as a number or a word.
+
+A new option is a row of `options.table` with `sets="NAME"`, a field here, and its use: `spec.NAME` in the session, or
+`context.options.NAME` in a tool. Command line, cells, settings files, help and reference read the row. `solve`, the
+journal, a resume and a benchmark read the field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.options.table import option
+
+ContextMode = Literal["full", "mask", "summary"]
+"""Form of a long conversation in requests: complete, old outputs as a line each, or a summary of the old part."""
+ToolCalls = Literal["auto", "native", "text"]
+"""Form of calls: `auto` is native, and text mode if native calls do not work."""
+Nudges = int | Literal["all"]
+"""Number of replies in a row without a call that are answered by a nudge; `all` for every reply until a limit."""
+USUAL_NUDGES = 2
+"""Default of `nudges`. The table has none, because a benchmark has another."""
+_ALWAYS_RECORDED = ("command_timeout", "context")
+"""Options that the journal holds even with their default, as in the first version of its format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of a run. Each field has the name, and the type, of the option in the table that sets it."""
+
+    command_timeout: float = option("command_timeout").default
+    """Default command timeout in seconds."""
+    context: ContextMode = option("context").default
+    """Form of a conversation that nearly fills the model's context."""
+    tool_calls: ToolCalls = option("tool_calls").default
+    """Form of calls: `native`, `text`, or `auto`."""
+    same_failures: int = option("same_failures").default
+    """Number of failures in a row of the same call that end the run; 0 for no limit."""
+    nudges: Nudges = USUAL_NUDGES
+    """Number of replies in a row without a call that get a request for one; `all` for no limit."""
+
+    def __post_init__(self) -> None:
+        """Check all options. Raise InputError if a value is invalid."""
+        for name, value in self.by_name().items():
+            _checked(name, value)
+
+    def by_name(self) -> dict[str, Any]:
+        """Return the options as arguments of `solve`."""
+        return {name: getattr(self, name) for name in OPTION_DEFAULTS}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the options for the journal: those that differ from their default, and a few always."""
+        return {
+            name: value
+            for name, value in self.by_name().items()
+            if name in _ALWAYS_RECORDED or value != OPTION_DEFAULTS[name]
+        }
+
+
+OPTION_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in dataclasses.fields(RunOptions)}
+"""Default of each option, by name."""
+
+
+def valid_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the valid options of a record, which anyone, or another version of this package, may have made."""
+    found = {}
+    for name in OPTION_DEFAULTS.keys() & recorded.keys():
+        try:
+            found[name] = _checked(name, recorded[name])
+        except InputError:
+            continue
+    return found
+
+
+def _checked(name: str, value: Any) -> Any:
+    if value is None and OPTION_DEFAULTS[name] is None:
+        return None
+    try:
+        converted = option(name).convert(value)
+    except ValueError as error:
+        raise InputError(f"{name} {error}, not {value!r:.80}.") from error
+    if converted != value:  # a text, such as "2m", that only the command line accepts
+        raise InputError(f"{name} must be {converted!r:.80}, not {value!r:.80}.")
+    return converted
+
+
+DEFAULT_OPTIONS = RunOptions()
