@@ -44,7 +44,6 @@ async def test_exit_code_is_the_command_s_own(box: Any, command: str, code: int)
     assert (await box.run("echo $?")).stdout == b"%d\n" % code
 
 
-@pytest.mark.smoke
 async def test_streams_are_apart_and_live(box: Any) -> None:
     """The command prints more only after its first line was seen."""
     command = "echo out; echo err >&2; until [ -e seen ]; do sleep 0.02; done; echo late"
@@ -258,7 +257,6 @@ async def test_a_second_command_waits_for_the_first(box: Any) -> None:
     assert (await first).exit_code == 0
 
 
-@pytest.mark.smoke
 async def test_many_calls_at_once(box: Any) -> None:
     async def one(n: int) -> bytes:
         result = await box.exec(["sh", "-c", f"echo {n}; cat"], stdin=b"%d" % n)

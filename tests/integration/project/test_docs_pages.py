@@ -142,7 +142,7 @@ def test_no_page_with_cells_is_forgotten() -> None:
     assert with_cells == {*STAGES, *ONLY_PARSED}
 
 
-USUAL = ("README.md", "docs/how-to/rewind.md", "docs/how-to/python.md", "docs/how-to/pause.md")
+USUAL = ("README.md", "docs/how-to/rewind.md")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ ATTACKS: dict[str, dict[str, str]] = yaml.safe_load(
     (Path(__file__).parents[2] / "data" / "hostile_patches.yaml").read_text()
 )
 PYTEST = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {PYTEST}"
-PARTS = 9
+PARTS = 15
 TESTS = {PYTEST: "tests/test_total.py::test_total", UNITTEST: "test_case.Total.test_total"}
 
 
