@@ -160,7 +160,7 @@ async def test_endless_background_output_harms_nobody(box: Any) -> None:
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
-        pytest.param("exit 7", 7, "ended with exit code 7", marks=pytest.mark.smoke),
+        ("exit 7", 7, "ended with exit code 7"),
         ("kill -9 $$", 137, "killed by signal 9"),
         ("exec sh -c 'echo replaced; exit 3'", 3, "ended with exit code 3"),
         ("set -e; false", 1, "ended with exit code 1"),
