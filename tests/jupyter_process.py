@@ -189,14 +189,28 @@ class JupyterProcess:
 
     @contextlib.contextmanager
     def warm_kernel(self) -> Iterator[str]:
-        """A kernel without a notebook, as new; kept for later tests when it can be made as new again."""
+        """A kernel without a notebook, as new; kept for later tests unless a test left it in the middle of a cell."""
         kernel_id = self._idle.pop() if self._idle else self._renew(self.start_kernel())
         yield kernel_id
-        self._renew(kernel_id)
+        busy = self._stays_busy(kernel_id)
+        if busy:
+            self.ask(f"api/kernels/{kernel_id}", "DELETE")
+        else:
+            self._renew(kernel_id)
         for model in self.sandboxes():
             if model["kernel_id"] == kernel_id:
                 self.ask(f"llm-sandbox/api/sandboxes/{model['id']}", "DELETE")
-        self._idle.append(kernel_id)
+        if not busy:
+            self._idle.append(kernel_id)
+
+    def _stays_busy(self, kernel_id: str) -> bool:
+        """Return True if a cell still runs after some seconds: its test has failed, and nobody will end it."""
+        deadline = time.monotonic() + 10
+        while busy := self.get(f"api/kernels/{kernel_id}")["execution_state"] == "busy":
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        return busy
 
     def _renew(self, kernel_id: str) -> str:
         with self.client(kernel_id) as client:

@@ -36,6 +36,14 @@ Object.assign(globalThis, {
   IntersectionObserver: AlwaysNear,
   ResizeObserver: AlwaysNear
 });
+// Names of roles need only this of a style. There is no style sheet here, and jsdom takes long to find that out.
+const INLINE = new Set('A ABBR B BDI CODE DEL EM I INS KBD LABEL MARK SMALL SPAN STRONG SUB SUP TIME'.split(' '));
+const displayOf = element =>
+  element.style?.display || (element.hidden ? 'none' : INLINE.has(element.tagName) ? 'inline' : 'block');
+window.getComputedStyle = element => ({
+  getPropertyValue: name => (name === 'display' ? displayOf(element) : (element.style?.getPropertyValue(name) ?? ''))
+});
+globalThis.getComputedStyle = window.getComputedStyle;
 window.Element.prototype.scrollIntoView = () => undefined;
 URL.createObjectURL = () => 'blob:view';
 URL.revokeObjectURL = () => {};

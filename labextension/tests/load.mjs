@@ -1,8 +1,15 @@
 // The TypeScript under test, bundled by what also bundles the exported page.
 import { build } from 'esbuild';
 
-/** What a module of `src` exports. */
-export const load = name => loadFile(new URL(`../src/${name}.ts`, import.meta.url).pathname);
+const loaded = new Map();
+
+/** What a module of `src` exports; bundled once for all tests of this process. */
+export function load(name) {
+  if (!loaded.has(name)) {
+    loaded.set(name, loadFile(new URL(`../src/${name}.ts`, import.meta.url).pathname));
+  }
+  return loaded.get(name);
+}
 
 /** What a file exports. */
 export async function loadFile(entry) {

@@ -237,7 +237,7 @@ def test_what_leaves_a_page_that_runs_is_the_remainder(
         assert not sockets[name].asked, name
 
 
-@pytest.mark.parametrize("shown", ["view", "card"])
+@pytest.mark.parametrize("shown", ["view", pytest.param("card", marks=pytest.mark.campaign)])
 def test_a_page_that_runs_changes_nothing_around_it(
     playwright: Playwright, assets: tuple[str, str], sockets: dict[str, Sockets], tmp_path: Path, shown: str
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_trajectory_of_the_paper_opens_as_the_run(server: FrontEnd, page: Page
     assert_shows_steps(page)
 
 
+@pytest.mark.campaign
 def test_files_of_these_names_open_as_they_did_before(server: FrontEnd, page: Page) -> None:
     """They may be other projects'. The editor or Lab's view of JSON shows them."""
     for name in ("journal.jsonl", "trajectory.json"):
@@ -164,6 +165,7 @@ def test_the_policy_of_an_exported_file_holds(record: Run, page: Page, tmp_path:
     assert refused == ["connect-src", "frame-src", "img-src"]
 
 
+@pytest.mark.campaign
 def test_the_first_notebook_that_nbconvert_exports_reads_well(page: Page, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "notebooks" / "data", tmp_path / "data")
     notebook = course.shipped("01-first-task")

@@ -271,6 +271,7 @@ def let_pass(canary: Canary, context: BrowserContext) -> None:
     page.close()
 
 
+@pytest.mark.campaign
 def test_without_the_protection_each_payload_gets_through(canary: Canary, context: BrowserContext) -> None:
     """The canary of the test above: an attack that does not fire here would prove nothing there."""
     payloads = all_payloads(canary.address)

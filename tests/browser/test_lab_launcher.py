@@ -51,6 +51,7 @@ def test_the_card_opens_ten_examples_that_run(server: FrontEnd, page: Page) -> N
     assert not page.get_by_role("dialog").count()
 
 
+@pytest.mark.campaign
 def test_the_palette_s_command_makes_it_too(server: FrontEnd, page: Page) -> None:
     open_notebook(page, server, server.notebook("before.ipynb", "1 + 1"))
     label = page.evaluate("() => jupyterapp.commands.label('llm-sandbox:examples', { isPalette: true })")

@@ -28,7 +28,9 @@ PACKED = (
 )
 
 
-@pytest.mark.parametrize("server", APPS, indirect=True)
+@pytest.mark.parametrize(
+    "server", ["lab", pytest.param("notebook", marks=pytest.mark.campaign)], indirect=True
+)
 def test_stop_ends_a_command(server: FrontEnd, page: Page) -> None:
     """How soon is measured with every version of Lab, Notebook and ipykernel, in test_lab_versions."""
     seconds_to_stop(server, page, "endless", "python3")

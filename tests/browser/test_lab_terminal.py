@@ -143,6 +143,7 @@ def runs(page: Page, mark: str) -> None:
     sees(page, f"\n{mark}\n")
 
 
+@pytest.mark.campaign
 def test_what_it_prints_stays_in_it(server: FrontEnd, page: Page, section: Locator) -> None:
     """The canary is alive: xterm hears title, clipboard and questions. Only nothing comes of it."""
     open_terminal(page, section)
@@ -162,6 +163,7 @@ def test_what_it_prints_stays_in_it(server: FrontEnd, page: Page, section: Locat
     expect(page.locator(".lsn-terminal script, .lsn-terminal img")).to_have_count(0)
 
 
+@pytest.mark.campaign
 def test_what_it_asks_types_nothing(page: Page, section: Locator) -> None:
     open_terminal(page, section)
     page.evaluate(HEAR)

@@ -84,7 +84,7 @@ HOSTS = [
     )
     for isolation, profile, marks in (
         ("docker", "strict", [pytest.mark.campaign]),
-        ("docker", "standard", []),
+        ("docker", "standard", [pytest.mark.campaign]),
         ("bubblewrap", "strict", []),
         ("bubblewrap", "standard", [pytest.mark.campaign]),
     )

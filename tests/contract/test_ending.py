@@ -153,7 +153,6 @@ async def test_the_end_of_a_command_spares_what_runs_beside_it(box: Any) -> None
         await box.run("rm go said")
 
 
-@pytest.mark.smoke
 async def test_the_end_of_a_program_takes_no_orphan_from_the_command(box: Any) -> None:
     """A command ends with its orphans, also when programs beside it ended first; what those left stays."""
     mark, kept = own_mark(), own_mark()

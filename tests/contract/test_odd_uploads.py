@@ -258,7 +258,6 @@ async def test_all_odd_trees_arrive_in_one(box: Any, tmp_path: Path) -> None:
     assert linked == linked_here
 
 
-@pytest.mark.smoke
 async def test_git_sees_no_difference(box: Any, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
@@ -273,7 +272,6 @@ async def test_git_sees_no_difference(box: Any, tmp_path: Path) -> None:
     assert (await box.run("git status --porcelain")).stdout.decode() != expected
 
 
-@pytest.mark.smoke
 async def test_nothing_is_written_through_a_link_that_came_before(box: Any, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):

@@ -40,7 +40,6 @@ async def test_a_script_without_a_first_line_is_one_of_sh(box: Any) -> None:
     assert (result.exit_code, result.stdout) == (0, b"from sh arg\n")
 
 
-@pytest.mark.smoke
 async def test_arguments_are_not_seen_by_a_shell(box: Any) -> None:
     words = ["$HOME", "`id`", "a b", "", "'", '"', "*", "\n", "é漢", "\udcff\udc80", "-n", "\\"]
     script = "import sys,os; sys.stdout.buffer.write(b'\\0'.join(map(os.fsencode, sys.argv[1:])))"
@@ -61,7 +60,6 @@ async def test_a_megabyte_of_arguments(box: Any) -> None:
     assert result.stdout == b"100000\nin"
 
 
-@pytest.mark.smoke
 async def test_stdin(box: Any) -> None:
     data = bytes(range(256)) * 10
     for argv, given, shown in (
@@ -80,7 +78,6 @@ async def test_stdin(box: Any) -> None:
     assert (await late).stdout == b"begun\n%d\n" % (len(data) * 999)
 
 
-@pytest.mark.smoke
 async def test_working_directory_and_environment(box: Any) -> None:
     root = box.directories.root
     await box.run("cd /; export SHELL_ONLY=1")

@@ -44,7 +44,6 @@ async def test_exit_code_is_the_command_s_own(box: Any, command: str, code: int)
     assert (await box.run("echo $?")).stdout == b"%d\n" % code
 
 
-@pytest.mark.smoke
 async def test_streams_are_apart_and_live(box: Any) -> None:
     """The command prints more only after its first line was seen."""
     command = "echo out; echo err >&2; until [ -e seen ]; do sleep 0.02; done; echo late"
@@ -161,7 +160,7 @@ async def test_endless_background_output_harms_nobody(box: Any) -> None:
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
-        pytest.param("exit 7", 7, "ended with exit code 7", marks=pytest.mark.smoke),
+        ("exit 7", 7, "ended with exit code 7"),
         ("kill -9 $$", 137, "killed by signal 9"),
         ("exec sh -c 'echo replaced; exit 3'", 3, "ended with exit code 3"),
         ("set -e; false", 1, "ended with exit code 1"),
@@ -258,7 +257,6 @@ async def test_a_second_command_waits_for_the_first(box: Any) -> None:
     assert (await first).exit_code == 0
 
 
-@pytest.mark.smoke
 async def test_many_calls_at_once(box: Any) -> None:
     async def one(n: int) -> bytes:
         result = await box.exec(["sh", "-c", f"echo {n}; cat"], stdin=b"%d" % n)

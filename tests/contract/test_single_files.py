@@ -36,7 +36,6 @@ async def test_every_byte_and_every_name(box: Any) -> None:
     assert await box.read_file(f"{box.directories.root}/relative")
 
 
-@pytest.mark.smoke
 async def test_errors_of_reading(box: Any) -> None:
     await box.run(
         "mkdir d; mkfifo fifo; ln -s fifo to-fifo; ln -s nowhere dangling; ln -s loop loop; echo x > f; ln -s f l"

@@ -120,7 +120,6 @@ async def test_a_program_that_asks_the_terminal_is_answered(box: Any) -> None:
     await person.closes()
 
 
-@pytest.mark.smoke
 async def test_what_prints_without_end_waits_and_holds_nobody_up(box: Any) -> None:
     person = Person(box, looks=False)
     person.terminal.type(b"yes 0123456789\r")

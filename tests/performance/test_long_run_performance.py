@@ -7,6 +7,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from best_of import best_of
 from warm_kernels import connected, kernel_environment, warm_kernel
 
 STEPS = 1000
@@ -110,18 +112,20 @@ def scripted_model(folder: Path) -> Iterator[dict[str, Any]]:
 def test_a_late_step_costs_what_an_early_one_costs(
     model: Callable[[Path], Any], tmp_path: Path, measured: Callable[..., None]
 ) -> None:
-    """The least growth of at most three runs: other work of the machine makes late steps dearer, never cheaper."""
-    for number in range(3):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+
+    def once() -> tuple[float, float, float, float]:
+        """Milliseconds of CPU for an early and for a late step, seconds of the run, and its seconds of CPU."""
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
         with model(folder) as given:
             given |= {"limits": {"steps": STEPS, "tokens": None}, "output_dir": str(folder)}
             used, seconds, busy, reason, steps = json.loads(python(folder, RUN, json.dumps(given)))
         assert (reason, steps) == ("submitted", STEPS)
         costs = [1000 * (after - before) for before, after in itertools.pairwise(used)]
         early, late = (statistics.quantiles(part, n=10)[1] for part in (costs[25:225], costs[-200:]))
-        if late <= MOST_GROWTH * early:
-            break
+        return early, late, seconds, busy
+
+    best = best_of(3, once, bar=MOST_GROWTH, by=lambda figures: figures[1] / figures[0])
+    early, late, seconds, busy = best
     name = model.__name__.partition("_")[0]
     note = f"{early:.1f} ms of CPU a step after step 25, {late:.1f} ms before step 1,000; the quickest fifth"
     measured(
@@ -137,11 +141,9 @@ def test_a_late_step_costs_what_an_early_one_costs(
 def test_the_first_scripted_cell_of_a_kernel_shows_its_first_step(
     tmp_path: Path, measured: Callable[..., None]
 ) -> None:
-    """The quickest of three new kernels: what else this machine does is no part of it."""
-    waits = [first_step(tmp_path) for _ in range(3)]
-    note = f"quickest of {', '.join(f'{wait:.2f}' for wait in waits)} s"
-    measured("first scripted cell of a kernel: first step", min(waits), "s", bar="within 1.5 s", note=note)
-    assert min(waits) <= 1.5
+    wait = best_of(3, lambda: first_step(tmp_path), bar=1.5)
+    measured("first scripted cell of a kernel: first step", wait, "s", bar="within 1.5 s")
+    assert wait <= 1.5
 
 
 def first_step(folder: Path) -> float:
@@ -164,7 +166,7 @@ def test_the_command_line_shows_a_scripted_step_at_once(
     tmp_path: Path, measured: Callable[..., None]
 ) -> None:
     words = ["run", "--llm_name", "scripted/strawberry", "--query", "Count.", "--isolation", "process"]
-    used = float(python(tmp_path, COMMAND_LINE, *words))
+    used = best_of(3, lambda: float(python(tmp_path, COMMAND_LINE, *words)), bar=2)
     measured("run with a scripted model: CPU before the first step", used, "s", bar="at most 2 s")
     assert used <= 2
 

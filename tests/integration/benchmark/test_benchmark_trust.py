@@ -67,14 +67,14 @@ def task(tmp_path: Path) -> Task:
 def test_a_scorer_that_gives_nothing_is_seen_and_a_second_start_mends_it(
     task: Task, fault: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring_pool.Scoring.__init__, "__defaults__", (1, 2.0))
+    monkeypatch.setattr(scoring_pool.Scoring.__init__, "__defaults__", (1, 5.0 if "sleep" in fault else 60.0))
     task.write(
-        f"import os, time\ndef score(answer, gold, **row):\n    if row['id'] > '1':\n        {fault}\n    return 1\n"
+        f"import os, time\ndef score(answer, gold, **row):\n    if row['id'] > '7':\n        {fault}\n    return 1\n"
     )
     assert task.measure() == 1
     told = capsys.readouterr().out
-    assert "2 of 10" in told
-    assert "own/llm: scored 2 of 10; 8 failed" in told
+    assert "8 of 10" in told
+    assert "own/llm: scored 8 of 10; 2 failed" in told
     assert f"scorer: {said}" in told
     task.write(says="nobody is asked again")
     assert task.measure() == 0

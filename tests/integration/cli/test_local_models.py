@@ -64,6 +64,7 @@ def test_a_command_that_is_killed_leaves_no_server(command_line: CommandLine) ->
     assert command_line.finish(process, before).left == []
 
 
+@pytest.mark.campaign
 def test_a_cell_shows_the_loading_where_its_card_will_be_and_a_killed_kernel_leaves_no_server(
     tmp_path: Path,
 ) -> None:

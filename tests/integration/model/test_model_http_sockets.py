@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from scripted_server import ScriptedServer
 
 _WATCH = """
@@ -85,6 +86,7 @@ def test_only_the_models_server_is_reached_and_no_dotenv_file_is_read(tmp_path: 
     assert expected <= set(seen) <= expected | {"lookup of 127.0.0.1"}
 
 
+@pytest.mark.campaign
 def test_the_watch_sees_what_importing_litellm_alone_does() -> None:
     """The canary: without our settings its import goes to the network for a table of prices."""
     code = "try: import litellm\nexcept ImportError: pass"  # offline, some versions do not survive it
@@ -120,6 +122,7 @@ def test_litellm_is_imported_while_the_sandbox_starts(tmp_path: Path) -> None:
     assert any(server.root.rpartition(":")[2] in peer for peer in seen), "the model was asked"
 
 
+@pytest.mark.campaign
 def test_the_canary_sees_a_dotenv_file_that_is_read(tmp_path: Path) -> None:
     """With LITELLM_MODE=DEV, which a person may set, it is read."""
     with ScriptedServer("strawberry") as server:

@@ -359,6 +359,8 @@ OVERFLOWS = {
         b'event: error\ndata: {"error":{"message":"The number of tokens to keep from the initial prompt is greater '
         b'than the context length. Try to load the model with a larger context length"}}\n\n',
     ]), "text/event-stream"),
+    "TGI": Answer(422, {"error": "Input validation error: `inputs` must have less than 8191 tokens. Given: 9001",
+                        "error_type": "validation"}),
     "words that nobody knows": refused(400, "Sorry, 9001 tokens are more than my context of 8192 takes"),
 }  # fmt: skip
 

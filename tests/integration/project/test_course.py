@@ -29,7 +29,7 @@ LONGEST = 60.0
 """Seconds of one Run All on a machine that does nothing else."""
 OFFLINE = [sys.executable, str(ROOT / "tests" / "no_route.py")]
 PLACES = {"bubblewrap": pytest.mark.bubblewrap, "docker": pytest.mark.docker, "process": pytest.mark.campaign}
-USUAL = {("bubblewrap", "04-beyond-text"), ("bubblewrap", "05-why-agents-fail")}
+USUAL = {("bubblewrap", "05-why-agents-fail")}
 """The others are a campaign."""
 pytestmark = pytest.mark.timeout(900)
 

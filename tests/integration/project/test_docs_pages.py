@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pages import DOCS, PAGES, ROOT, Example, examples_of, name_of
 from support import require
 from warm_kernels import kernel_environment
 
+from llm_sandbox_nb.cli import main
 from notebooks import errors, execute, notebook_of, printed
 
 PREPARED = "sandbox-runs/20260131-120000-ab12cd"
@@ -142,7 +143,7 @@ def test_no_page_with_cells_is_forgotten() -> None:
     assert with_cells == {*STAGES, *ONLY_PARSED}
 
 
-USUAL = ("README.md", "docs/how-to/rewind.md", "docs/how-to/python.md", "docs/how-to/pause.md")
+USUAL = ("README.md", "docs/how-to/rewind.md")
 
 
 @pytest.mark.parametrize(
@@ -181,30 +182,37 @@ SCRIPTED = [
 ]
 
 
+Command = Callable[[list[str], str], str]
+"""Calls `llm-sandbox-nb` with these words and this isolation, and returns the output of a success."""
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """The command line in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def call(words: list[str], isolation: str) -> str:
+        monkeypatch.setenv("LLM_SANDBOX_ISOLATION", isolation)
+        code = main(words)
+        out, err = capfd.readouterr()
+        assert code == 0, err
+        return out
+
+    return call
+
+
 @pytest.mark.parametrize("line", sorted(set(SCRIPTED)))
-def test_a_command_with_a_scripted_model_runs(line: str, tmp_path: Path) -> None:
+def test_a_command_with_a_scripted_model_runs(line: str, command: Command, tmp_path: Path) -> None:
     usual = "bubblewrap" if "--network" in line else "process"
     isolation = require(re.findall(r"--isolation (\w+)|$", line)[0] or usual)
     [berries] = [one for one in examples_of(DOCS / "how-to" / "scripted-model.md") if one.kind == "yaml"]
     (tmp_path / "berries.yaml").write_text(berries.text)
-    done = command(shlex.split(line)[1:], tmp_path, isolation)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / done.stdout.splitlines()[-1] / "journal.jsonl").exists()
+    told = command(shlex.split(line)[1:], isolation)
+    assert (tmp_path / told.splitlines()[-1] / "journal.jsonl").exists()
 
 
-def command(words: list[str], folder: Path, isolation: str) -> subprocess.CompletedProcess[str]:
-    """Run `llm-sandbox-nb` in a folder."""
-    return subprocess.run(
-        [sys.executable, "-m", "llm_sandbox_nb", *words],
-        cwd=folder,
-        env={**os.environ, "LLM_SANDBOX_ISOLATION": isolation, "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-def test_the_benchmark_of_your_own_runs(tmp_path: Path) -> None:
+def test_the_benchmark_of_your_own_runs(command: Command, tmp_path: Path) -> None:
     """The files of the page, each by the name in its first line, and its commands with a scripted model."""
     task = tmp_path / "my-task"
     task.mkdir()
@@ -222,9 +230,8 @@ def test_the_benchmark_of_your_own_runs(tmp_path: Path) -> None:
     )
     for words in commands:
         scripted = [word.replace("openai/gpt-5", "scripted/reads.yaml") for word in words]
-        done = command(scripted, tmp_path, "process")
-        assert done.returncode == 0, done.stderr
-    assert re.search(r"my-task +sandbox +\d+ +100\.0", done.stdout), done.stdout
+        told = command(scripted, "process")
+    assert re.search(r"my-task +sandbox +\d+ +100\.0", told), told
 
 
 def test_the_checks_of_a_class_are_counted(tmp_path: Path) -> None:

@@ -123,9 +123,9 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def test_a_kill_before_any_event_leaves_one_state_and_not_two_halves(tmp_path: Path) -> None:
-    last = killed_before_each(JOURNEY, tmp_path)
+    last, numbers = killed_before_each(JOURNEY, tmp_path)
     assert last > 30
-    for number in range(1, last + 1):
+    for number in numbers:
         folder, where = tmp_path / str(number), f"before event {number} of {last}"
         found = runs_in(folder)
         written = sum((one / "journal.jsonl").read_bytes().count(b"\n") for one in found)
@@ -136,7 +136,7 @@ def test_a_kill_before_any_event_leaves_one_state_and_not_two_halves(tmp_path: P
             check_messages(list(run.trajectory.messages(answer_open=True)))
             if acknowledged.exists() and run.trajectory.start and run.trajectory.start.forked_from is None:
                 nothing_lost(run, json.loads(acknowledged.read_text().splitlines()[-1]), where)
-    for number in (last // 2, last - 1):
+    for number in (numbers[len(numbers) // 2], numbers[-2]):
         in_loop(goes_on(tmp_path / str(number), f"before event {number} of {last}"))
 
 

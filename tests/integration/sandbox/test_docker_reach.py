@@ -156,7 +156,7 @@ CLOSED = [
 PUBLIC = ["93.184.216.34", "1.1.1.1", "2a00:1450:4001::1"]
 
 
-@pytest.mark.parametrize("chosen", [None, "open"])
+@pytest.mark.parametrize("chosen", [None, pytest.param("open", marks=pytest.mark.campaign)])
 def test_neither_the_host_nor_private_addresses_are_reached(
     chosen: str | None, listener: tuple[int, list[socket.socket]], bridge: str, outsider: Any
 ) -> None:
@@ -218,7 +218,7 @@ def drained(one: socket.socket) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize("chosen", ["public", "open"])
+@pytest.mark.parametrize("chosen", ["public", pytest.param("open", marks=pytest.mark.campaign)])
 async def test_names_of_neighbours_are_not_told(chosen: str, bridge: str, outsider: Any) -> None:
     async with docker_box(image=SLIM_IMAGE) as neighbour:
         inspected = connect().api.inspect_container(neighbour.protection.details["container"])

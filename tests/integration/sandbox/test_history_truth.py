@@ -12,7 +12,7 @@ import time
 import pytest
 from full_manifest import Manifest, differences, digests, full_manifest, untold
 from history_steps import LOCAL_STEPS, STEPS, Step, prepare
-from support import CAMPAIGN, run, size
+from support import run, size
 
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
@@ -106,11 +106,10 @@ def batches() -> list[tuple[int, int]]:
     return [(first, min(first + SHARED, SEQUENCES)) for first in range(0, SEQUENCES, SHARED)]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("first", "last"), batches())
 @pytest.mark.isolations("docker", "bubblewrap")
 def test_every_file_is_what_it_was(isolation: str, first: int, last: int) -> None:
-    """In Docker, each sequence takes long: `make test` has one."""
-    last = last if CAMPAIGN or isolation != "docker" else first + 1
     run(some_sequences(isolation, STEPS, first, last), timeout=280)
 
 

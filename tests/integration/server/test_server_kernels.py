@@ -189,7 +189,7 @@ def test_a_sandbox_ends_with_a_kernel_that_is_not_started_again(other: JupyterPr
 
 def test_idle_sandboxes_are_culled_and_the_next_use_starts_one(tmp_path: Path) -> None:
     """One that is busy for longer than that is not idle."""
-    with jupyter(tmp_path, *OPTIONS, "--SandboxManager.cull_idle_timeout=5") as server:
+    with jupyter(tmp_path, *OPTIONS, "--SandboxManager.cull_idle_timeout=3") as server:
         busy, idle, go = server.start_kernel(), server.start_kernel(), tmp_path / "go"
         with server.client(busy) as client:
             client.execute(USE + f"await box.run('echo x > file; until [ -e {go} ]; do sleep 0.05; done')")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from answer_sets import DATA, LED_IN, Case, right, written, wrong
+from support import CAMPAIGN
 
 from llm_sandbox_nb.benchmark.data import load_rows
 from llm_sandbox_nb.benchmark.normalisation import STEPS, normalised
@@ -44,15 +45,21 @@ def public_cases() -> list[dict[str, Any]]:
 
 
 def test_the_agreement_with_other_projects_is_the_published_one_and_each_disagreement_is_explained() -> None:
-    """The table of docs/explanation/scores.md, counted again; `why` names the reason of a disagreement."""
+    """The table of docs/explanation/scores.md, counted again; `why` names the reason of a disagreement.
+
+    `make test` takes every eighth row and all disagreements, and counts nothing.
+    """
     counts: Counter[tuple[str, str, bool]] = Counter()
     docs = DOCS.read_text("utf-8")
-    for row in public_cases():
+    rows = public_cases()
+    for row in (
+        rows if CAMPAIGN else [row for number, row in enumerate(rows) if not number % 8 or "why" in row]
+    ):
         agrees = (score_row(row["rule"], row["answer"], row["gold"], {}).value == 1) == bool(row["theirs"])
         counts[row["source"], row["rule"], agrees] += 1
         assert agrees == ("why" not in row), row
         assert agrees or f"**{row['why']}**" in docs, row
-    for source, rule in {(source, rule) for source, rule, _ in counts}:
+    for source, rule in {(source, rule) for source, rule, _ in counts} if CAMPAIGN else ():
         agreed, differs = counts[source, rule, True], counts[source, rule, False]
         assert f"| {source} | `{rule}` | {agreed + differs} | {agreed} |" in docs, (
             source,

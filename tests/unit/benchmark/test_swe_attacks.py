@@ -56,11 +56,13 @@ ATTACKS: dict[str, dict[str, str]] = yaml.safe_load(
     (Path(__file__).parents[2] / "data" / "hostile_patches.yaml").read_text()
 )
 PYTEST = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {PYTEST}"
-PARTS = 9
+PARTS = 15
 TESTS = {PYTEST: "tests/test_total.py::test_total", UNITTEST: "test_case.Total.test_total"}
 
 
-def scores(folder: Path, patches: dict[str, tuple[str, str]], **more: Any) -> dict[str, Score]:
+def scores(
+    folder: Path, patches: dict[str, tuple[str, str]], timeout: float = 280, **more: Any
+) -> dict[str, Score]:
     """The score of each patch with its command. All share one sandbox, in which the repository is made anew."""
     write(folder / "repository", BASE)
 
@@ -83,7 +85,7 @@ def scores(folder: Path, patches: dict[str, tuple[str, str]], **more: Any) -> di
                     "FAIL_TO_PASS": [TESTS[UNITTEST if "-m unittest" in command else PYTEST]],
                 }
                 row = Row(name, "p", "", extra=extra | more)
-                found[name] = await score_patch(patch, row, opener, folder, timeout=60)
+                found[name] = await score_patch(patch, row, opener, folder, timeout=timeout)
         return found
 
     return run(body(), 900)
@@ -103,7 +105,9 @@ def patches_of(folder: Path, changes: dict[str, dict[str, str]]) -> dict[str, tu
 )
 def test_no_hostile_patch_scores(part: int, tmp_path: Path) -> None:
     assert len(ATTACKS) >= 40
-    found = scores(tmp_path, patches_of(tmp_path, dict(list(ATTACKS.items())[part::PARTS])))
+    attacks = dict(list(ATTACKS.items())[part::PARTS])
+    # A patch that hangs scores 0 when this time is over.
+    found = scores(tmp_path, patches_of(tmp_path, attacks), timeout=60)
     for name, score in found.items():
         print(name, score)
     assert {name: score for name, score in found.items() if score.value != 0} == {}

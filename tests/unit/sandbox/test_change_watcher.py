@@ -1,4 +1,4 @@
-"""What waits for the first look at the files, and for a restore of them."""
+"""Commands and requests that wait for the first scan of the files, or for a restore."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from llm_sandbox_nb.sandbox.executor.main import Executor
 from llm_sandbox_nb.sandbox.executor.request import RESTORE
 
 
-def test_a_look_that_is_over_lets_nothing_into_a_restore() -> None:
-    """The clock of the first look may run out in the middle of one."""
+def test_the_end_of_the_first_scan_starts_no_command_during_a_restore() -> None:
+    """The time-out of the first scan may expire in the middle of a restore."""
     begun: list[str] = []
     executor = Executor.__new__(Executor)
     executor.holds, executor.waiting = set(), []
@@ -26,8 +26,8 @@ def test_a_look_that_is_over_lets_nothing_into_a_restore() -> None:
     assert begun == ["shell", "exec"]
 
 
-def test_a_slow_first_look_is_no_answer_to_a_request() -> None:
-    """Commands stop waiting after a while, but what is reported comes after the look."""
+def test_the_first_scan_does_not_answer_a_later_request() -> None:
+    """Commands stop waiting at a time-out, but the answer to a request comes from a scan that began after it."""
     executor = Executor.__new__(Executor)
     executor.holds, executor.waiting = set(), []
     executor.shell = cast(Any, SimpleNamespace(next=lambda: None))

@@ -42,7 +42,7 @@ KINDS = st.sampled_from(["file", "file", "folder", "name", "holes", "link", "pip
 
 @settings(max_examples=examples(200))
 @given(st.lists(st.tuples(PLACES, KINDS, st.integers(0, 60_000)), max_size=10))
-def test_what_a_tree_takes(
+def test_links_and_holes_add_nothing_to_the_size_of_a_tree(
     tmp_path_factory: pytest.TempPathFactory, tree: list[tuple[str, str, int]]
 ) -> None:
     """Content takes room once for all its names, and holes take nothing."""
@@ -122,7 +122,7 @@ def test_a_folder_that_its_owner_closed() -> None:
 
 
 def count_a_closed_folder() -> tuple[tuple[int, int], int]:
-    """In a child."""
+    """Count as an ordinary user, in a child process."""
     if os.getuid() == 0:
         os.setresuid(65534, 65534, 65534)
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
@@ -150,7 +150,7 @@ def test_deleted_files_count_while_they_are_open(tmp_path: Path) -> None:
     assert counted(tmp_path)[0] < MEGABYTE
 
 
-def test_only_what_is_younger_than_the_sandbox(tmp_path: Path) -> None:
+def test_files_older_than_the_sandbox_are_not_counted(tmp_path: Path) -> None:
     (tmp_path / "older").write_bytes(bytes(MEGABYTE))
     before = (tmp_path / "older").stat().st_ctime_ns
 
@@ -165,7 +165,7 @@ def test_only_what_is_younger_than_the_sandbox(tmp_path: Path) -> None:
     assert MEGABYTE <= count.size < 2 * MEGABYTE
 
 
-def test_counting_ends_when_it_is_clear(tmp_path: Path) -> None:
+def test_counting_stops_above_the_ceiling(tmp_path: Path) -> None:
     for number in range(50):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -173,7 +173,7 @@ def test_counting_ends_when_it_is_clear(tmp_path: Path) -> None:
     assert 10 < counted(tmp_path, ceiling=DiskUsage(0, 10))[1] < 100
 
 
-def test_what_is_in_force_is_what_the_executor_says() -> None:
+def test_limits_in_force_are_read_from_the_answer_of_the_executor() -> None:
     assert disk_limits({}) == (None, None, "")
     assert disk_limits({"disk": {"bytes": -1, "files": 1, "total": 1}}) == (None, None, "")
     assert disk_limits({"disk": {"bytes": 0, "files": 0, "total": 0}}) == (None, None, "")
@@ -184,7 +184,7 @@ def test_what_is_in_force_is_what_the_executor_says() -> None:
 
 
 class _Engine:
-    """What `with_quota` asks of an engine."""
+    """A stand-in for the client of Docker, with the driver and filesystem that `with_quota` reads."""
 
     def __init__(self, driver: str, filesystem: str) -> None:
         self.api = self
@@ -209,7 +209,7 @@ class _Engine:
         ),
     ],
 )
-def test_a_quota_is_asked_for_where_there_may_be_one(
+def test_a_quota_is_requested_only_with_overlay2_on_xfs(
     driver: str, filesystem: str, refusal: str, asked: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from docker.errors import APIError
@@ -241,7 +241,7 @@ class Machine:
 
 @pytest.mark.parametrize("crowd", [False, True])
 @pytest.mark.parametrize(("grown", "ended"), [(0, 0), (3 * MEGABYTE, 1)])
-def test_where_nothing_can_be_forked_only_what_was_added_counts(
+def test_without_a_fork_only_growth_since_the_start_counts(
     grown: int, ended: int, crowd: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However full the filesystem is otherwise. Among hundreds of processes no fork is tried: it would wait."""
@@ -279,7 +279,7 @@ class Leaving:
 
 
 def watched(limits: DiskUsage) -> tuple[Any, list[str]]:
-    """A watch with these limits, and what was said of commands that it ended."""
+    """Return a watch with these limits, and the list of the notices with which it ends commands."""
     watch: Any = disk_watch.DiskWatch(Leaving(), None, Epoch())  # type: ignore[arg-type]
     watch.limits = watch.end_commands_above = limits
     ended: list[str] = []
@@ -287,7 +287,7 @@ def watched(limits: DiskUsage) -> tuple[Any, list[str]]:
     return watch, ended
 
 
-def test_what_was_written_during_a_count_does_not_end_the_sandbox() -> None:
+def test_files_written_during_a_count_do_not_end_the_sandbox() -> None:
     """A command writes on until it is ended, and a count takes its time: the next one tells how much that was."""
     watch, ended = watched(DiskUsage(0, 4000))
     watch.apply_count(DiskUsage(0, 4100), watch.last.start)
