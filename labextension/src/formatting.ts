@@ -109,13 +109,13 @@ export function formatState(state: string, detail: string | number = '', trans =
   return alone ? trans(alone) : words(state);
 }
 
-/** Why a request failed, in a few words; empty when the kind does not say. */
+/** Return the reason of a failed request in a few words; empty for an unknown kind. */
 export function formatModelFailure(kind: string, trans = asWritten): string {
   const found = MODEL_FAILURES.get(kind);
   return found ? trans(found) : '';
 }
 
-/** Why a tool call failed, in a few words. */
+/** Return the reason of a failed tool call in a few words. */
 export function formatCallFailure(kind: string, trans = asWritten): string {
   const found = CALL_FAILURES.get(kind);
   return found ? trans(found) : words(kind);

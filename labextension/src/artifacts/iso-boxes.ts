@@ -2,7 +2,7 @@
 
 export interface IBox {
   type: string;
-  /** Where its content begins and ends. */
+  /** Start and end of the content. */
   at: number;
   end: number;
 }
@@ -11,10 +11,10 @@ export interface IBox {
 const HOLDERS: Record<string, number> = {
   moov: 0, trak: 0, mdia: 0, minf: 0, stbl: 0, moof: 0, traf: 0, mvex: 0, meta: 4, iprp: 0, ipco: 0
 }; // prettier-ignore
-/** Boxes that are looked at; more is no file that a person made. */
+/** Boxes that are read; no file that a person made has more. */
 const MOST = 100_000;
 
-/** Do what ends early where the file does: what was found before still counts. */
+/** Call `look`, which may run over the end of the file: its results so far count. */
 export function withinEnd(look: () => void): void {
   try {
     look();
@@ -59,7 +59,7 @@ export function largestSequence(view: DataView): { width: number; height: number
   return largest;
 }
 
-/** Where the items of a picture and the samples of a film begin. */
+/** Find the starts of a picture's items and of a film's samples. */
 function places(view: DataView): number[] {
   const found: number[] = [];
   for (const { type, at, end } of boxes(view)) {

@@ -6,14 +6,14 @@ import { frameSize, type IFrameSize } from './vp-frames';
 export interface ITrack {
   width: number;
   height: number;
-  /** Of sound, per second; 0 when it has none. */
+  /** Samples of sound per second; 0 without sound. */
   rate: number;
   channels: number;
 }
 
 /** Elements that hold elements: segment, cluster, tracks, track, video, audio, group. */
 const HOLDERS = new Set([0x18538067, 0x1f43b675, 0x1654ae6b, 0xae, 0xe0, 0xe1, 0xa0]);
-/** Elements that are looked at; more is no file that a person made. */
+/** Elements that are read; no file that a person made has more. */
 const MOST = 1_000_000;
 
 export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; frame: IFrameSize } {

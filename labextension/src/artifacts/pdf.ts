@@ -24,7 +24,7 @@ export function renderPdf({ host, bytes }: ILoaded): HTMLElement {
   return h('p', { class: 'lsn-quiet' }, note, large && ` ${large}`);
 }
 
-/** What a document says of itself where it is not compressed: pages, objects, and bytes of its pictures. */
+/** Read the sizes that a document names where it is not compressed: pages, objects, and bytes of its pictures. */
 export function pdfSize(text: string): { pages: number; objects: number; pictures: number } {
   const largest = (pattern: RegExp) =>
     [...text.matchAll(pattern)].reduce((most, [, value]) => Math.max(most, Number(value)), 0);

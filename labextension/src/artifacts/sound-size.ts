@@ -8,11 +8,11 @@ import { matroska } from './matroska';
 export interface ISoundSize {
   rate: number;
   channels: number;
-  /** Of all channels. */
+  /** Samples of all channels. */
   samples: number;
 }
 
-/** What the sound decodes to; null when it is none of the formats that browsers decode. */
+/** Return the size of the decoded sound; null for a format that browsers do not decode. */
 export function soundSize(bytes: Uint8Array): ISoundSize | null {
   const begin = afterTag(bytes);
   const sound = bytes.subarray(begin);
@@ -40,7 +40,7 @@ const READERS: [RegExp, (view: DataView) => ISoundSize | null][] = [
   [/^\x1a\x45\xdf\xa3/, readMatroska]
 ];
 
-/** Where the sound begins after an ID3 tag, which any format may have. */
+/** Find the start of the sound after an ID3 tag, which any format may have. */
 function afterTag(bytes: Uint8Array): number {
   let at = 0;
   while (bytes[at] === 0x49 && bytes[at + 1] === 0x44 && bytes[at + 2] === 0x33 && at + 10 < bytes.length) {

@@ -1,4 +1,4 @@
-/** How many pixels a frame of a film has, from its headers. */
+/** Pixels of a film's frame, from the headers. */
 import { boxes, largestSequence } from './iso-boxes';
 import { matroska } from './matroska';
 

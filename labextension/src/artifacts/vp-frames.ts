@@ -19,7 +19,7 @@ export function frameSize(view: DataView, from: number, to: number): IFrameSize 
   return largest;
 }
 
-/** Where frames begin: at its end, a block of several has an index between two equal bytes. */
+/** Find the starts of frames: at its end, a block of several has an index between two equal bytes. */
 function starts(view: DataView, from: number, to: number): number[] {
   const mark = view.getUint8(to - 1);
   const [count, wide] = [(mark & 7) + 1, ((mark >> 3) & 3) + 1];
@@ -37,7 +37,7 @@ function starts(view: DataView, from: number, to: number): number[] {
   return found;
 }
 
-/** Of a key frame (RFC 6386, 9.1). */
+/** Read the size of a key frame (RFC 6386, 9.1). */
 function vp8(view: DataView, at: number): IFrameSize | null {
   if (view.getUint8(at) & 1 || view.getUint16(at + 3) !== 0x9d01 || view.getUint8(at + 5) !== 0x2a) {
     return null;
@@ -45,7 +45,7 @@ function vp8(view: DataView, at: number): IFrameSize | null {
   return { width: view.getUint16(at + 6, true) & 0x3fff, height: view.getUint16(at + 8, true) & 0x3fff };
 }
 
-/** Of any frame that names a size (VP9, 6.2). */
+/** Read the size of any frame that names one (VP9, 6.2). */
 function vp9(view: DataView, start: number): IFrameSize | null {
   let at = start * 8;
   const take = (count: number) => {
@@ -86,7 +86,7 @@ function vp9(view: DataView, start: number): IFrameSize | null {
   return { width: take(16) + 1, height: take(16) + 1 };
 }
 
-/** Skip what a frame says of its colours. */
+/** Skip the colours of a frame. */
 function colours(take: (count: number) => number, profile: number): void {
   if (profile >= 2) {
     take(1);

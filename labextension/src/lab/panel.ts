@@ -5,7 +5,7 @@ import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
 import { visibleName } from '../artifacts/names';
-import { errorText, h } from '../view/dom';
+import { errorText, h, makeButton } from '../view/dom';
 import { ISandbox } from './api';
 import { ModelPicker } from './model-picker';
 import { RunsView } from './runs';
@@ -41,9 +41,9 @@ export class SandboxPanel extends Widget {
     super();
     this.addClass('lsn-panel');
     const { trans } = _host;
-    const refresh = h('button', { type: 'button', onclick: () => void this.refresh() }, trans('Refresh'));
+    const refresh = makeButton(trans('Refresh'), () => void this.refresh());
     this._none = h('section', { class: 'lsn-panel-section' }, h('header', {}, this._name, this._state));
-    const stopAll = h('button', { type: 'button', onclick: () => void this.stopIdle() }, trans('Stop all'));
+    const stopAll = makeButton(trans('Stop all'), () => void this.stopIdle());
     this._idle = h(
       'div',
       { class: 'lsn-panel-idle' },

@@ -1,4 +1,4 @@
-/** The side panel, the commands, the toolbar's button and the status bar's word. */
+/** The side panel, the commands, the toolbar's button and the status bar's item. */
 
 import { ILabShell, ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Dialog, ICommandPalette, showDialog } from '@jupyterlab/apputils';
@@ -13,7 +13,7 @@ import { visibleName } from '../artifacts/names';
 import { readRecord } from '../formats';
 import { tabToolsWithin } from '../tab-tools';
 import { showKeys } from '../view/keys';
-import { IShownRun, offerShell, setPagesRun } from '../live';
+import { IShownRun, settings as personal, shellOffer } from '../live';
 import { RECORD_FACTORY } from '../record-files';
 import { SandboxApi } from './api';
 import { ICellSettings, insertCell } from './cell';
@@ -88,7 +88,7 @@ function activate(
   panel.id = PANEL;
   panel.title.icon = sandboxIcon;
   panel.title.caption = trans('Sandboxes');
-  offerShell({
+  shellOffer.resolve({
     openRun: labShell ? (run, place) => tabs.show(run, panelOf(notebooks, place)) : undefined,
     makeRoom: place => makeRoom(app, sandboxes, host, notebooks, place),
     settle: (place, runId) => settle(place, runId, notebooks, sandboxes.runApi)
@@ -129,7 +129,7 @@ function activate(
   follow();
 }
 
-/** What a subcommand of `%sandbox` prints in the kernel of the notebook in front. Rejects with a sentence. */
+/** Execute a subcommand of `%sandbox` in the notebook in front and return its output. Rejects with a sentence. */
 async function inNotebook(
   notebooks: INotebookTracker | null,
   line: string,
@@ -309,7 +309,7 @@ function loadSettings(registry: ISettingRegistry | null): () => Promise<Partial<
     return null;
   });
   void loading?.then(settings => {
-    const read = () => setPagesRun(settings?.composite['runPages'] === true);
+    const read = () => (personal.runPages = settings?.composite['runPages'] === true);
     settings?.changed.connect(read);
     read();
   });

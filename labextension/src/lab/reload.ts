@@ -122,7 +122,7 @@ class RunOutput {
     this._add('display_data', { data: { [TRAJECTORY_MIME]: bundle }, metadata: {} });
   }
 
-  /** Take what the kernel sends for the cell, until it is done. */
+  /** Show messages of the kernel for the cell until its execution ends. */
   follow(kernel: Kernel.IKernelConnection): void {
     const { cell } = this._run;
     this._cell.executionState = 'running';
@@ -137,7 +137,7 @@ class RunOutput {
     kernel.iopubMessage.connect(take);
   }
 
-  /** What the cell's execution shows; true when it is over. */
+  /** Show a message of the cell's execution; true at its end. */
   private _take(message: KernelMessage.IIOPubMessage): boolean {
     const { content } = message;
     if (KernelMessage.isStatusMsg(message)) {

@@ -8,7 +8,7 @@ import { IRunState, isLive, RunApi } from './run-api';
 
 const LIVE = 1000;
 const WATCHED = 2000;
-/** For so long after a cell was run a run may begin. */
+/** Milliseconds after the execution of a cell in which a run may begin. */
 const EXPECTED = 20_000;
 const UNWATCHED = 15000;
 
@@ -17,7 +17,7 @@ export class Sandboxes {
   all: ISandbox[] = [];
   /** All runs that kernels have published to the server, oldest first. */
   runs: IRunState[] = [];
-  /** Why they are not known, in words; empty when they are. */
+  /** The reason why they are not known; empty if they are. */
   problem = '';
   isDisposed = false;
   private _changed = new Signal<this, void>(this);
@@ -62,7 +62,7 @@ export class Sandboxes {
     void this.refresh();
   }
 
-  /** Ask more often for as long as `who` looks. */
+  /** Ask more often while `who` looks. */
   watch(who: object, looking: boolean): void {
     const before = this._watchers.size;
     if (looking) {
@@ -75,7 +75,6 @@ export class Sandboxes {
     }
   }
 
-  /** Ask now. */
   refresh(): Promise<void> {
     this._asking ??= this._ask().finally(() => {
       this._asking = null;

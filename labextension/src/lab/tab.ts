@@ -47,18 +47,17 @@ export function runTab(
   return widget;
 }
 
-/** The id of the tab of a run. */
 export function tabId(run: string): string {
   return `llm-sandbox-run-${run}`;
 }
 
-/** What shows a run that was recorded. */
+/** Return the output data of a recorded run. */
 export function recordedRunData(id: string, events: readonly IEvent[]): IShownRun['data'] {
   const bundle = { schema_version: 1, run_id: id, events, text_limit: null, artifacts: {} };
   return { [TRAJECTORY_MIME]: bundle as unknown as PartialJSONValue };
 }
 
-/** What shows a live run: nothing of it is known yet, all comes from the server. */
+/** Return the output data of a live run: all events come from the server. */
 export function liveRunData(id: string, folder: string | null): IShownRun['data'] {
   const bundle = { schema_version: 1, run_id: id, events: [], text_limit: null, artifacts: {} };
   return { [TRAJECTORY_MIME]: { ...bundle, live: { run_id: id, server: true, folder } } };

@@ -50,13 +50,13 @@ export interface ICall {
   started: number | null;
   liveOutput: string;
   result: ICallFinished | null;
-  /** What a person decided when it was held. */
+  /** Decisions of a person while the call was held. */
   decisions: ICallDecided[];
 }
 
 export interface IStep {
   number: number;
-  /** When the newest request for its reply went out; seconds since the epoch. */
+  /** Time of the newest request for its reply, in seconds since the epoch. */
   requested: number | null;
   thought: string;
   reasoning: string;
@@ -66,20 +66,20 @@ export interface IStep {
   /** Tokens that the model of its reply can take in, when they are known. */
   contextWindow: number | null;
   finishReason: string | null;
-  /** What a reply without any call was answered with. */
+  /** The message after a reply without a call. */
   nudge: string;
-  /** What left the sandbox in this step, or tried to, where its network is an allow-list. */
+  /** Connections of this step, allowed and refused, where the network is an allow-list. */
   connections: IConnectionMade[];
   replied: boolean;
   failures: IModelFailed[];
   artifacts: IArtifactSaved[];
   /** The files as they are kept after it; none when it changed none, or they are not kept. */
   checkpoint: ICheckpointed | null;
-  /** What was recorded of it when it ended; none while nothing was, or when it has changed since. */
+  /** The recorded line of the step; null if there is none, or the step has changed since. */
   line: IStepLine | null;
 }
 
-/** What an event changed: one step, the frame around the steps, or nothing that is shown. */
+/** The parts of the view that an event changed. */
 export interface IChange {
   /** The run is on another branch: every step is another one, also those with the same number. */
   branch?: boolean;
@@ -91,7 +91,7 @@ export interface IChange {
 /** Kinds that begin or end an attempt. */
 const ATTEMPT = new Set<string>(['rewound', 'continued', 'model.requested', 'run.finished']);
 
-/** Whether an event tells of an attempt that was not there before. */
+/** True for an event of a new attempt. */
 export function isOfAttempt(event: IEvent): boolean {
   return ATTEMPT.has(event.kind);
 }
@@ -112,7 +112,7 @@ const IN_LINE = new Set<string>([
   'artifact'
 ]);
 
-/** Whether an event says something of others: no event follows it. */
+/** True for an event about other events: no event follows it. */
 function isFacts(event: IEvent): event is IStepFacts | IDoubtsFound {
   return event.kind === 'step.facts' || event.kind === 'doubts';
 }
@@ -134,9 +134,8 @@ export class Trajectory {
   /** Runs that began from this one. */
   readonly forks: IForked[] = [];
   readonly rewinds: IRewound[] = [];
-  /** How the branch stands. */
   status = new Status();
-  /** What training made of it, when it is a rollout. */
+  /** The reward, if the run is a rollout of a training. */
   reward: IRewarded | null = null;
   /** The checks of its result, the newest last. */
   checks: IChecked[] = [];
@@ -151,7 +150,7 @@ export class Trajectory {
   /** The newest checkpoint: the files that belong to HEAD. */
   files: string | null = null;
   changed: ISettingsChanged[] = [];
-  /** Why the result may be wrong: those so far, or all at its end, the worst first. */
+  /** Reasons to doubt the result: those so far, or all at its end, the worst first. */
   doubts: IDoubt[] = [];
   private _doubtsFinal = false;
   usage: IUsage = noUsage();
@@ -165,7 +164,6 @@ export class Trajectory {
     return this.status.finish;
   }
 
-  /** Whether the run has halted and waits for a person. */
   get paused(): boolean {
     return this.status.paused;
   }
@@ -243,7 +241,7 @@ export class Trajectory {
     return branch || moved ? { ...change, branch: true, header: true, artifacts: true } : change;
   }
 
-  /** What an event means for the whole run; says whether HEAD has moved. */
+  /** Take an event into account for the whole run; true if HEAD has moved. */
   private _addToAll(event: IEvent): boolean {
     if (event.kind === 'model.replied' || (event.kind === 'context.reduced' && event.usage)) {
       this.spent = addUsage(this.spent, event.usage);
@@ -269,7 +267,7 @@ export class Trajectory {
     return this._apply(event);
   }
 
-  /** What is said of a step, and doubts, are no events of the tree: HEAD stays, and each branch with the event before it has it. */
+  /** Add facts about a step, or doubts. They are not part of the tree: HEAD stays, and every branch with their parent has them. */
   private _addFacts(event: IStepFacts | IDoubtsFound): IChange {
     this.events.push(event);
     const parent = this._tree.has(event.parent) ? event.parent : this._head;

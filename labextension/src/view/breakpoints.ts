@@ -1,7 +1,7 @@
 /** Breakpoints of a live run: those in force, each with its switch, and the one that fits a command. */
 
 import { toolOf } from './call-summary';
-import { errorText, h, plainText } from './dom';
+import { errorText, h, makeButton, plainText } from './dom';
 import { ICall, Trajectory } from '../trajectory/fold';
 import { IDecisions, IHost } from './host';
 
@@ -47,7 +47,7 @@ export function alwaysButton(
     });
   };
   const title = trans('The run waits for you before each such command');
-  const button = h('button', { type: 'button', class: 'lsn-always', title, onclick: set });
+  const button = makeButton('', set, { class: 'lsn-always', title });
   button.textContent = trans('Always stop at “%1”', wanted.name);
   return button;
 }
@@ -87,7 +87,7 @@ export class Breakpoints {
           });
         };
         const name = trans('Switch off the breakpoint %1', plainText(one));
-        const button = h('button', { type: 'button', 'aria-label': name, onclick: off }, trans('Switch off'));
+        const button = makeButton(trans('Switch off'), off, { 'aria-label': name });
         return h('li', {}, h('code', {}, plainText(one)), ' ', button);
       })
     );

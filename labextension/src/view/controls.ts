@@ -1,6 +1,6 @@
 /** Stop, pause, resume, and say something, while a run can be controlled. */
 
-import { errorText, h } from './dom';
+import { errorText, h, makeButton } from './dom';
 import { IControlled } from '../generated/events';
 import { IControls, IHost } from './host';
 
@@ -17,7 +17,7 @@ export class ControlBar {
     private _host: IHost
   ) {
     const trans = _host.trans;
-    this._pause = h('button', { type: 'button', onclick: () => this._toggle() }, trans('Pause'));
+    this._pause = makeButton(trans('Pause'), () => this._toggle());
     this._say = h('input', {
       type: 'text',
       class: 'lsn-say',

@@ -39,7 +39,7 @@ export function renderDiff(diff: string, host: IHost, language: string | null = 
   return box;
 }
 
-/** What the diff says, without the names of the two sides; they stand above it. */
+/** Parse the diff, without the names of the two sides; they stand above it. */
 function linesOf(diff: string): ILine[] {
   const all = diff.replace(/\n$/, '').split('\n');
   const lines: ILine[] = [];

@@ -1,6 +1,6 @@
 /** Doubts in one line under the answer, the worst first: why the result may be wrong, each with a link to its step. */
 
-import { h, plainText } from './dom';
+import { h, makeButton, plainText } from './dom';
 import { IDoubt } from '../generated/events';
 import { Trajectory } from '../trajectory/fold';
 import { IHost } from './host';
@@ -41,9 +41,7 @@ export class Doubts {
     const text = plainText(doubtLine(doubt)).slice(0, LONGEST);
     const known = step !== null && this._trajectory.steps.some(one => one.number === step);
     const attributes = { class: 'lsn-doubt', 'data-severity': doubt.severity, title: plainText(doubt.rule) };
-    return known
-      ? h('button', { type: 'button', ...attributes, onclick: () => this._show(step) }, text)
-      : h('span', attributes, text);
+    return known ? makeButton(text, () => this._show(step), { ...attributes }) : h('span', attributes, text);
   }
 }
 

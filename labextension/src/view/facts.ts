@@ -1,4 +1,4 @@
-/** Facts about a run in a line: how far it is, what it took, where it runs, where it first went wrong, what it changed. */
+/** Facts about a run in a line: steps, tokens, time, model, cost, sandbox, first error, changed files. */
 
 import { h, plainText, setText } from './dom';
 import { IStep, Trajectory } from '../trajectory/fold';
@@ -55,7 +55,6 @@ export class Facts {
     return this._firstError;
   }
 
-  /** What is shown is of another branch now. */
   reset(): void {
     this._notes.replaceChildren();
     this._firstError = null;
@@ -137,7 +136,7 @@ export class Facts {
   }
 }
 
-/** Where the run works, in a few words. */
+/** Return the isolation and the network in a few words. */
 export function protectionLine(protection: Record<string, unknown>, host: IHost): string {
   const { trans } = host;
   const isolation = plainText(String(protection.isolation ?? ''));

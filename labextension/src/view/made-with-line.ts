@@ -1,7 +1,7 @@
 /** In an open step: the files that it used, each with a link to the step that changed it last. */
 
 import { visibleName } from '../artifacts/names';
-import { h } from './dom';
+import { h, makeButton } from './dom';
 import { FileHistory } from './file-history';
 import { IStep } from '../trajectory/fold';
 import { IHost } from './host';
@@ -49,10 +49,10 @@ function renderUsed(used: IUsed, history: FileHistory, host: IHost, goTo: (step:
     refused: trans('%1 (edit refused %2)', name, event.step)
   };
   const warnings = history.warnings.get(event.step)?.map(one => warningText(one, host)) ?? [];
-  const link = h(
-    'button',
-    { type: 'button', class: 'lsn-chip lsn-step-link', 'data-mark': used.mark, onclick: () => goTo(event.step) },
-    used.mark === 'warn' ? `${words[event.what]} · ${warnings[0]}` : words[event.what]
+  const link = makeButton(
+    used.mark === 'warn' ? `${words[event.what]} · ${warnings[0]}` : words[event.what],
+    () => goTo(event.step),
+    { class: 'lsn-chip lsn-step-link', 'data-mark': used.mark }
   );
   link.title = [visibleName(used.path), ...warnings].join('\n');
   return link;

@@ -1,4 +1,4 @@
-/** What the model saw, message by message; made only when a person looks. */
+/** The messages that the model saw; rendered only when a person looks. */
 
 import { h, plainText } from './dom';
 import { IMessage } from '../trajectory/conversation';

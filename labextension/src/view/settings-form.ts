@@ -1,6 +1,6 @@
 /** Another model, temperature or limits from here on. */
 
-import { errorText, h } from './dom';
+import { errorText, h, makeButton } from './dom';
 import { IChangedSettings, IHost } from './host';
 
 /** Fields with the part of the change that each goes into; a number unless it is the model. */
@@ -37,7 +37,7 @@ export class SettingsForm {
       this._inputs.set(name, input);
       return h('label', {}, trans(label), input);
     });
-    const apply = h('button', { type: 'button', onclick: () => this._apply() }, trans('Apply'));
+    const apply = makeButton(trans('Apply'), () => this._apply());
     this.node = h(
       'details',
       { class: 'lsn-settings' },
@@ -48,7 +48,6 @@ export class SettingsForm {
     );
   }
 
-  /** What was filled in. */
   private _changed(): IChangedSettings | null {
     const changed: IChangedSettings = {};
     for (const { name, into } of FIELDS) {

@@ -34,6 +34,7 @@ def test_a_difference_is_an_error(tmp_path: Path) -> None:
     for name, old, new in (
         ("events.ts", "exit_code: number | null", "exit_code: number"),
         ("events.ts", "  | ICallHeld\n", ""),
+        ("fields.json", '"exit_code": "number | null"', '"exit_code": "number"'),
         ("words.ts", "Waiting for you", "Waiting"),
     ):
         good = (folder / name).read_text("utf-8")
