@@ -88,7 +88,7 @@ const DAMAGED = 'The record in this notebook is damaged; open journal.jsonl in t
 
 /** Return an embedded file; null if the bundle has no file of that name. */
 export function embeddedArtifact(bundle: ITrajectoryBundle, path: string): IArtifactContent | null {
-  if (!Object.prototype.hasOwnProperty.call(bundle.artifacts, path)) {
+  if (!Object.hasOwn(bundle.artifacts, path)) {
     return null;
   }
   const entry = bundle.artifacts[path];

@@ -9,7 +9,7 @@ import { Unzlib } from 'fflate';
 import { MOST_BYTES } from './feed';
 
 /** Bytes unpacked at a time; each gives at most about a thousand. */
-const PIECE = 4096;
+const PIECE_BYTES = 4096;
 
 export class TooLargeError extends Error {}
 
@@ -25,8 +25,8 @@ export function unpack(text: string, most = MOST_BYTES): Uint8Array {
     }
     parts.push(part);
   });
-  for (let at = 0; at < packed.length || at === 0; at += PIECE) {
-    stream.push(packed.subarray(at, at + PIECE), at + PIECE >= packed.length);
+  for (let at = 0; at < packed.length || at === 0; at += PIECE_BYTES) {
+    stream.push(packed.subarray(at, at + PIECE_BYTES), at + PIECE_BYTES >= packed.length);
   }
   const whole = new Uint8Array(size);
   let at = 0;

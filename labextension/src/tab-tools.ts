@@ -3,8 +3,7 @@
 import { h, makeButton } from './view/dom';
 import { showKeys } from './view/keys';
 import { TrajectoryView } from './view/view';
-
-type Trans = (text: string, ...args: (string | number)[]) => string;
+import { Trans } from './formatting';
 
 /** Elements in which keys have another meaning. */
 const OWN_KEYS = 'input, select, textarea, [contenteditable], dialog, pre, video, audio, canvas, iframe';

@@ -13,9 +13,9 @@ import { IControls } from './view/host';
 import { TrajectoryView } from './view/view';
 
 /** Milliseconds without a sign of life until the kernel is shown as silent; it sends one every second. */
-const SILENT = 10_000;
+const SILENT_MS = 10_000;
 /** Milliseconds until a decision without an answer is an error. */
-const PATIENCE = 5_000;
+const ANSWER_MS = 5_000;
 
 /** The model of a widget, as anywidget gives it. */
 export interface IModel {
@@ -123,7 +123,7 @@ class Panel {
       if (!this._view.trajectory.paused) {
         this._view.setAway('kernel');
       }
-    }, SILENT);
+    }, SILENT_MS);
   }
 
   private _controls(): IControls {
@@ -141,7 +141,7 @@ class Panel {
     return new Promise((done, fail) => {
       const late = setTimeout(
         () => answer(trans('The kernel does not answer; interrupt it to stop the run.')),
-        PATIENCE
+        ANSWER_MS
       );
       const answer = (error: string | null) => {
         clearTimeout(late);

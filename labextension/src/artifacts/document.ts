@@ -13,7 +13,7 @@ import { suffix, visibleName } from './names';
 import { pageWarning } from './page-cost';
 import { STATIC_LIMIT, staticPage } from './static-page';
 
-const LIMIT = 32 * 2 ** 20;
+const SHOWN_BYTES = 32 * 2 ** 20;
 const STATIC: IFrameRights = { scripts: false, network: false };
 
 /** The document as it is shown now. */
@@ -32,7 +32,7 @@ function mayRun(loaded: ILoaded): boolean {
 /** The document as text, with what it may do now. */
 export function documentOf(loaded: ILoaded): IShown {
   const { host } = loaded;
-  const text = decode(loaded.bytes, LIMIT);
+  const text = decode(loaded.bytes, SHOWN_BYTES);
   if (mayRun(loaded)) {
     const network = host.recall?.(key('network', loaded)) === 'allowed';
     return { text, rights: { scripts: true, network }, runs: true };

@@ -2,6 +2,7 @@
  * How long a sound is, from its headers and those of its frames. What a file says of its whole length may be a lie that no
  * decoder believes: each frame is counted. The content decides and not the name, as browsers do it.
  */
+import { viewOf, withinEnd } from './binary';
 import { boxes } from './iso-boxes';
 import { matroska } from './matroska';
 
@@ -14,18 +15,10 @@ export interface ISoundSize {
 
 /** Return the size of the decoded sound; null for a format that browsers do not decode. */
 export function soundSize(bytes: Uint8Array): ISoundSize | null {
-  const begin = afterTag(bytes);
-  const sound = bytes.subarray(begin);
-  const view = new DataView(sound.buffer, sound.byteOffset, sound.byteLength);
+  const sound = bytes.subarray(afterTag(bytes));
+  const view = viewOf(sound);
   const head = String.fromCharCode(...sound.subarray(0, 12));
-  try {
-    return READERS.find(([begins]) => begins.test(head))?.[1](view) ?? readFrames(view);
-  } catch (error) {
-    if (error instanceof RangeError) {
-      return null; // it ends within its headers
-    }
-    throw error;
-  }
+  return withinEnd(() => READERS.find(([begins]) => begins.test(head))?.[1](view) ?? readFrames(view));
 }
 
 /** Bytes of the decoded sound. */

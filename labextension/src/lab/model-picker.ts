@@ -3,8 +3,7 @@
 import { visibleName } from '../artifacts/names';
 import { errorText, h, makeButton } from '../view/dom';
 import { quoted } from './kernel';
-
-type Trans = (text: string, ...args: (string | number)[]) => string;
+import { Trans } from '../formatting';
 
 /** Output of `%sandbox model --json`. */
 interface IModels {

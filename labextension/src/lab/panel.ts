@@ -14,7 +14,7 @@ import { ISectionHost, SandboxSection } from './section';
 import { runWords } from './status';
 
 /** Milliseconds between two readings of a notebook's runs while one is live. */
-const READ = 3000;
+const READ_MS = 3000;
 
 export class SandboxPanel extends Widget {
   private _sections = new Map<string, SandboxSection>();
@@ -114,7 +114,7 @@ export class SandboxPanel extends Widget {
     const ended = runs.filter(run => run.notebook === this._notebook).map(run => run.state);
     const used = JSON.stringify([this._notebook, activity, ended]);
     const live = !!this._sandboxes.liveRun(this._notebook);
-    if (used !== this._used && (!live || Date.now() > this._read + READ || !this._used)) {
+    if (used !== this._used && (!live || Date.now() > this._read + READ_MS || !this._used)) {
       this._used = used;
       this._read = Date.now();
       void this._runs.show(this._notebook, runs);

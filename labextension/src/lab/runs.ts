@@ -1,18 +1,16 @@
 /** The runs of the notebook in front, newest first; forks stand under their run. */
 
 import { visibleName } from '../artifacts/names';
-import { plural } from '../formatting';
+import { plural, Trans } from '../formatting';
 import { h, makeButton } from '../view/dom';
 import { Newest } from '../view/newest';
 import { oneLine } from '../view/one-line';
 import { INotebookRun, IRunState, isLive, RunApi } from './run-api';
 
-type Trans = (text: string, ...args: (string | number)[]) => string;
-
 /** Characters of a task, and of an answer, that a row shows. */
-const TASK = 80;
-const ANSWER = 120;
-const DOUBTS = 160;
+const TASK_CHARACTERS = 80;
+const ANSWER_CHARACTERS = 120;
+const DOUBT_CHARACTERS = 160;
 /** Deepest indentation of forks of forks. */
 const DEEPEST = 4;
 
@@ -88,11 +86,11 @@ export class RunsView {
     const [sign, kind] = SIGNS[run.state] ?? OF_MEANING[run.meaning] ?? OF_MEANING.bad;
     const when = whenText(run.started);
     const state = run.words;
-    const task = visibleName(oneLine(run.task, TASK)) || run.id;
+    const task = visibleName(oneLine(run.task, TASK_CHARACTERS)) || run.id;
     const steps = run.steps < 0 ? '' : plural(run.steps, trans('step'), trans('steps'));
-    const answer = run.live ? '' : visibleName(oneLine(run.answer ?? '', ANSWER));
+    const answer = run.live ? '' : visibleName(oneLine(run.answer ?? '', ANSWER_CHARACTERS));
     const told = answer ? trans('Answer: %1', answer) : '';
-    const doubts = visibleName(oneLine((run.doubts ?? []).map(one => one.line).join(' · '), DOUBTS));
+    const doubts = visibleName(oneLine((run.doubts ?? []).map(one => one.line).join(' · '), DOUBT_CHARACTERS));
     const doubted = doubts ? trans('Doubts: %1', doubts) : '';
     const said = [`${when} ${state}: ${task}`, told, doubted, steps, depth ? trans('a fork') : '']
       .filter(part => part)

@@ -6,11 +6,11 @@ import { ISandbox, SandboxApi } from './api';
 import { errorText } from '../view/dom';
 import { IRunState, isLive, RunApi } from './run-api';
 
-const LIVE = 1000;
-const WATCHED = 2000;
+const LIVE_MS = 1000;
+const WATCHED_MS = 2000;
 /** Milliseconds after the execution of a cell in which a run may begin. */
-const EXPECTED = 20_000;
-const UNWATCHED = 15000;
+const EXPECTED_MS = 20_000;
+const UNWATCHED_MS = 15000;
 
 export class Sandboxes {
   /** All sandboxes, oldest first. */
@@ -58,7 +58,7 @@ export class Sandboxes {
 
   /** A cell was run, which may begin a run: ask often for a while. */
   expectRun(): void {
-    this._expectedUntil = Date.now() + EXPECTED;
+    this._expectedUntil = Date.now() + EXPECTED_MS;
     void this.refresh();
   }
 
@@ -107,8 +107,8 @@ export class Sandboxes {
 
   private _pause(): number {
     if (this.runs.some(isLive) || Date.now() < this._expectedUntil) {
-      return LIVE;
+      return LIVE_MS;
     }
-    return this._watchers.size ? WATCHED : UNWATCHED;
+    return this._watchers.size ? WATCHED_MS : UNWATCHED_MS;
   }
 }

@@ -25,7 +25,7 @@ export interface ISectionHost {
   done(): void;
 }
 
-const MEASURE = 2000;
+const MEASURE_MS = 2000;
 const MB = 1024 * 1024;
 
 export class SandboxSection {
@@ -56,28 +56,24 @@ export class SandboxSection {
     private _run?: IRunState
   ) {
     const { trans } = _host;
-    this._title = h('button', { type: 'button', class: 'lsn-panel-title' });
-    this._title.onclick = () => this._sandbox.notebook && _host.openNotebook(this._sandbox.notebook);
+    const open = () => this._sandbox.notebook && _host.openNotebook(this._sandbox.notebook);
+    this._title = makeButton('', open, { class: 'lsn-panel-title' });
     this._memory = new Graph(trans('Memory'), 32 * MB, formatSize);
     this._cpu = new Graph(trans('CPU'), 100, value => `${Math.round(value)} %`);
     this._graphs = h('div', { class: 'lsn-graphs' }, this._memory.node, this._cpu.node);
-    this._terminal = h(
-      'button',
-      { type: 'button', title: trans('A shell of yours in this sandbox') },
-      trans('Terminal')
-    );
-    this._terminal.onclick = () => void this._do(() => _host.openTerminal(this._sandbox));
+    const openTerminal = () => this._do(() => _host.openTerminal(this._sandbox));
+    this._terminal = makeButton(trans('Terminal'), openTerminal, { title: trans('A shell of yours in this sandbox') });
     this._actions = this._makeActions();
     const files = h('summary', {}, h('span', {}, trans('Files')), ' ', this._count);
     this._folder = h('details', { class: 'lsn-panel-files' }, files);
     this._folder.addEventListener('toggle', () => this._folder.open && this._openFiles());
     const more = trans('More about this sandbox');
     this._more = h('div', { class: 'lsn-panel-more', hidden: true }, this._actions, this._graphs, this._protection);
-    this._moreButton = h('button', { type: 'button', title: more, 'aria-label': more, 'aria-expanded': 'false' }, '⋯');
-    this._moreButton.onclick = () => {
+    const toggle = () => {
       this._more.hidden = !this._more.hidden;
       this._moreButton.setAttribute('aria-expanded', String(!this._more.hidden));
     };
+    this._moreButton = makeButton('⋯', toggle, { title: more, 'aria-label': more, 'aria-expanded': 'false' });
     this.node = h(
       'section',
       { class: 'lsn-panel-section' },
@@ -259,7 +255,7 @@ export class SandboxSection {
       }
     }
     if (this._visible) {
-      this._timer = window.setTimeout(() => void this._measure(), MEASURE);
+      this._timer = window.setTimeout(() => void this._measure(), MEASURE_MS);
     }
   }
 

@@ -5,12 +5,13 @@ import { Widget } from '@lumino/widgets';
 import { makeButton } from '../view/dom';
 import { ISandbox } from './api';
 import { IRunState } from './run-api';
+import { Trans } from '../formatting';
 
 export class SandboxStatus extends Widget {
   private _button: HTMLButtonElement;
 
   constructor(
-    private _trans: (text: string, ...args: (string | number)[]) => string,
+    private _trans: Trans,
     open: () => void
   ) {
     super();
@@ -38,7 +39,7 @@ export class SandboxStatus extends Widget {
 }
 
 /** Return the present activity of a live run in words. */
-export function runWords(run: IRunState, trans: (text: string, ...args: (string | number)[]) => string): string {
+export function runWords(run: IRunState, trans: Trans): string {
   if (run.state === 'away') {
     return trans('the kernel does not answer');
   }

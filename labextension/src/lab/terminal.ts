@@ -12,7 +12,7 @@ import { ISandbox } from './api';
 import { sandboxIcon } from './icon';
 
 /** Milliseconds until output is acknowledged: the server waits for it, so that a page is never flooded. */
-const PACE = 16;
+const ACK_MS = 16;
 
 /** The connection of Lab's terminal widget to the server extension. */
 class SandboxTerminal implements Terminal.ITerminalConnection {
@@ -105,7 +105,7 @@ class SandboxTerminal implements Terminal.ITerminalConnection {
     } else if (type === 'stdout') {
       this._show(text);
       this._shown += size;
-      this._timer ||= window.setTimeout(() => this._acknowledge(), PACE);
+      this._timer ||= window.setTimeout(() => this._acknowledge(), ACK_MS);
     }
   }
 

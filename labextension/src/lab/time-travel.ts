@@ -5,8 +5,7 @@ import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/no
 import type { IForkMade, IResumeOptions, IRewindPreview, ITimeTravel, RewindWhat } from '../view/host';
 import { executeMagic, quoted } from './kernel';
 import { IRunState, isLive, RunApi } from './run-api';
-
-type Trans = (text: string, ...args: (string | number)[]) => string;
+import { Trans } from '../formatting';
 
 /** Names of runs as the server and the kernel make them; nothing else gets into a line of code. */
 const NAME = /^[\w.-]{1,200}$/;

@@ -3,36 +3,7 @@
  * `trajectory/trajectory.py`: events form a tree, and a trajectory shows the branch of HEAD, the one that continues.
  */
 
-import {
-  IControlled,
-  IArtifactSaved,
-  ICallDecided,
-  ICallFinished,
-  ICallOutput,
-  ICallProposed,
-  ICallStarted,
-  ICheckpointed,
-  IConnectionMade,
-  IEvent,
-  IForked,
-  IModelDelta,
-  IModelFailed,
-  IModelReplied,
-  IModelRequested,
-  IRewindStarted,
-  IChecked,
-  IRewarded,
-  IRewound,
-  IRunFinished,
-  IRunStarted,
-  ISandboxReady,
-  ISettingsChanged,
-  IDoubt,
-  IDoubtsFound,
-  IStepFacts,
-  IStepLine,
-  IUsage
-} from '../generated/events';
+import type * as ev from '../generated/events';
 import { LIMITS } from '../generated/words';
 import { upgraded } from './older';
 import { Status } from './status';
@@ -49,9 +20,9 @@ export interface ICall {
   arguments: Record<string, unknown> | null;
   started: number | null;
   liveOutput: string;
-  result: ICallFinished | null;
+  result: ev.ICallFinished | null;
   /** Decisions of a person while the call was held. */
-  decisions: ICallDecided[];
+  decisions: ev.ICallDecided[];
 }
 
 export interface IStep {
@@ -61,7 +32,7 @@ export interface IStep {
   thought: string;
   reasoning: string;
   calls: ICall[];
-  usage: IUsage | null;
+  usage: ev.IUsage | null;
   modelTime: number;
   /** Tokens that the model of its reply can take in, when they are known. */
   contextWindow: number | null;
@@ -69,14 +40,14 @@ export interface IStep {
   /** The message after a reply without a call. */
   nudge: string;
   /** Connections of this step, allowed and refused, where the network is an allow-list. */
-  connections: IConnectionMade[];
+  connections: ev.IConnectionMade[];
   replied: boolean;
-  failures: IModelFailed[];
-  artifacts: IArtifactSaved[];
+  failures: ev.IModelFailed[];
+  artifacts: ev.IArtifactSaved[];
   /** The files as they are kept after it; none when it changed none, or they are not kept. */
-  checkpoint: ICheckpointed | null;
+  checkpoint: ev.ICheckpointed | null;
   /** The recorded line of the step; null if there is none, or the step has changed since. */
-  line: IStepLine | null;
+  line: ev.IStepLine | null;
 }
 
 /** The parts of the view that an event changed. */
@@ -92,7 +63,7 @@ export interface IChange {
 const ATTEMPT = new Set<string>(['rewound', 'continued', 'model.requested', 'run.finished']);
 
 /** True for an event of a new attempt. */
-export function isOfAttempt(event: IEvent): boolean {
+export function isOfAttempt(event: ev.IEvent): boolean {
   return ATTEMPT.has(event.kind);
 }
 
@@ -113,54 +84,54 @@ const IN_LINE = new Set<string>([
 ]);
 
 /** True for an event about other events: no event follows it. */
-function isFacts(event: IEvent): event is IStepFacts | IDoubtsFound {
+function isFacts(event: ev.IEvent): event is ev.IStepFacts | ev.IDoubtsFound {
   return event.kind === 'step.facts' || event.kind === 'doubts';
 }
 
 /** Doubts so far and new ones: of the same step and rule the newer counts. */
-function withDoubts(known: IDoubt[], found: IDoubt[]): IDoubt[] {
-  const isNew = (one: IDoubt) => found.some(other => other.rule === one.rule && other.step === one.step);
+function withDoubts(known: ev.IDoubt[], found: ev.IDoubt[]): ev.IDoubt[] {
+  const isNew = (one: ev.IDoubt) => found.some(other => other.rule === one.rule && other.step === one.step);
   return [...known.filter(one => !isNew(one)), ...found];
 }
 
 /** A run as far as it has come. All but `events`, `spent`, `start` and `sandbox` is about the branch of HEAD. */
 export class Trajectory {
   /** All that were written, in their order, of every branch. */
-  readonly events: IEvent[] = [];
-  start: IRunStarted | null = null;
-  sandbox: ISandboxReady | null = null;
+  readonly events: ev.IEvent[] = [];
+  start: ev.IRunStarted | null = null;
+  sandbox: ev.ISandboxReady | null = null;
   /** Tokens and money of all branches together. */
-  spent: IUsage = noUsage();
+  spent: ev.IUsage = noUsage();
   /** Runs that began from this one. */
-  readonly forks: IForked[] = [];
-  readonly rewinds: IRewound[] = [];
+  readonly forks: ev.IForked[] = [];
+  readonly rewinds: ev.IRewound[] = [];
   status = new Status();
   /** The reward, if the run is a rollout of a training. */
-  reward: IRewarded | null = null;
+  reward: ev.IRewarded | null = null;
   /** The checks of its result, the newest last. */
-  checks: IChecked[] = [];
+  checks: ev.IChecked[] = [];
   steps: IStep[] = [];
-  artifacts = new Map<string, IArtifactSaved>();
+  artifacts = new Map<string, ev.IArtifactSaved>();
   skipped: string[] = [];
   notes: string[] = [];
-  connections: IConnectionMade[] = [];
-  controls: IControlled[] = [];
+  connections: ev.IConnectionMade[] = [];
+  controls: ev.IControlled[] = [];
   /** The files as they are kept, by step; 0 is before the first call. */
-  checkpoints = new Map<number, ICheckpointed>();
+  checkpoints = new Map<number, ev.ICheckpointed>();
   /** The newest checkpoint: the files that belong to HEAD. */
   files: string | null = null;
-  changed: ISettingsChanged[] = [];
+  changed: ev.ISettingsChanged[] = [];
   /** Reasons to doubt the result: those so far, or all at its end, the worst first. */
-  doubts: IDoubt[] = [];
+  doubts: ev.IDoubt[] = [];
   private _doubtsFinal = false;
-  usage: IUsage = noUsage();
+  usage: ev.IUsage = noUsage();
   private _calls = new Map<string, { call: ICall; step: IStep }>();
   private _byNumber = new Map<number, IStep>();
   private _tree = new Tree();
   private _head: string | null = null;
 
   /** Its end; none while it runs or when it was killed. */
-  get finish(): IRunFinished | null {
+  get finish(): ev.IRunFinished | null {
     return this.status.finish;
   }
 
@@ -211,7 +182,7 @@ export class Trajectory {
   }
 
   /** The events of the branch before the newest request of a step. */
-  beforeRequest(step: number): readonly IEvent[] {
+  beforeRequest(step: number): readonly ev.IEvent[] {
     const events = (this._head !== null && this.at(this._head)?.events) || this.events;
     for (let index = events.length - 1; index >= 0; index--) {
       const event = events[index];
@@ -223,7 +194,7 @@ export class Trajectory {
   }
 
   /** Take one more event into account; says what it changed. */
-  add(given: IEvent): IChange {
+  add(given: ev.IEvent): IChange {
     const event = upgraded(given);
     if (TRANSIENT.has(event.kind)) {
       return this._apply(event);
@@ -242,7 +213,7 @@ export class Trajectory {
   }
 
   /** Take an event into account for the whole run; true if HEAD has moved. */
-  private _addToAll(event: IEvent): boolean {
+  private _addToAll(event: ev.IEvent): boolean {
     if (event.kind === 'model.replied' || (event.kind === 'context.reduced' && event.usage)) {
       this.spent = addUsage(this.spent, event.usage);
     } else if (event.kind === 'forked') {
@@ -260,7 +231,7 @@ export class Trajectory {
     return false;
   }
 
-  private _take(event: IEvent, parent: string | null): IChange {
+  private _take(event: ev.IEvent, parent: string | null): IChange {
     this.events.push(event);
     this._tree.add(event, parent);
     this._head = event.id;
@@ -268,7 +239,7 @@ export class Trajectory {
   }
 
   /** Add facts about a step, or doubts. They are not part of the tree: HEAD stays, and every branch with their parent has them. */
-  private _addFacts(event: IStepFacts | IDoubtsFound): IChange {
+  private _addFacts(event: ev.IStepFacts | ev.IDoubtsFound): IChange {
     this.events.push(event);
     const parent = this._tree.has(event.parent) ? event.parent : this._head;
     this._tree.annotate(event, parent);
@@ -299,7 +270,7 @@ export class Trajectory {
     this.status.rewind(null);
   }
 
-  private _apply(event: IEvent): IChange {
+  private _apply(event: ev.IEvent): IChange {
     this.status.add(event);
     if (this._doubtsFinal && (event.kind === 'model.requested' || event.kind === 'continued')) {
       this._doubtsFinal = false;
@@ -318,8 +289,6 @@ export class Trajectory {
       case 'sandbox.ready':
         this.sandbox = event;
         return { header: true };
-      case 'run.finished':
-        return { header: true, artifacts: true };
       case 'model.requested':
       case 'model.delta':
       case 'model.failed':
@@ -331,8 +300,6 @@ export class Trajectory {
       case 'call.finished':
       case 'call.decided':
         return this._addCall(event);
-      case 'call.held':
-        return { header: true };
       case 'step.facts': {
         const step = this._byNumber.get(event.step);
         if (step) {
@@ -371,8 +338,8 @@ export class Trajectory {
       case 'rewind.started':
       case 'rewound':
         return this._addFiles(event);
+      case 'call.held':
       case 'forked':
-        return { header: true };
       case 'check.started':
         return { header: true };
       case 'checked':
@@ -381,6 +348,7 @@ export class Trajectory {
       case 'rewarded':
         this.reward = event;
         return { header: true };
+      case 'run.finished':
       case 'continued':
         return { header: true, artifacts: true };
       case 'context.reduced':
@@ -420,7 +388,7 @@ export class Trajectory {
     return step;
   }
 
-  private _addFiles(event: ICheckpointed | IRewindStarted | IRewound): IChange {
+  private _addFiles(event: ev.ICheckpointed | ev.IRewindStarted | ev.IRewound): IChange {
     if (event.kind === 'rewind.started') {
       this.files = event.safety || this.files;
     } else if (event.kind === 'rewound') {
@@ -446,7 +414,10 @@ export class Trajectory {
     return { step };
   }
 
-  private _addModel(step: IStep, event: IModelRequested | IModelDelta | IModelFailed | IModelReplied): IChange {
+  private _addModel(
+    step: IStep,
+    event: ev.IModelRequested | ev.IModelDelta | ev.IModelFailed | ev.IModelReplied
+  ): IChange {
     switch (event.kind) {
       case 'model.requested':
         step.requested = event.time;
@@ -473,7 +444,9 @@ export class Trajectory {
     return { step };
   }
 
-  private _addCall(event: ICallProposed | ICallStarted | ICallOutput | ICallFinished | ICallDecided): IChange {
+  private _addCall(
+    event: ev.ICallProposed | ev.ICallStarted | ev.ICallOutput | ev.ICallFinished | ev.ICallDecided
+  ): IChange {
     if (event.kind === 'call.proposed') {
       const step = this._step(event.step);
       const call: ICall = {
@@ -518,7 +491,7 @@ export class Trajectory {
     return { step };
   }
 
-  private _addArtifact(event: IArtifactSaved): IChange {
+  private _addArtifact(event: ev.IArtifactSaved): IChange {
     this.artifacts.set(event.path, event);
     const step = event.step === null ? undefined : this._byNumber.get(event.step);
     if (step === undefined) {
@@ -529,12 +502,12 @@ export class Trajectory {
   }
 }
 
-function noUsage(): IUsage {
+function noUsage(): ev.IUsage {
   return { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0, reasoning_tokens: 0, cost: 0 };
 }
 
 /** Tokens and cost added up; an unknown cost makes the sum unknown. */
-export function addUsage(left: IUsage, right: IUsage | null): IUsage {
+export function addUsage(left: ev.IUsage, right: ev.IUsage | null): ev.IUsage {
   return {
     prompt_tokens: left.prompt_tokens + (right?.prompt_tokens ?? 0),
     completion_tokens: left.completion_tokens + (right?.completion_tokens ?? 0),

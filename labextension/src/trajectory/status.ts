@@ -5,7 +5,7 @@
 
 import { ICallHeld, IEvent, IRunFinished, IVerdict } from '../generated/events';
 import { CHECKED, CHECKED_ENDS, ISOLATIONS, Meaning, NOT_CHECKED, STATES } from '../generated/words';
-import { formatCost, formatCount, formatDuration, formatModelFailure, formatState } from '../formatting';
+import { formatCost, formatCount, formatDuration, formatModelFailure, formatState, Trans } from '../formatting';
 
 export interface IRunState {
   /** A key of `STATES`, or a reason of a later version. */
@@ -18,8 +18,6 @@ export interface IRunState {
 
 /** The part that cannot be reached at this moment. */
 export type Away = 'server' | 'kernel' | null;
-
-type Translate = (text: string, ...args: (string | number)[]) => string;
 
 const LIMITS = new Map<string, (value: number) => string>([
   ['steps', formatCount],
@@ -142,7 +140,7 @@ export class Status {
   }
 
   /** The state in words. `live`: a kernel executes the run. */
-  runState(live: boolean, trans: Translate, away: Away = null): IRunState {
+  runState(live: boolean, trans: Trans, away: Away = null): IRunState {
     const last = this.step ?? '';
     if (this.finish) {
       return this._ending(this.finish, trans);
@@ -168,7 +166,7 @@ export class Status {
     return this._opened || this.step !== null ? said('running', last, trans) : said('starting', this._isolation, trans);
   }
 
-  private _ending(finish: IRunFinished, trans: Translate): IRunState {
+  private _ending(finish: IRunFinished, trans: Trans): IRunState {
     // With an error it was the model's context, not the run's own limit of tokens.
     const limit = finish.stop_reason === 'tokens' && finish.error ? 'context' : finish.stop_reason;
     const isChecked = CHECKED_ENDS.has(limit);
@@ -209,7 +207,7 @@ export class Status {
   }
 }
 
-function said(state: string, detail: string | number, trans: Translate): IRunState {
+function said(state: string, detail: string | number, trans: Trans): IRunState {
   return { state, words: formatState(state, detail, trans), meaning: STATES.get(state)?.[2] ?? 'bad', check: '' };
 }
 
@@ -220,7 +218,7 @@ function isVerdict(check: unknown): check is IVerdict {
 }
 
 /** An end with what its check found. */
-function checked(end: IRunState, check: IVerdict | null, trans: Translate): IRunState {
+function checked(end: IRunState, check: IVerdict | null, trans: Trans): IRunState {
   if (!check) {
     return { ...end, words: trans(NOT_CHECKED, end.words) };
   }

@@ -162,7 +162,7 @@ export class CallView {
       modified: trans('Changed'),
       deleted: trans('Deleted')
     };
-    const known = Object.prototype.hasOwnProperty.call(kinds, change.kind);
+    const known = Object.hasOwn(kinds, change.kind);
     const path = plainText(pathBelow(change.path, this._root));
     const label = h(
       'span',

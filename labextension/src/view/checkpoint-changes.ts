@@ -49,7 +49,7 @@ export class CheckpointChangesView {
       modified: this._host.trans('modified'),
       deleted: this._host.trans('deleted')
     };
-    const kind = Object.prototype.hasOwnProperty.call(kinds, change.kind) ? kinds[change.kind] : '';
+    const kind = Object.hasOwn(kinds, change.kind) ? kinds[change.kind] : '';
     const name = h('code', { dir: 'auto' }, visibleName(change.path));
     const summary = h('summary', {}, `${kind} `, name, ` (${formatSize(change.size)})`);
     const details = h('details', { class: 'lsn-change', 'data-kind': change.kind }, summary);

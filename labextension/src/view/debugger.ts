@@ -150,7 +150,7 @@ export class PausePanel {
       approval: '',
       pause: trans('You paused the run.')
     };
-    const known = Object.prototype.hasOwnProperty.call(words, reason) ? words[reason] : '';
+    const known = Object.hasOwn(words, reason) ? words[reason] : '';
     const shown = plainText(text);
     return h('small', {}, `${trans('Step %1.', step)} `, known ? `${known} ` : '', shown && h('code', {}, shown));
   }
@@ -162,7 +162,7 @@ export class PausePanel {
     const effects = [...new Set(dangers.map(one => one.text))].join(' ');
     const names: Record<string, string> = { docker: 'Docker', bubblewrap: 'bubblewrap' };
     const isolation = String(protection.isolation ?? '');
-    const known = Object.prototype.hasOwnProperty.call(names, isolation);
+    const known = Object.hasOwn(names, isolation);
     const place =
       isolation === 'process'
         ? trans('Not isolated: it runs on this machine')
@@ -345,7 +345,7 @@ export class PausePanel {
   private _key(event: KeyboardEvent): void {
     const actions: Record<string, () => void> = { F9: () => this.continue(), F10: () => this.step() };
     const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.shiftKey;
-    if (plain && Object.prototype.hasOwnProperty.call(actions, event.key)) {
+    if (plain && Object.hasOwn(actions, event.key)) {
       event.preventDefault();
       event.stopPropagation();
       actions[event.key]();

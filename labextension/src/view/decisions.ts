@@ -17,7 +17,7 @@ function renderDecision(decided: ICallDecided, call: ICall, host: IHost): HTMLEl
     skip: trans('Denied by you; the model read your answer'),
     observe: trans('Result changed by you')
   };
-  const known = Object.prototype.hasOwnProperty.call(words, decided.action);
+  const known = Object.hasOwn(words, decided.action);
   const label = h(
     'span',
     { class: 'lsn-decided', title: decided.source && trans('By way of %1', plainText(decided.source)) },

@@ -2,7 +2,7 @@
 
 import { visibleName } from '../artifacts/names';
 import { Cause } from './cause';
-import { h, makeButton, setText } from './dom';
+import { h, makeButton, onEnter, setText } from './dom';
 import { IHost } from './host';
 import { StepView } from './step';
 
@@ -62,12 +62,7 @@ export class Bar {
       'aria-label': trans('Search the steps'),
       oninput: apply
     });
-    this.search.addEventListener('keydown', event => {
-      if (event.key === 'Enter' && !event.isComposing) {
-        event.preventDefault();
-        this._actions.nextFound();
-      }
-    });
+    onEnter(this.search, () => this._actions.nextFound());
     this._tool = h(
       'select',
       { 'aria-label': trans('Tool'), onchange: apply },

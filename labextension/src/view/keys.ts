@@ -1,8 +1,7 @@
 /** The list of keys, over the page until it is closed. */
 
 import { h, makeButton } from './dom';
-
-type Trans = (text: string, ...args: (string | number)[]) => string;
+import { Trans } from '../formatting';
 
 /** Places with more keys than the view's: a tab of its own, JupyterLab and Notebook. */
 export interface IKeyPlaces {

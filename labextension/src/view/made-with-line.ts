@@ -8,8 +8,8 @@ import { IHost } from './host';
 import { IUsed, madeWith } from './made-with';
 import { shortName, warningText } from './warning-text';
 
-const SHOWN = 12;
-const GIVEN_SHOWN = 3;
+const SHOWN_FILES = 12;
+const SHOWN_GIVEN_FILES = 3;
 
 /** The line; null when the step used no file that is known. */
 export function renderMadeWith(
@@ -23,7 +23,7 @@ export function renderMadeWith(
     return null;
   }
   const untouched = used.filter(one => !one.event);
-  const shown = [...used.filter(one => one.event).slice(0, SHOWN), ...untouched.slice(0, GIVEN_SHOWN)];
+  const shown = [...used.filter(one => one.event).slice(0, SHOWN_FILES), ...untouched.slice(0, SHOWN_GIVEN_FILES)];
   const entries = shown.map(one => renderUsed(one, history, host, goTo));
   const more = used.length - entries.length;
   return h(

@@ -11,11 +11,11 @@ import { CHECK_LABELS, UNPROTECTED } from '../generated/words';
 import { IHost } from './host';
 
 /** Files that have a picture of their own here; the others are counted. */
-const SHOWN = 12;
+const SHOWN_FILES = 12;
 /** Lines of the end of a check's output. */
 const CHECK_LINES = 20;
 /** Bytes of a picture that is also shown small. */
-const LARGEST_PICTURE = 8 * 2 ** 20;
+const PICTURE_BYTES = 8 * 2 ** 20;
 
 /** The origins of the answer and of the files. */
 export interface IOrigins {
@@ -90,7 +90,7 @@ export class Outcome {
   private _drawFiles(): void {
     const { artifacts } = this._trajectory;
     const all = [...artifacts.values()].sort((one, other) => rank(one) - rank(other));
-    const shown = all.slice(0, SHOWN);
+    const shown = all.slice(0, SHOWN_FILES);
     const nodes = shown.map(artifact => {
       const known = this._shown.get(artifact.path);
       const replaced = this._origins.replacedIn(artifact.path);
@@ -103,7 +103,7 @@ export class Outcome {
       return node;
     });
     const rest = all.length - shown.length;
-    const more = rest > 0 && this._more(rest, all[SHOWN].path);
+    const more = rest > 0 && this._more(rest, all[SHOWN_FILES].path);
     this._outputs.hidden = !all.length;
     const next = more ? [...nodes, more] : nodes;
     if (
@@ -167,7 +167,7 @@ function renderThumbnail(artifact: IArtifact, replaced: number | null, host: IHo
     replaced !== null && h('span', { class: 'lsn-replaced' }, host.trans('replaced in step %1', replaced))
   );
   node.classList.toggle('lsn-was-replaced', replaced !== null);
-  if (shown === 'image' && artifact.size <= LARGEST_PICTURE) {
+  if (shown === 'image' && artifact.size <= PICTURE_BYTES) {
     void showPicture(artifact, host, picture);
   }
   return node;

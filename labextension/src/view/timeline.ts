@@ -410,7 +410,7 @@ export class Timeline {
     };
     if (event.key === 'Enter' || event.key === ' ') {
       this._select(active);
-    } else if (Object.prototype.hasOwnProperty.call(moves, event.key)) {
+    } else if (Object.hasOwn(moves, event.key)) {
       this._point(moves[event.key]() ?? active);
     } else {
       return;

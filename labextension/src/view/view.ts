@@ -30,14 +30,14 @@ import { linkedStep } from './step-link';
 import { IChosen, Timeline } from './timeline';
 
 /** New steps at once, at most, for which a run counts as followed live. */
-const FEW = 3;
+const FOLLOWED_STEPS = 3;
 
 /** Steps of a run in which all small ones are open; in a longer one only those that a reader looks for. */
-const SHORT_RUN = 8;
+const SHORT_RUN_STEPS = 8;
 /** Lines of steps that are kept also far from the visible part. */
 const KEPT_LINES = 20;
 /** The newest steps of a live run that are open. */
-const NEWEST = 2;
+const NEWEST_STEPS = 2;
 
 export interface IViewOptions {
   /** True if more events may come: a run without an end that is not live was broken off. */
@@ -204,7 +204,7 @@ export class TrajectoryView {
     const { header, artifacts } = this._dirty;
     this._dirtySteps.clear();
     this._dirty = {};
-    const follows = steps.length <= FEW;
+    const follows = steps.length <= FOLLOWED_STEPS;
     const before = this._views.size;
     steps.forEach(step => this._drawStep(step, follows));
     this._foldCalm(steps);
@@ -317,10 +317,10 @@ export class TrajectoryView {
   private _suggest(changed: IStep[], before: number): void {
     const { steps, finish } = this.trajectory;
     const live = this._live && !finish;
-    const long = steps.length > SHORT_RUN;
-    const newest = steps.slice(live ? -NEWEST : -1);
-    const all = long !== before > SHORT_RUN;
-    const affected = all ? steps : new Set([...changed, ...steps.slice(-NEWEST - FEW - 1)]);
+    const long = steps.length > SHORT_RUN_STEPS;
+    const newest = steps.slice(live ? -NEWEST_STEPS : -1);
+    const all = long !== before > SHORT_RUN_STEPS;
+    const affected = all ? steps : new Set([...changed, ...steps.slice(-NEWEST_STEPS - FOLLOWED_STEPS - 1)]);
     for (const step of affected) {
       const view = this._views.get(step.number);
       const looked = view?.decided || (live && newest.includes(step)) || step.number === this._facts.firstError;
