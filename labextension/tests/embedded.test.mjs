@@ -47,6 +47,14 @@ test('events that came one by one are not given again with the list, and the oth
   assert.equal(feed.add([event(1)]).length, 0);
 });
 
+test('a piece of streamed text that comes again gives only its new part', () => {
+  const feed = new EventFeed();
+  const piece = (id, at, text) => ({ id, parent: null, time: 1, kind: 'model.delta', step: 1, text, reasoning: '', at });
+  const given = (...pieces) => feed.add(pieces).map(event => event.text);
+  assert.deepEqual(given(piece('a', 0, 'one ')), ['one ']);
+  assert.deepEqual(given(piece('b', 0, 'one two'), piece('c', 4, 'two')), ['two']);
+});
+
 test('a list that was replaced is gone through again', () => {
   const feed = new EventFeed();
   feed.take(list(3));

@@ -11,6 +11,7 @@ import { Widget } from '@lumino/widgets';
 
 import { visibleName } from '../artifacts/names';
 import { readRecord } from '../formats';
+import { Trans } from '../formatting';
 import { tabToolsWithin } from '../tab-tools';
 import { showKeys } from '../view/keys';
 import { IShownRun, settings as personal, shellOffer } from '../live';
@@ -33,7 +34,6 @@ import { liveRunData, recordedRunData, runTab, tabId } from './tab';
 import { plainTasks } from './task-text';
 import { terminalTab } from './terminal';
 import { markWaiting } from './waiting';
-import { Trans } from '../formatting';
 
 const ID = 'llm-sandbox-nb:plugin';
 const PANEL = 'llm-sandbox-panel';
