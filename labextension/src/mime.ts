@@ -70,7 +70,7 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
     return typeof this.model?.metadata[TAB] === 'object';
   }
 
-  /** Open the view, or go on with it; `live` if more events will come. */
+  /** Open the view, or keep the open one; `live` if more events will come. */
   protected open(live: boolean): TrajectoryView {
     if (!this.view) {
       this.view = new TrajectoryView(this.host, { live, capped: !this.inTab });

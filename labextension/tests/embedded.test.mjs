@@ -49,7 +49,16 @@ test('events that came one by one are not given again with the list, and the oth
 
 test('a piece of streamed text that comes again gives only its new part', () => {
   const feed = new EventFeed();
-  const piece = (id, at, text) => ({ id, parent: null, time: 1, kind: 'model.delta', step: 1, text, reasoning: '', at });
+  const piece = (id, at, text) => ({
+    id,
+    parent: null,
+    time: 1,
+    kind: 'model.delta',
+    step: 1,
+    text,
+    reasoning: '',
+    at
+  });
   const given = (...pieces) => feed.add(pieces).map(event => event.text);
   assert.deepEqual(given(piece('a', 0, 'one ')), ['one ']);
   assert.deepEqual(given(piece('b', 0, 'one two'), piece('c', 4, 'two')), ['two']);

@@ -75,7 +75,7 @@ export class FileHistory {
     return this.root && path.startsWith(`${this.root}/`) ? path.slice(this.root.length + 1) : path;
   }
 
-  /** True for a file that was there before the first step. */
+  /** True for a file that existed before the first step. */
   given(path: string): boolean {
     const first = this.files.get(path)?.[0];
     return !!first && (first.what === 'changed' || first.what === 'removed');
