@@ -59,14 +59,14 @@ function makePurifier(): DOMPurify {
   return made;
 }
 
-/** Whether an address holds a picture that takes no more memory than one is shown with; a drawing is a page, not a picture. */
+/** True for an address that holds a picture within the memory limit; a drawing is a page, not a picture. */
 function isSmallPicture(address: string): boolean {
   const data = /^data:image\/[\w.+-]+;base64,([A-Za-z0-9+/=\s]*)$/i.exec(address)?.[1];
   const size = data === undefined ? null : pictureSize(decodeBase64(data));
   return size !== null && pictureBytes(size) <= PICTURE_BOUND;
 }
 
-/** Whether a link is a whole address on another server than the one this page is from. */
+/** True for a whole address on another server than this page's. */
 function leadsAway(href: string): boolean {
   try {
     const url = new URL(href);

@@ -1,9 +1,8 @@
 /** A run as a notebook or an exported page holds it: one JSON object with the events and the files. */
 
-import { IEvent } from './generated/events';
 import { IArtifactContent, ITablePreview } from './view/host';
 import { decodeBase64, heldOnPage, TooLargeError, unpack } from './packed';
-import { isEvent, isVersion } from './valid';
+import { isVersion } from './valid';
 
 export const TRAJECTORY_MIME = 'application/vnd.llm-sandbox.trajectory+json';
 
@@ -16,11 +15,11 @@ export interface IEmbeddedArtifact {
   text?: string;
   /** The number of the figure of the card's page that holds the file, in place of `data`. */
   figure?: number;
-  /** Why there is no data. */
+  /** The reason why there is no data. */
   omitted?: string;
   /** The first rows of a table that only Python reads. */
   preview?: ITablePreview;
-  /** Where the file lies, relative to the notebook. */
+  /** Path of the file, relative to the notebook. */
   href?: string;
 }
 
@@ -35,7 +34,7 @@ export interface ITrajectoryBundle {
   live?: { run_id: string; server?: boolean; folder?: string | null };
   /** The card's static page, which holds some of the files. */
   page: string;
-  /** Why the record cannot be read, in one sentence; empty when it can. */
+  /** The reason why the record cannot be read, in one sentence; empty if it can. */
   problem: string;
 }
 
@@ -71,7 +70,7 @@ export function asBundle(value: unknown, page?: unknown): ITrajectoryBundle | nu
 
 type Opened = Pick<ITrajectoryBundle, 'problem'> & Partial<Pick<ITrajectoryBundle, 'events' | 'artifacts'>>;
 
-/** Events and files out of a packed text; of one that cannot be unpacked none of them, and why. */
+/** Unpack events and files; without any, and with the reason, if that fails. */
 function openPacked(text: string): Opened {
   try {
     const { events, artifacts } = JSON.parse(new TextDecoder().decode(unpack(text))) as Partial<ITrajectoryBundle>;
@@ -87,9 +86,9 @@ const NO_VERSION =
   'The record in this notebook is not shown: it does not say by the number of a version what form it has.';
 const DAMAGED = 'The record in this notebook is damaged; open journal.jsonl in the run’s folder.';
 
-/** One embedded file; null when the bundle has nothing of that name. */
+/** Return an embedded file; null if the bundle has no file of that name. */
 export function embeddedArtifact(bundle: ITrajectoryBundle, path: string): IArtifactContent | null {
-  if (!Object.prototype.hasOwnProperty.call(bundle.artifacts, path)) {
+  if (!Object.hasOwn(bundle.artifacts, path)) {
     return null;
   }
   const entry = bundle.artifacts[path];
@@ -122,62 +121,4 @@ function isPreview(value: unknown): value is ITablePreview {
     Array.isArray(rows) &&
     rows.every(row => Array.isArray(row) && row.every(isText))
   );
-}
-
-/**
- * Tells new events from those that were seen, when a growing list is given again and again, or when the same event
- * comes over two ways. Work is that of the new events, as long as the list only grows.
- */
-export class EventFeed {
-  private _seen = new Set<string>();
-  private _count = 0;
-  private _last: string | null = null;
-  /** How many things in the lists were not events. */
-  rejected = 0;
-
-  /** The events of `list` that are new. */
-  take(list: readonly unknown[]): IEvent[] {
-    const from = this._grew(list) ? this._count : 0;
-    const fresh: IEvent[] = [];
-    for (let index = from; index < list.length; index++) {
-      const event = list[index];
-      if (!isEvent(event)) {
-        this.rejected++;
-      } else if (!this._seen.has(event.id)) {
-        this._seen.add(event.id);
-        fresh.push(event);
-      }
-    }
-    this._count = list.length;
-    this._last = idOf(list[list.length - 1]);
-    return fresh;
-  }
-
-  /** The events of `list` that were not seen, which stay unseen. */
-  unseen(list: readonly IEvent[]): IEvent[] {
-    return list.filter(event => !this._seen.has(event.id));
-  }
-
-  /** Whether the event that comes alone is new. */
-  takeOne(event: unknown): event is IEvent {
-    if (!isEvent(event)) {
-      this.rejected++;
-      return false;
-    }
-    if (this._seen.has(event.id)) {
-      return false;
-    }
-    this._seen.add(event.id);
-    return true;
-  }
-
-  /** Whether `list` continues where the last one ended. */
-  private _grew(list: readonly unknown[]): boolean {
-    return this._count > 0 && this._count <= list.length && idOf(list[this._count - 1]) === this._last;
-  }
-}
-
-function idOf(event: unknown): string | null {
-  const id = (event as { id?: unknown } | null | undefined)?.id;
-  return typeof id === 'string' ? id : null;
 }

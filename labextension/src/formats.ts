@@ -5,16 +5,16 @@ import { isEvent, isVersion } from './valid';
 
 export interface IRecord {
   events: IEvent[];
-  /** What could not be read, in one sentence; empty when all of it could. */
+  /** The unreadable parts, in one sentence; empty without any. */
   problem: string;
 }
 
-/** The events of a journal; null when the text is something else. */
+/** Read the events of a journal; null for any other text. */
 export function readRecord(text: string): IRecord | null {
   return looksLikeJournal(text) ? readJournal(text) : null;
 }
 
-/** The events of a journal. A last line that a crash cut short is left out without a word, as everywhere. */
+/** Read the events. A last line that a crash cut short is left out silently, as everywhere. */
 function readJournal(text: string): IRecord {
   const first = parsed(text.slice(0, text.indexOf('\n') + 1 || undefined));
   if (isObject(first) && !isVersion(first.schema_version)) {

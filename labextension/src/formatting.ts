@@ -14,7 +14,7 @@ export function formatCost(cost: number | null): string | null {
 }
 
 /** US dollars that were spent, and the budget they are a share of, both in cents where that is enough. */
-export function formatSpent(cost: number | null, budget: number | null, trans: Translate = asWritten): string {
+export function formatSpent(cost: number | null, budget: number | null, trans: Trans = asWritten): string {
   const known = formatCost(cost) ?? trans('cost unknown');
   if (budget === null) {
     return known;
@@ -93,9 +93,9 @@ export function formatClock(seconds: number): string {
 }
 
 /** Translates; `%1`, `%2`... stand for the arguments. */
-type Translate = (text: string, ...args: (string | number)[]) => string;
+export type Trans = (text: string, ...args: (string | number)[]) => string;
 
-const asWritten: Translate = (text, ...args) => text.replace(/%(\d)/g, (_, place) => String(args[Number(place) - 1]));
+const asWritten: Trans = (text, ...args) => text.replace(/%(\d)/g, (_, place) => String(args[Number(place) - 1]));
 
 /**
  * The state of a run, or why it ended, as a person says it. `detail` is the limit that was reached, the failure of the
@@ -109,13 +109,13 @@ export function formatState(state: string, detail: string | number = '', trans =
   return alone ? trans(alone) : words(state);
 }
 
-/** Why a request failed, in a few words; empty when the kind does not say. */
+/** Return the reason of a failed request in a few words; empty for an unknown kind. */
 export function formatModelFailure(kind: string, trans = asWritten): string {
   const found = MODEL_FAILURES.get(kind);
   return found ? trans(found) : '';
 }
 
-/** Why a tool call failed, in a few words. */
+/** Return the reason of a failed tool call in a few words. */
 export function formatCallFailure(kind: string, trans = asWritten): string {
   const found = CALL_FAILURES.get(kind);
   return found ? trans(found) : words(kind);

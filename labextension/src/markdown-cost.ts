@@ -4,7 +4,7 @@ const CELLS = 20_000;
 const NESTED = /^(?:[ \t]*(?:[>*+-]|\d{1,9}[.)])){40}/m;
 const TABLE = /^[ \t>]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-*:?[ \t]*)+$/gm;
 
-/** Whether a text is better shown as it is. */
+/** True for a text that is shown as it is, because rendering it costs too much. */
 export function isHeavyMarkdown(text: string): boolean {
   if (NESTED.test(text)) {
     return true;

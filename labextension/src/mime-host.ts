@@ -1,4 +1,4 @@
-/** What JupyterLab and Notebook give to the view, in an output or in a file's tab. */
+/** The host of the view in JupyterLab and Notebook: in an output, or in a file's tab. */
 
 import { PageConfig, URLExt } from '@jupyterlab/coreutils';
 import { removeMath, renderText, replaceMath } from '@jupyterlab/rendermime';
@@ -7,7 +7,8 @@ import { ServerConnection } from '@jupyterlab/services';
 
 import { cleanHtml } from './clean';
 import { embeddedArtifact, ITrajectoryBundle } from './embedded';
-import { pagesRun } from './live';
+import { MOST_BYTES } from './feed';
+import { settings } from './live';
 import { IRecord } from './formats';
 import { isHeavyMarkdown } from './markdown-cost';
 import { isBelow, within } from './paths';
@@ -15,12 +16,9 @@ import { IArtifactContent, IControls, IDecisions, IHistory, IHost, ITimeTravel }
 import { Trajectory } from './trajectory/fold';
 import { isEvent } from './valid';
 
-/** Bytes of a file beside the notebook that is loaded to be shown. */
-const LOADED = 64 * 1024 * 1024;
-
 export class MimeHost implements IHost {
   trusted = false;
-  /** Whether this is an output of a notebook, not a file. */
+  /** True in an output of a notebook, false in a file. */
   inNotebook = false;
   controls?: IControls;
   decisions?: IDecisions;
@@ -31,9 +29,9 @@ export class MimeHost implements IHost {
   bundle: ITrajectoryBundle | null = null;
   /** The run's folder, relative to the file that is shown; null when that is not known. */
   folder: string | null = null;
-  /** Where files come from while the run is live. */
+  /** Reads a file while the run is live. */
   live: ((path: string) => Promise<IArtifactContent | null>) | null = null;
-  /** To know how large a file is before it is loaded. */
+  /** Gives the size of a file before it is loaded. */
   trajectory: Trajectory | null = null;
   private _remembered = new Map<string, string>();
   private _bundle: IRenderMime.TranslationBundle | undefined;
@@ -44,7 +42,7 @@ export class MimeHost implements IHost {
   }
 
   get runsPages(): boolean {
-    return this.inNotebook && this.trusted && pagesRun();
+    return this.inNotebook && this.trusted && settings.runPages;
   }
 
   trans(text: string, ...args: (string | number)[]): string {
@@ -95,7 +93,7 @@ export class MimeHost implements IHost {
     return this._remembered.get(key) ?? null;
   }
 
-  /** Lead to the journal of a run beside this one, by the way that links of notebooks take. */
+  /** Make a link lead to the journal of another run, as links in notebooks do. */
   linkRun(link: HTMLAnchorElement, folder: string): void {
     const { resolver, linkHandler } = this._options;
     if (!resolver || !linkHandler || this.folder === null || folder.includes('/') || !isBelow(folder)) {
@@ -109,13 +107,13 @@ export class MimeHost implements IHost {
     });
   }
 
-  /** The text of the run's journal; null when there is none. */
+  /** Read the text of the run's journal; null if there is none. */
   async journal(): Promise<string | null> {
     const bytes = this.folder === null ? null : await this._load(within(this.folder, 'journal.jsonl'));
     return bytes && new TextDecoder().decode(bytes);
   }
 
-  /** The events of a record of another project, which the server reads; or the sentence why not. */
+  /** Read a record of another project through the server: its events, or a sentence about the problem. */
   async foreignRecord(text: string): Promise<IRecord> {
     const settings = ServerConnection.makeSettings();
     const url = URLExt.join(settings.baseUrl, 'llm-sandbox/api/foreign-record');
@@ -134,7 +132,6 @@ export class MimeHost implements IHost {
     return { events: [], problem };
   }
 
-  /** The file in the run's folder. */
   private async _beside(path: string): Promise<IArtifactContent | null> {
     const known = this.trajectory?.artifacts.get(path);
     const href =
@@ -142,14 +139,14 @@ export class MimeHost implements IHost {
     if (!known || typeof href !== 'string') {
       return null;
     }
-    if (known.size > LOADED) {
+    if (known.size > MOST_BYTES) {
       return { mime: known.mime, omitted: this.trans('Too large to be shown here; it is in the run’s folder.') };
     }
     const data = await this._load(href);
     return data && { mime: known.mime, data };
   }
 
-  /** A file beside the notebook or the journal, through the server's own way to files. */
+  /** Load a file next to the notebook or the journal. */
   private async _load(href: string): Promise<Uint8Array | null> {
     const { resolver } = this._options;
     if (!resolver || !isBelow(href)) {

@@ -3,24 +3,25 @@
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
 
-import { asBundle, EventFeed, TRAJECTORY_MIME } from './embedded';
+import { asBundle, TRAJECTORY_MIME } from './embedded';
+import { EventFeed } from './feed';
 import { readRecord } from './formats';
-import { ILiveRun, IPast, IShell, liveOffer, pastOffer, shellOffer, TAB } from './live';
+import { ILiveRun, ILiveSink, IPast, IShell, liveOffer, pastOffer, shellOffer, TAB } from './live';
 import { MimeHost } from './mime-host';
 import { RECORD_MIME, recordFileTypes, recordWidget } from './record-files';
 import { TabTools } from './tab-tools';
 import { isOfAttempt } from './trajectory/fold';
-import { h } from './view/dom';
+import { errorText, h, makeButton } from './view/dom';
 import { IEvent } from './generated/events';
 import { ITimeTravel } from './view/host';
 import { TrajectoryView } from './view/view';
 
-/** Milliseconds after which a run of which the server has said nothing is not shown as live. */
-const UNKNOWN = 2000;
-/** Milliseconds that a kernel has to put the final card of a run in its place. */
-const SETTLES = 3000;
+/** Milliseconds for the server's answer about a run; later the run is not shown as live. */
+const ANSWER_MS = 2000;
+/** Milliseconds for the kernel to put the final card of a run in its place. */
+const SETTLE_MS = 3000;
 
-/** What outputs and files have in common: a view that grows, and is made anew when it shows another run. */
+/** Base of outputs and files: a view that grows, and is made anew when it shows another run. */
 abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
   protected host: MimeHost;
   protected feed = new EventFeed();
@@ -49,7 +50,6 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
     }
   }
 
-  /** Forget what is shown. */
   protected clear(): void {
     this.view?.dispose();
     this.view = null;
@@ -57,7 +57,6 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
     this.feed = new EventFeed();
   }
 
-  /** A view was made. */
   protected opened(_view: TrajectoryView): void {
     if (this.inTab) {
       this.host.keys = { tab: true, lab: true };
@@ -66,12 +65,12 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
     }
   }
 
-  /** Whether the run has a tab of its own. */
+  /** True if the run has a tab of its own. */
   protected get inTab(): boolean {
     return typeof this.model?.metadata[TAB] === 'object';
   }
 
-  /** The view, with room for more events; `live` when they will come. */
+  /** Open the view, or keep the open one; `live` if more events will come. */
   protected open(live: boolean): TrajectoryView {
     if (!this.view) {
       this.view = new TrajectoryView(this.host, { live, capped: !this.inTab });
@@ -83,14 +82,19 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
     return this.view;
   }
 
-  protected draw(events: readonly IEvent[]): void {
+  protected draw(events: IEvent[]): void {
     events.forEach(event => this.view!.add(event));
     this.view!.flush();
   }
 
+  /** Say something above the run, with a button. */
+  protected notice(text: string, label: string, action: () => void): void {
+    this.newer.replaceChildren(text, ' ', makeButton(label, action));
+  }
+
   /** The run is over, but the server knows it: its earlier files can be seen, and it can be rewound. */
   protected lookBack(runId: string, saved: number): void {
-    void pastOffer()
+    void pastOffer.promise
       .then(lookBack => lookBack(runId))
       .then(past => {
         if (past && this.runId === runId && !this.isDisposed) {
@@ -106,7 +110,7 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
       });
   }
 
-  /** A saved card stays as it was saved. Say when its run has another attempt by now; whether it has. */
+  /** Offer the newest attempt if a saved card has an older one; true if it has. */
   private async _offerNewer(past: IPast): Promise<boolean> {
     const { trans } = this.host;
     const view = this.view;
@@ -115,22 +119,19 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
     if (view !== this.view || !unseen.some(isOfAttempt)) {
       return false;
     }
-    const show = () => {
-      this.bring(journal);
-      const back = h('button', { type: 'button', onclick: () => this._showSaved() }, trans('Show the saved attempt'));
-      this.newer.replaceChildren(trans('This is the newest attempt, not the saved one.'), ' ', back);
+    const showSaved = () => {
+      this.clear();
+      void this.renderModel(this.model!);
     };
-    const button = h('button', { type: 'button', onclick: show }, trans('Show it'));
-    this.newer.replaceChildren(trans('This run has a newer attempt.'), ' ', button);
+    this.notice(trans('This run has a newer attempt.'), trans('Show it'), () => {
+      this.bring(journal);
+      const text = trans('This is the newest attempt, not the saved one.');
+      this.notice(text, trans('Show the saved attempt'), showSaved);
+    });
     return true;
   }
 
-  private _showSaved(): void {
-    this.clear();
-    void this.renderModel(this.model!);
-  }
-
-  /** Rewinds from this card, which it shows at once; but none of an attempt that it does not show. */
+  /** Time travel from this card, which shows the result at once; refused while the card lacks an attempt. */
   private _fromHere(travel: ITimeTravel, past: IPast): ITimeTravel {
     const here =
       <A extends unknown[], R>(act: (...given: A) => Promise<R>) =>
@@ -138,9 +139,9 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
         if (await this._offerNewer(past)) {
           throw new Error(this.host.trans('This run has a newer attempt: show it first.'));
         }
-        const told = await act(...given);
+        const result = await act(...given);
         this.bring(await past.journal());
-        return told;
+        return result;
       };
     return {
       preview: travel.preview && ((step, what) => travel.preview!(step, what)),
@@ -151,7 +152,7 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
     };
   }
 
-  /** Add what a journal has and is not shown yet. */
+  /** Add the events of a journal that are not shown yet. */
   protected bring(journal: string | null): void {
     const record = journal === null ? null : readRecord(journal);
     if (record && this.view) {
@@ -173,9 +174,9 @@ class OutputRenderer extends RunRenderer {
   /** The run whose controls are offered. */
   private _offered: ILiveRun | null = null;
   private _wanted: string | null = null;
-  /** The run of which the server has said that it executes it. */
+  /** The run that the server executes. */
   private _known: string | null = null;
-  /** The run of which it has said that it is over. */
+  /** The run that is over at the server. */
   private _over: string | null = null;
   private _room = h('div', { class: 'lsn-room' });
 
@@ -229,23 +230,18 @@ class OutputRenderer extends RunRenderer {
     }
   }
 
-  /** Nothing is asked for a stranger: the person decides whether the server is. */
+  /** Let the person decide if the server is asked: an untrusted notebook sends no request. */
   private _offerToAsk(runId: string): void {
     const { trans } = this.host;
-    const ask = () => {
+    this.view?.setLive(false);
+    const text = trans('This notebook is not trusted, and its run was not over when it was saved.');
+    this.notice(text, trans('Ask the server'), () => {
       this.newer.replaceChildren();
       this._askFor(runId);
-    };
-    const button = h('button', { type: 'button', onclick: ask }, trans('Ask the server'));
-    this.view?.setLive(false);
-    this.newer.replaceChildren(
-      trans('This notebook is not trusted, and its run was not over when it was saved.'),
-      ' ',
-      button
-    );
+    });
   }
 
-  /** Ask whether the server executes a run, and follow it then. */
+  /** Follow a run if the server executes it. */
   private _askFor(runId: string): void {
     const answer = (executes: boolean | null) => {
       if (this.isDisposed || this._runId !== runId || this._known === runId) {
@@ -264,10 +260,8 @@ class OutputRenderer extends RunRenderer {
         this._settle();
       }
     };
-    window.setTimeout(() => answer(null), UNKNOWN);
-    void pastOffer()
-      .then(lookBack => lookBack(runId))
-      .then(found => answer(found?.live ?? false));
+    window.setTimeout(() => answer(null), ANSWER_MS);
+    void pastOffer.promise.then(lookBack => lookBack(runId)).then(found => answer(found?.live ?? false));
   }
 
   /** The run is over: let the notebook keep its final card, unless the kernel does that now. */
@@ -276,11 +270,9 @@ class OutputRenderer extends RunRenderer {
     window.setTimeout(() => {
       const still = (this.model?.data[TRAJECTORY_MIME] as { live?: unknown } | undefined)?.live;
       if (still && runId !== null && runId === this._runId && !this.isDisposed && !this.inTab) {
-        void shellOffer()
-          .then(shell => shell.settle(place, runId))
-          .catch(() => undefined); // no record is found: the card shows what it has
+        void shellOffer.promise.then(shell => shell.settle(place, runId)).catch(() => undefined); // no record is found: the card shows what it has
       }
-    }, SETTLES);
+    }, SETTLE_MS);
   }
 
   protected clear(): void {
@@ -293,11 +285,11 @@ class OutputRenderer extends RunRenderer {
     if (this.inTab) {
       return;
     }
-    void shellOffer().then(shell => {
+    void shellOffer.promise.then(shell => {
       const { trans } = this.host;
       if (view === this.view && shell.openRun) {
         const label = trans('Open in tab');
-        const open = h('button', { type: 'button', class: 'lsn-open-tab', onclick: () => this._openTab(shell) }, label);
+        const open = makeButton(label, () => this._openTab(shell), { class: 'lsn-open-tab' });
         view.actions.append(open);
       }
     });
@@ -309,24 +301,22 @@ class OutputRenderer extends RunRenderer {
     shell.openRun?.({ id: this._runId ?? '', task, data, trusted }, this.node);
   }
 
-  /** The run could not start because there are too many sandboxes: offer to make room. */
+  /** Offer to stop another sandbox if the run could not start because there are too many. */
   private _offerRoom(): void {
     const { error } = this.view?.trajectory.finish ?? {};
     this._room.replaceChildren();
     if (!this.model?.trusted || this.inTab || !error?.includes('%sandbox stop --idle')) {
       return;
     }
-    void shellOffer().then(shell => {
+    void shellOffer.promise.then(shell => {
       const { trans } = this.host;
-      const told = h('span', { role: 'alert' });
+      const problem = h('span', { role: 'alert' });
       const make = () => {
-        told.textContent = '';
-        shell.makeRoom(this.node).catch(problem => {
-          told.textContent = problem instanceof Error ? problem.message : String(problem);
-        });
+        problem.textContent = '';
+        shell.makeRoom(this.node).catch(error => (problem.textContent = errorText(error)));
       };
       const label = trans('Stop the one idle longest and run again…');
-      this._room.replaceChildren(h('button', { type: 'button', onclick: make }, label), ' ', told);
+      this._room.replaceChildren(makeButton(label, make), ' ', problem);
     });
   }
 
@@ -341,11 +331,15 @@ class OutputRenderer extends RunRenderer {
     this._offer(null);
     this.host.live = null;
     if (runId !== null) {
-      void liveOffer().then(follow => {
+      const sink: ILiveSink = {
+        add: events => this.feed.add(events).forEach(event => this.view?.add(event)),
+        known: () => this._offerKnown(),
+        away: reason => this.view?.setAway(reason),
+        ended: () => this._ended()
+      };
+      void liveOffer.promise.then(follow => {
         if (this._wanted === runId && !this.isDisposed) {
-          const away = (reason: 'server' | 'kernel' | null) => this.view?.setAway(reason);
-          const known = () => this._offerKnown();
-          this._attach(follow(runId, { add: events => this._add(events), known, away, ended: () => this._ended() }));
+          this._attach(follow(runId, sink));
         }
       });
     }
@@ -361,7 +355,7 @@ class OutputRenderer extends RunRenderer {
         this.view?.setLive(false);
         void this._recover();
       }
-    }, UNKNOWN);
+    }, ANSWER_MS);
   }
 
   /** The server knows the run that is followed: it can be controlled. */
@@ -396,20 +390,12 @@ class OutputRenderer extends RunRenderer {
     this._settle();
   }
 
-  /** The run ended without its last word in the notebook: what is known of it is in its journal. */
+  /** Read the journal of a run whose end is not in the notebook. */
   private async _recover(): Promise<void> {
     const view = this.view;
     const text = await this.host.journal();
     if (view && view === this.view) {
       this.bring(text);
-    }
-  }
-
-  private _add(events: readonly unknown[]): void {
-    for (const event of events) {
-      if (this.feed.takeOne(event)) {
-        this.view?.add(event);
-      }
     }
   }
 }

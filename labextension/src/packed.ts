@@ -6,16 +6,15 @@
 
 import { Unzlib } from 'fflate';
 
-/** Bytes that anything packed may have when it is unpacked. */
-export const MOST = 64 * 1024 * 1024;
-/** Bytes unpacked at a time; each gives at most about a thousand. */
-const PIECE = 4096;
+import { MOST_BYTES } from './feed';
 
-/** It has more bytes than it may have. */
+/** Bytes unpacked at a time; each gives at most about a thousand. */
+const PIECE_BYTES = 4096;
+
 export class TooLargeError extends Error {}
 
 /** The bytes behind `text`, base64 of zlib's format. Throws TooLargeError beyond `most` bytes, else Error. */
-export function unpack(text: string, most = MOST): Uint8Array {
+export function unpack(text: string, most = MOST_BYTES): Uint8Array {
   const packed = decodeBase64(text);
   const parts: Uint8Array[] = [];
   let size = 0;
@@ -26,8 +25,8 @@ export function unpack(text: string, most = MOST): Uint8Array {
     }
     parts.push(part);
   });
-  for (let at = 0; at < packed.length || at === 0; at += PIECE) {
-    stream.push(packed.subarray(at, at + PIECE), at + PIECE >= packed.length);
+  for (let at = 0; at < packed.length || at === 0; at += PIECE_BYTES) {
+    stream.push(packed.subarray(at, at + PIECE_BYTES), at + PIECE_BYTES >= packed.length);
   }
   const whole = new Uint8Array(size);
   let at = 0;
@@ -38,7 +37,7 @@ export function unpack(text: string, most = MOST): Uint8Array {
   return whole;
 }
 
-/** The bytes; none of them when the text is not base64. */
+/** Decode base64; empty for any other text. */
 export function decodeBase64(text: string): Uint8Array {
   let decoded: string;
   try {

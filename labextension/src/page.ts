@@ -1,7 +1,9 @@
 /** The script of an exported HTML file: shows the run that the file holds as JSON. Needs no network and no server. */
 
-import { asBundle, EventFeed } from './embedded';
+import { asBundle } from './embedded';
+import { EventFeed } from './feed';
 import { PlainHost } from './plain-host';
+import { errorText } from './view/dom';
 import { TrajectoryView } from './view/view';
 
 /** The page's own policy keeps everything on it from the network. */
@@ -16,9 +18,7 @@ function show(source: string, place: HTMLElement): void {
     throw new Error(bundle?.problem ?? 'This file holds no run.');
   }
   const view = new TrajectoryView(new OfflineHost(bundle));
-  for (const event of new EventFeed().take(bundle.events)) {
-    view.add(event);
-  }
+  new EventFeed().take(bundle.events).forEach(event => view.add(event));
   place.replaceChildren(view.node);
   view.flush();
 }
@@ -27,5 +27,5 @@ const place = document.getElementById('llm-sandbox-view')!;
 try {
   show(document.getElementById('llm-sandbox-run')!.textContent ?? '', place);
 } catch (error) {
-  place.textContent = `The run cannot be shown: ${error instanceof Error ? error.message : error}`;
+  place.textContent = `The run cannot be shown: ${errorText(error)}`;
 }

@@ -1,4 +1,4 @@
-/** What a page without Jupyter gives to the view: an exported file, or the panel of a notebook outside of JupyterLab. */
+/** The host of the view without Jupyter: an exported file, or the panel of a notebook outside of JupyterLab. */
 
 import { AnsiUp } from 'ansi_up';
 import { marked } from 'marked';

@@ -1,8 +1,8 @@
-/** Which files can be opened as a run. */
+/** Kinds of files that open as a run. */
 
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 
-/** What Lab gives the text of such a file as. */
+/** Type of the text of such a file in Lab. */
 export const RECORD_MIME = 'text/vnd.llm-sandbox.record';
 /** The viewer of such files, in the menu *Open With*. */
 export const RECORD_FACTORY = 'Trajectory';

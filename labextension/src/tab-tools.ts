@@ -1,17 +1,16 @@
-/** What a run has around it in a tab of its own: keys from step to step, and large type for a class. */
+/** Tools around a run in a tab of its own: keys from step to step, and large type for a class. */
 
-import { h } from './view/dom';
+import { h, makeButton } from './view/dom';
 import { showKeys } from './view/keys';
 import { TrajectoryView } from './view/view';
+import { Trans } from './formatting';
 
-type Trans = (text: string, ...args: (string | number)[]) => string;
-
-/** Where keys have a meaning of their own. */
+/** Elements in which keys have another meaning. */
 const OWN_KEYS = 'input, select, textarea, [contenteditable], dialog, pre, video, audio, canvas, iframe';
 
 const all = new Set<TabTools>();
 
-/** The tools of the run within `place`: commands act on them. */
+/** Return the tools of the run within `place`, for commands. */
 export function tabToolsWithin(place: Node | null | undefined): TabTools | null {
   return [...all].find(tools => place?.contains(tools.node)) ?? null;
 }
@@ -26,8 +25,7 @@ export class TabTools {
     private _place: HTMLElement,
     private _trans: Trans
   ) {
-    const button = (label: string, title: string, action: () => void) =>
-      h('button', { type: 'button', title, onclick: action }, label);
+    const button = (label: string, title: string, action: () => void) => makeButton(label, action, { title });
     this._present = button(_trans('Present'), _trans('Large type, one step at a time (p)'), () => this.present());
     this._present.setAttribute('aria-pressed', 'false');
     this.node = h(
@@ -47,7 +45,6 @@ export class TabTools {
     all.delete(this);
   }
 
-  /** Go so many steps on. */
   go(by: number): void {
     this._view()?.goOn(by, this._presents);
   }

@@ -1,26 +1,25 @@
-/**
- * Whether something that came from a notebook, a file or a socket is an event that the view can take.
- * Everything there is untrusted: what does not have the fields and types of its kind is left out by the caller.
- */
+/** Checks of events from a notebook, a file or a socket against the generated table: everything there is untrusted. */
 
-import { EVENTS, IEvent, PARTS } from './generated/events';
+import { IEvent } from './generated/events';
+import fieldTypes from './generated/fields.json';
 
 type Check = (value: unknown) => boolean;
+type Fields = Record<string, string>;
+
+const PARTS: Record<string, Fields> = fieldTypes.parts;
+const EVENTS: Record<string, Fields> = fieldTypes.events;
 
 const isObject: Check = value => typeof value === 'object' && value !== null && !Array.isArray(value);
-const isEach =
-  (check: Check): Check =>
-  value =>
-    Array.isArray(value) && value.every(check);
 
-/** The check for a type as the generated tables name it. What may be null may be missing. */
+/** Return the check of a type of the generated table. A field that may be null may be missing. */
 function checkOf(type: string): Check {
   if (type.includes(' | ')) {
     const checks = type.split(' | ').map(checkOf);
     return value => checks.some(check => check(value));
   }
   if (type.endsWith('[]')) {
-    return isEach(checkOf(type.slice(0, -2)));
+    const check = checkOf(type.slice(0, -2));
+    return value => Array.isArray(value) && value.every(check);
   }
   if (type.startsWith('Record<')) {
     return isObject;
@@ -34,7 +33,7 @@ function checkOf(type: string): Check {
   return type in PARTS ? fieldsCheck(PARTS[type]) : value => typeof value === type;
 }
 
-function fieldsCheck(fields: Record<string, string>): Check {
+function fieldsCheck(fields: Fields): Check {
   const checks = Object.entries(fields).map(([name, type]) => [name, checkOf(type)] as const);
   return value => isObject(value) && checks.every(([name, check]) => check((value as Record<string, unknown>)[name]));
 }
@@ -53,7 +52,7 @@ const UNREAD: Record<string, string[]> = {
   'run.finished': ['without_answer', 'check']
 };
 
-/** Whether it is the number of a version of records; the first ones have none. */
+/** Return true for the version number of a record; the first records have none. */
 export function isVersion(value: unknown): boolean {
   return value === undefined || (Number.isInteger(value) && (value as number) >= 1);
 }
@@ -66,7 +65,7 @@ function readCheck(kind: string): Check {
 const COMMON = fieldsCheck({ id: 'string', kind: 'string', time: 'number' });
 const KINDS = new Map(Object.keys(EVENTS).map(kind => [kind, readCheck(kind)]));
 
-/** Whether `value` is an event. Kinds that this version does not know are events too: the fold passes over them. */
+/** Return true for an event, also of a kind that this version does not know: the fold passes over it. */
 export function isEvent(value: unknown): value is IEvent {
   return COMMON(value) && (KINDS.get((value as IEvent).kind)?.(value) ?? true);
 }

@@ -1,23 +1,23 @@
 /**
- * The panel in the cell where no server can tell of the run: the view as an anywidget, told over the widget's comm.
+ * The panel in the cell where no server knows the run: the view as an anywidget, fed over the widget's comm.
  *
- * `notebook/panel.py` is the other side. What is written comes as parts of the widget's state, unfinished text and signs of
- * life as messages. What is said to the kernel is heard by some kernels only while a cell runs, so that buttons appear when
- * it has answered.
+ * `notebook/panel.py` is the other side. Written events come as parts of the widget's state, unfinished text and signs of
+ * life as messages. Some kernels read messages only while a cell runs, so buttons appear once the kernel has answered.
  */
 
-import { asBundle, EventFeed, IEmbeddedArtifact } from './embedded';
+import { asBundle, IEmbeddedArtifact } from './embedded';
+import { EventFeed } from './feed';
 import { PlainHost } from './plain-host';
 import { h } from './view/dom';
 import { IControls } from './view/host';
 import { TrajectoryView } from './view/view';
 
-/** Milliseconds without a sign of life after which the kernel is said to be silent; it gives one every second. */
-const SILENT = 10_000;
-/** Milliseconds that a decision may take to be heard. */
-const PATIENCE = 5_000;
+/** Milliseconds without a sign of life until the kernel is shown as silent; it sends one every second. */
+const SILENT_MS = 10_000;
+/** Milliseconds until a decision without an answer is an error. */
+const ANSWER_MS = 5_000;
 
-/** What anywidget gives of a widget's model. */
+/** The model of a widget, as anywidget gives it. */
 export interface IModel {
   get(name: string): unknown;
   on(event: string, callback: (...values: never[]) => void): void;
@@ -112,11 +112,7 @@ class Panel {
   }
 
   private _add(events: readonly unknown[]): void {
-    for (const event of events) {
-      if (this._feed.takeOne(event)) {
-        this._view.add(event);
-      }
-    }
+    this._feed.add(events).forEach(event => this._view.add(event));
   }
 
   /** The kernel gave a sign of life; it gives none while it waits for a person in a pause. */
@@ -127,7 +123,7 @@ class Panel {
       if (!this._view.trajectory.paused) {
         this._view.setAway('kernel');
       }
-    }, SILENT);
+    }, SILENT_MS);
   }
 
   private _controls(): IControls {
@@ -145,7 +141,7 @@ class Panel {
     return new Promise((done, fail) => {
       const late = setTimeout(
         () => answer(trans('The kernel does not answer; interrupt it to stop the run.')),
-        PATIENCE
+        ANSWER_MS
       );
       const answer = (error: string | null) => {
         clearTimeout(late);
@@ -172,7 +168,7 @@ function read(part: unknown): { events: unknown[]; artifacts: Record<string, IEm
   }
 }
 
-/** As anywidget asks for it: puts the panel into `el`; gives what takes it out again. */
+/** Put the panel into `el`, as anywidget asks; returns a function that removes it. */
 function render({ model, el }: { model: IModel; el: HTMLElement }): () => void {
   const panel = new Panel(model);
   el.append(panel.node);

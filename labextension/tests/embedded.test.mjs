@@ -5,8 +5,9 @@ import { step } from './runs.mjs';
 
 import { deflateSync } from 'node:zlib';
 
-const { asBundle, embeddedArtifact, EventFeed } = await load('embedded');
-const { decodeBase64, MOST, TooLargeError, unpack } = await load('packed');
+const { asBundle, embeddedArtifact } = await load('embedded');
+const { EventFeed, MOST_BYTES: MOST } = await load('feed');
+const { decodeBase64, TooLargeError, unpack } = await load('packed');
 const { isBelow, within } = await load('paths');
 
 const event = number => ({ id: `e${number}`, parent: null, time: number, kind: 'note', text: 'x' });
@@ -38,12 +39,29 @@ test('work for an update is that of the new events', () => {
 
 test('events that came one by one are not given again with the list, and the other way round', () => {
   const feed = new EventFeed();
-  assert.equal(feed.takeOne(event(0)), true);
+  assert.equal(feed.add([event(0)]).length, 1);
   assert.deepEqual(
     feed.take(list(2)).map(each => each.id),
     ['e1']
   );
-  assert.equal(feed.takeOne(event(1)), false);
+  assert.equal(feed.add([event(1)]).length, 0);
+});
+
+test('a piece of streamed text that comes again gives only its new part', () => {
+  const feed = new EventFeed();
+  const piece = (id, at, text) => ({
+    id,
+    parent: null,
+    time: 1,
+    kind: 'model.delta',
+    step: 1,
+    text,
+    reasoning: '',
+    at
+  });
+  const given = (...pieces) => feed.add(pieces).map(event => event.text);
+  assert.deepEqual(given(piece('a', 0, 'one ')), ['one ']);
+  assert.deepEqual(given(piece('b', 0, 'one two'), piece('c', 4, 'two')), ['two']);
 });
 
 test('a list that was replaced is gone through again', () => {

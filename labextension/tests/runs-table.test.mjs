@@ -9,9 +9,10 @@ import { bundle } from './runs.mjs';
 const { Trajectory } = await load('trajectory/fold');
 const { calmGroups, calmKind, calmSteps } = await load('view/calm-steps');
 const { lineOf } = await load('view/step-line');
-const { EVENTS, PARTS } = await load('generated/events');
 const { isEvent } = await load('valid');
-const ROWS = JSON.parse(readFileSync(new URL('../../tests/data/runs.json', import.meta.url), 'utf8'));
+const json = path => JSON.parse(readFileSync(new URL(path, import.meta.url), 'utf8'));
+const { events: EVENTS, parts: PARTS } = json('../src/generated/fields.json');
+const ROWS = json('../../tests/data/runs.json');
 
 const trans = (text, ...args) => text.replace(/%(\d)/g, (_, place) => String(args[Number(place) - 1]));
 const host = { trans };

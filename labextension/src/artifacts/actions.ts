@@ -1,5 +1,5 @@
 /** 'Open in a new tab' and 'Download', for every file whose bytes are at hand. */
-import { h } from '../view/dom';
+import { h, makeButton } from '../view/dom';
 import { addressFor, blobOf, ILoaded } from './content';
 import { documentOf } from './document';
 import { wrapper } from './frame';
@@ -13,13 +13,7 @@ export function renderActions(loaded: ILoaded, kind: IKind): HTMLElement {
   if (kind.opens) {
     const open = () => openTab(loaded, kind);
     const label = host.trans('Open in a new tab: %1', name);
-    bar.append(
-      h(
-        'button',
-        { type: 'button', class: 'lsn-button', 'aria-label': label, onclick: open },
-        host.trans('Open in a new tab')
-      )
-    );
+    bar.append(makeButton(host.trans('Open in a new tab'), open, { class: 'lsn-button', 'aria-label': label }));
   }
   const address = addressFor(bar, bytes, 'application/octet-stream');
   const label = host.trans('Download %1', name);

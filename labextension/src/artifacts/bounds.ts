@@ -14,7 +14,7 @@ export const PICTURE_BOUND = 128 * 2 ** 20;
 /** Bytes of a decoded sound. */
 export const SOUND_BOUND = 96 * 2 ** 20;
 
-/** Why a picture waits for a click, in one sentence; empty when it is small enough, or none. */
+/** Return the reason why a picture waits for a click, in one sentence; empty for a small one. */
 export function pictureWarning(bytes: Uint8Array, host: IHost): string {
   const size = pictureSize(bytes);
   if (!size || pictureBytes(size) <= PICTURE_BOUND) {
@@ -24,7 +24,7 @@ export function pictureWarning(bytes: Uint8Array, host: IHost): string {
   return host.trans('This picture decodes to %1 (%2 × %3 pixels).', formatSize(pictureBytes(size)), width, height);
 }
 
-/** The same for a sound. */
+/** Return the reason for a sound. */
 export function soundWarning(bytes: Uint8Array, host: IHost): string {
   const size = soundSize(bytes);
   if (!size || soundBytes(size) <= SOUND_BOUND) {
@@ -42,7 +42,7 @@ export function soundWarning(bytes: Uint8Array, host: IHost): string {
   );
 }
 
-/** The same for a film. */
+/** Return the reason for a film. */
 export function videoWarning(bytes: Uint8Array, host: IHost): string {
   const size = videoSize(bytes);
   if (!size || videoBytes(size) <= PICTURE_BOUND) {
@@ -57,7 +57,7 @@ export function videoWarning(bytes: Uint8Array, host: IHost): string {
   );
 }
 
-/** What `make` makes: at once without a `warning`, else in place of a button after it. */
+/** Call `make` at once, or with a `warning` after a click on a button. */
 export function afterClick(warning: string, label: string, make: () => HTMLElement): HTMLElement {
   if (!warning) {
     return make();

@@ -1,12 +1,10 @@
 /** The bytes of a file, and addresses under which this page alone may show them. */
 import { IArtifactSaved } from '../generated/events';
+import { MOST_BYTES } from '../feed';
 import { IArtifactContent, IHost } from '../view/host';
 
-/** What a file's event tells of it. */
+/** A file as its event describes it. */
 export type IArtifact = Pick<IArtifactSaved, 'id' | 'path' | 'mime' | 'size' | 'sha256'>;
-
-/** Bytes fetched of one file from an address; more is not held in the page. */
-export const FETCH_LIMIT = 64 * 2 ** 20;
 
 export interface ILoaded {
   artifact: IArtifact;
@@ -43,7 +41,7 @@ async function fetched(url: string): Promise<Uint8Array | null> {
       return new Uint8Array(await new Blob(parts).arrayBuffer());
     }
     size += value.length;
-    if (size > FETCH_LIMIT) {
+    if (size > MOST_BYTES) {
       await reader.cancel();
       return null;
     }

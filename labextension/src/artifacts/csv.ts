@@ -45,7 +45,7 @@ function readRow(text: string, delimiter: string, bounds: IBounds, table: ITable
   }
 }
 
-/** One cell from `start`; `end` is where its delimiter or line end stands. */
+/** Read a cell from `start`; `end` is the place of its delimiter or line end. */
 function readCell(text: string, start: number, delimiter: string, limit: number): { value: string; end: number } {
   let end = start;
   let value = '';
@@ -76,7 +76,7 @@ function readQuoted(text: string, start: number, limit: number): [string, number
   }
 }
 
-/** What the delimiter is, told by the first line. */
+/** Guess the delimiter from the name and the first line. */
 export function delimiterOf(path: string, text: string): string {
   if (/\.tsv$/i.test(path)) {
     return '\t';
@@ -94,7 +94,7 @@ const TYPES: [string, (cell: string) => boolean][] = [
   ['date', cell => /^\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[-+]\d{2}:?\d{2})?)?$/.test(cell)]
 ];
 
-/** What the cells of a column have in common: integer, number, boolean, date, text or empty. */
+/** Return the common type of a column's cells: integer, number, boolean, date, text or empty. */
 export function typeOf(cells: string[]): string {
   const filled = cells.map(cell => cell.trim()).filter(cell => cell && !/^(?:nan|na|null|none)$/i.test(cell));
   if (!filled.length) {

@@ -4,7 +4,7 @@
  */
 import { sha256 } from '@noble/hashes/sha2.js';
 import { bytesToHex } from '@noble/hashes/utils.js';
-import { h } from '../view/dom';
+import { h, makeButton } from '../view/dom';
 import { afterClick } from './bounds';
 import { decode, ILoaded } from './content';
 import { coverOf } from './focus';
@@ -13,18 +13,17 @@ import { suffix, visibleName } from './names';
 import { pageWarning } from './page-cost';
 import { STATIC_LIMIT, staticPage } from './static-page';
 
-const LIMIT = 32 * 2 ** 20;
+const SHOWN_BYTES = 32 * 2 ** 20;
 const STATIC: IFrameRights = { scripts: false, network: false };
 
 /** The document as it is shown now. */
 interface IShown {
   text: string;
   rights: IFrameRights;
-  /** Whether it would look different if its scripts ran. */
+  /** True if it may look different when its scripts run. */
   runs: boolean;
 }
 
-/** Whether its scripts run now. */
 function mayRun(loaded: ILoaded): boolean {
   const { host } = loaded;
   return host.trusted && (host.recall?.(key('run', loaded)) ?? (host.runsPages ? 'allowed' : 'denied')) === 'allowed';
@@ -33,7 +32,7 @@ function mayRun(loaded: ILoaded): boolean {
 /** The document as text, with what it may do now. */
 export function documentOf(loaded: ILoaded): IShown {
   const { host } = loaded;
-  const text = decode(loaded.bytes, LIMIT);
+  const text = decode(loaded.bytes, SHOWN_BYTES);
   if (mayRun(loaded)) {
     const network = host.recall?.(key('network', loaded)) === 'allowed';
     return { text, rights: { scripts: true, network }, runs: true };
@@ -72,11 +71,7 @@ function frameOf(loaded: ILoaded): HTMLElement {
     show();
   };
   const button = (label: string, tooltip: string, onclick: () => void, pressed?: boolean) =>
-    h(
-      'button',
-      { type: 'button', class: 'lsn-button', title: tooltip, 'aria-pressed': pressed?.toString(), onclick },
-      label
-    );
+    makeButton(label, onclick, { class: 'lsn-button', title: tooltip, 'aria-pressed': pressed?.toString() });
   const show = () => {
     const { text, rights, runs } = documentOf(loaded);
     const frame = sandboxedFrame(text, rights, title);
@@ -152,7 +147,7 @@ function fitDrawing({ artifact, bytes }: ILoaded, place: HTMLElement): void {
   }
 }
 
-/** What an SVG says of its size: in pixels, or only its shape; null when it says nothing of use. */
+/** Read the size of an SVG: in pixels, or only its shape; null if it names neither. */
 export function drawingSize(text: string): { width: number; height: number; fixed: boolean } | null {
   const tag = /<svg\b[^>]*>/i.exec(text)?.[0] ?? '';
   const pixels = (name: string) =>

@@ -8,7 +8,7 @@ import { h } from '../view/dom';
 
 interface IGuarded {
   cover: HTMLButtonElement;
-  /** Whether the person has given it the keyboard and is still there. */
+  /** True while the person has given it the keyboard. */
   entered: boolean;
   /** Remove the frame. */
   end: () => void;

@@ -32,7 +32,7 @@ export function policy({ scripts, network }: IFrameRights): string {
   ].join('; ');
 }
 
-/** What a browser could let a page do, and no artifact may: `docs/reference/running-pages.md` has the table. */
+/** Powers of pages that no artifact has: `docs/reference/running-pages.md` has the table. */
 const POWERS =
   'accelerometer aria-notify autoplay browsing-topics camera captured-surface-control clipboard-read clipboard-write ' +
   'compute-pressure deferred-fetch deferred-fetch-minimal digital-credentials-create digital-credentials-get ' +

@@ -1,4 +1,4 @@
-/** One file that the model made: its name, what it shows, and what can be done with it. All of it is taken to be hostile. */
+/** A file that the model made: its name, its content and its actions. All of it is hostile input. */
 import { h } from '../view/dom';
 import { formatSize } from '../formatting';
 import { IHost } from '../view/host';

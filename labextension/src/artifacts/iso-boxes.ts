@@ -1,8 +1,10 @@
 /** The boxes of ISO media files (MP4, M4A, AVIF), and what AV1 streams in them say of their size. */
 
+import { Bits, ISize, Largest, withinEnd } from './binary';
+
 export interface IBox {
   type: string;
-  /** Where its content begins and ends. */
+  /** Start and end of the content. */
   at: number;
   end: number;
 }
@@ -11,25 +13,14 @@ export interface IBox {
 const HOLDERS: Record<string, number> = {
   moov: 0, trak: 0, mdia: 0, minf: 0, stbl: 0, moof: 0, traf: 0, mvex: 0, meta: 4, iprp: 0, ipco: 0
 }; // prettier-ignore
-/** Boxes that are looked at; more is no file that a person made. */
-const MOST = 100_000;
-
-/** Do what ends early where the file does: what was found before still counts. */
-export function withinEnd(look: () => void): void {
-  try {
-    look();
-  } catch (error) {
-    if (!(error instanceof RangeError)) {
-      throw error;
-    }
-  }
-}
+/** Boxes that are read; no file that a person made has more. */
+const MOST_BOXES = 100_000;
 
 /** All boxes of a file, those in others after these. */
 export function boxes(view: DataView): IBox[] {
   const found: IBox[] = [];
   const walk = (from: number, to: number, depth: number) => {
-    for (let at = from; at + 8 <= to && found.length < MOST;) {
+    for (let at = from; at + 8 <= to && found.length < MOST_BOXES;) {
       const type = String.fromCharCode(...new Uint8Array(view.buffer, view.byteOffset + at + 4, 4));
       const size = view.getUint32(at);
       const long = size === 1 && at + 16 <= to;
@@ -47,19 +38,16 @@ export function boxes(view: DataView): IBox[] {
 }
 
 /** The largest size that an AV1 stream at one of the places where streams begin says of itself. */
-export function largestSequence(view: DataView): { width: number; height: number } {
-  const largest = { width: 0, height: 0 };
+export function largestSequence(view: DataView): ISize {
+  const largest = new Largest();
   for (const at of places(view)) {
-    withinEnd(() => {
-      const size = sequenceAt(view, at);
-      largest.width = Math.max(largest.width, size?.width ?? 0);
-      largest.height = Math.max(largest.height, size?.height ?? 0);
-    });
+    const size = withinEnd(() => sequenceAt(view, at));
+    largest.grow(size?.width, size?.height);
   }
   return largest;
 }
 
-/** Where the items of a picture and the samples of a film begin. */
+/** Find the starts of a picture's items and of a film's samples. */
 function places(view: DataView): number[] {
   const found: number[] = [];
   for (const { type, at, end } of boxes(view)) {
@@ -72,7 +60,7 @@ function places(view: DataView): number[] {
         found.push(at + 4);
       } else if (type === 'stco' || type === 'co64') {
         const wide = type === 'co64';
-        const count = Math.min(view.getUint32(at + 4), (end - at - 8) / (wide ? 8 : 4), MOST);
+        const count = Math.min(view.getUint32(at + 4), (end - at - 8) / (wide ? 8 : 4), MOST_BOXES);
         for (let index = 0; index < count; index++) {
           const place = at + 8 + index * (wide ? 8 : 4);
           found.push(wide ? Number(view.getBigUint64(place)) : view.getUint32(place));
@@ -94,13 +82,13 @@ function itemPlaces(view: DataView, start: number): number[] {
   const wide = version === 2 ? 4 : 2;
   const count = version === 2 ? view.getUint32(start + 6) : view.getUint16(start + 6);
   let at = start + 6 + wide;
-  for (let item = 0; item < count && found.length < MOST; item++) {
+  for (let item = 0; item < count && found.length < MOST_BOXES; item++) {
     at += wide + (version ? 2 : 0) + 2;
     const base = number(at, baseSize);
     at += baseSize;
     const extents = view.getUint16(at);
     at += 2;
-    for (let extent = 0; extent < extents && found.length < MOST; extent++) {
+    for (let extent = 0; extent < extents && found.length < MOST_BOXES; extent++) {
       at += indexSize;
       found.push(base + number(at, offsetSize));
       at += offsetSize + lengthSize;
@@ -110,7 +98,7 @@ function itemPlaces(view: DataView, start: number): number[] {
 }
 
 /** The size in the first sequence header of a stream (AV1, 5.5), after a few other units. */
-function sequenceAt(view: DataView, from: number): { width: number; height: number } | null {
+function sequenceAt(view: DataView, from: number): ISize | null {
   let at = from;
   for (let unit = 0; unit < 64 && at + 2 < view.byteLength; unit++) {
     const head = view.getUint8(at);
@@ -137,26 +125,7 @@ function sequenceAt(view: DataView, from: number): { width: number; height: numb
   return null;
 }
 
-class Bits {
-  private _at: number;
-
-  constructor(
-    readonly view: DataView,
-    at: number
-  ) {
-    this._at = at * 8;
-  }
-
-  take(count: number): number {
-    let value = 0;
-    for (let bit = 0; bit < count; bit++, this._at++) {
-      value = value * 2 + ((this.view.getUint8(this._at >> 3) >> (7 - (this._at & 7))) & 1);
-    }
-    return value;
-  }
-}
-
-function sequence(bits: Bits): { width: number; height: number } | null {
+function sequence(bits: Bits): ISize | null {
   bits.take(4); // profile, still picture
   if (!bits.take(1)) {
     if (bits.take(1)) {

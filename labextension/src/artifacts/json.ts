@@ -7,19 +7,19 @@ import { decode, ILoaded } from './content';
 import { visibleName } from './names';
 import { renderText } from './text';
 
-const LIMIT = 8 * 2 ** 20;
+const MOST_BYTES = 8 * 2 ** 20;
 /** Values in the whole of it: more take more memory as a tree than a page should. */
-const VALUES = 500_000;
-const PAGE = 100;
-const STRING = 500;
+const MOST_VALUES = 500_000;
+const PAGE_MEMBERS = 100;
+const STRING_CHARACTERS = 500;
 
 export function renderJson(loaded: ILoaded): HTMLElement {
   const { bytes, host } = loaded;
-  if (bytes.length > LIMIT) {
+  if (bytes.length > MOST_BYTES) {
     return renderText(loaded);
   }
   const values = countValues(bytes);
-  const warning = values > VALUES ? host.trans('This file unfolds to %1 values.', formatCount(values)) : '';
+  const warning = values > MOST_VALUES ? host.trans('This file unfolds to %1 values.', formatCount(values)) : '';
   return afterClick(warning, host.trans('Show it anyway'), () => treeOf(loaded));
 }
 
@@ -35,7 +35,7 @@ function countValues(bytes: Uint8Array): number {
 function treeOf(loaded: ILoaded): HTMLElement {
   const { bytes, host } = loaded;
   try {
-    const value: unknown = JSON.parse(decode(bytes, LIMIT));
+    const value: unknown = JSON.parse(decode(bytes, MOST_BYTES));
     return h('div', { class: 'lsn-json' }, nodeOf(null, value, host, true));
   } catch (error) {
     const note = h('p', { class: 'lsn-quiet' }, host.trans('Not valid JSON; shown as text.'));
@@ -64,19 +64,19 @@ function nodeOf(name: string | null, value: unknown, host: IHost, open: boolean)
   return branch;
 }
 
-/** `PAGE` members from `start` on, and a button for the next ones. */
+/** `PAGE_MEMBERS` members from `start` on, and a button for the next ones. */
 function pageOf(value: object, start: number, host: IHost): HTMLElement {
   const list = Array.isArray(value);
   const keys = list ? value : Object.keys(value);
   const page = h('div', { class: 'lsn-json-members' });
-  for (let index = start; index < Math.min(keys.length, start + PAGE); index++) {
+  for (let index = start; index < Math.min(keys.length, start + PAGE_MEMBERS); index++) {
     const key = list ? String(index) : (keys[index] as string);
     page.append(nodeOf(key, (value as Record<string, unknown>)[key], host, false));
   }
-  const rest = keys.length - start - PAGE;
+  const rest = keys.length - start - PAGE_MEMBERS;
   if (rest > 0) {
     const more = h('button', { type: 'button', class: 'lsn-button' }, host.trans('%1 more', rest));
-    more.addEventListener('click', () => more.replaceWith(pageOf(value, start + PAGE, host)));
+    more.addEventListener('click', () => more.replaceWith(pageOf(value, start + PAGE_MEMBERS, host)));
     page.append(more);
   }
   return page;
@@ -85,7 +85,7 @@ function pageOf(value: object, start: number, host: IHost): HTMLElement {
 function leaf(value: unknown): HTMLElement {
   const kind = value === null ? 'null' : typeof value;
   const text = typeof value === 'string' ? JSON.stringify(value) : String(value);
-  const shown = text.length <= STRING ? text : `${text.slice(0, STRING)}… (${text.length})`;
+  const shown = text.length <= STRING_CHARACTERS ? text : `${text.slice(0, STRING_CHARACTERS)}… (${text.length})`;
   return h('span', { class: `lsn-json-${kind}` }, visibleText(shown));
 }
 

@@ -1,4 +1,4 @@
-/** Which kind of file it is; the name decides, since the type an event tells is no safer. */
+/** Kinds of files, by their names: the type in an event is not safer. */
 import { IArtifact } from './content';
 import { suffix } from './names';
 

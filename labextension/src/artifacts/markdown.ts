@@ -3,7 +3,7 @@ import { h } from '../view/dom';
 import { decode, ILoaded } from './content';
 import { leftOut, renderText } from './text';
 
-const LIMIT = 200_000;
+const SHOWN_BYTES = 200_000;
 
 export function renderMarkdown(loaded: ILoaded): HTMLElement {
   const { host, bytes } = loaded;
@@ -11,6 +11,6 @@ export function renderMarkdown(loaded: ILoaded): HTMLElement {
     return renderText(loaded);
   }
   const body = h('div', { class: 'lsn-markdown' });
-  host.renderMarkdown(decode(bytes, LIMIT), body);
-  return h('div', {}, body, leftOut(loaded, LIMIT));
+  host.renderMarkdown(decode(bytes, SHOWN_BYTES), body);
+  return h('div', {}, body, leftOut(loaded, SHOWN_BYTES));
 }

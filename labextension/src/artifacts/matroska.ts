@@ -1,24 +1,22 @@
 /** WebM and Matroska: its tracks, and how many blocks there are. */
 
-import { withinEnd } from './iso-boxes';
-import { frameSize, type IFrameSize } from './vp-frames';
+import { ISize, Largest, withinEnd } from './binary';
+import { frameSize } from './vp-frames';
 
-export interface ITrack {
-  width: number;
-  height: number;
-  /** Of sound, per second; 0 when it has none. */
+export interface ITrack extends ISize {
+  /** Samples of sound per second; 0 without sound. */
   rate: number;
   channels: number;
 }
 
 /** Elements that hold elements: segment, cluster, tracks, track, video, audio, group. */
 const HOLDERS = new Set([0x18538067, 0x1f43b675, 0x1654ae6b, 0xae, 0xe0, 0xe1, 0xa0]);
-/** Elements that are looked at; more is no file that a person made. */
-const MOST = 1_000_000;
+/** Elements that are read; no file that a person made has more. */
+const MOST_ELEMENTS = 1_000_000;
 
-export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; frame: IFrameSize } {
+export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; frame: ISize } {
   const tracks: ITrack[] = [];
-  const frame = { width: 0, height: 0 };
+  const frame = new Largest();
   let [blocks, seen] = [0, 0];
   const number = (at: number, size: number) => {
     let value = 0;
@@ -28,7 +26,7 @@ export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; fr
     return value;
   };
   const walk = (from: number, to: number, depth: number) => {
-    for (let at = from; at + 2 <= to && seen < MOST; seen++) {
+    for (let at = from; at + 2 <= to && seen < MOST_ELEMENTS; seen++) {
       const wide = Math.clz32(view.getUint8(at) << 24) + 1;
       const id = number(at, wide);
       at += wide;
@@ -54,8 +52,7 @@ export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; fr
         const head = Math.clz32(view.getUint8(at) << 24) + 4; // the track's number, two bytes of time, one of flags
         if (tracks.some(one => one.width) && size > head + 10 && at + size <= view.byteLength) {
           const { width, height } = frameSize(view, at + head, at + size);
-          frame.width = Math.max(frame.width, width);
-          frame.height = Math.max(frame.height, height);
+          frame.grow(width, height);
         }
       }
       if (HOLDERS.has(id) && depth < 8) {
@@ -65,5 +62,5 @@ export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; fr
     }
   };
   withinEnd(() => walk(0, view.byteLength, 0));
-  return { tracks, blocks: seen < MOST ? blocks : Infinity, frame };
+  return { tracks, blocks: seen < MOST_ELEMENTS ? blocks : Infinity, frame };
 }

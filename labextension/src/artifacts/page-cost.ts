@@ -17,7 +17,7 @@ export interface IPageCost {
   bytes: number;
 }
 
-/** Why a page waits for a click, in one sentence; empty when it does not. */
+/** Return the reason why a page waits for a click, in one sentence; empty if it does not. */
 export function pageWarning(text: string, host: IHost): string {
   const { elements, bytes } = pageCost(text);
   if (elements > ELEMENT_BOUND) {
@@ -33,7 +33,7 @@ const TAG = new RegExp(`<(/?)(?:(${FORMATTING})(?=[\\s>/])|[a-z])`, 'gi');
 /** Drawings within drawings that are looked into. */
 const DEEPEST = 3;
 
-/** What `text`, HTML or SVG, takes. It is read as a whole only if its tags are few. */
+/** Count the cost of `text`, HTML or SVG. Only a text with few tags is parsed. */
 export function pageCost(text: string, depth = 0): IPageCost {
   const tags = countTags(text);
   if (tags > ELEMENT_BOUND || depth > DEEPEST) {
@@ -79,7 +79,7 @@ class Count {
     this.cost.elements += this.size(page.documentElement, 0);
   }
 
-  /** How many elements it is, with those that `use` copies. */
+  /** Count the elements within one, with those that `use` copies. */
   private size(element: Element, within: number): number {
     const known = this._sizes.get(element);
     if (known !== undefined || within > 2000) {

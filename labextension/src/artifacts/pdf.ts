@@ -5,8 +5,8 @@ import { PICTURE_BOUND } from './bounds';
 import { ILoaded } from './content';
 
 /** Pages, and objects, of a document of which nothing is said. */
-const PAGES = 5_000;
-const OBJECTS = 200_000;
+const USUAL_PAGES = 5_000;
+const USUAL_OBJECTS = 200_000;
 
 export function renderPdf({ host, bytes }: ILoaded): HTMLElement {
   const text = new TextDecoder('latin1').decode(bytes);
@@ -15,7 +15,7 @@ export function renderPdf({ host, bytes }: ILoaded): HTMLElement {
   }
   const { pages, objects, pictures } = pdfSize(text);
   const large =
-    pages > PAGES || objects > OBJECTS
+    pages > USUAL_PAGES || objects > USUAL_OBJECTS
       ? host.trans('It has %1 pages and %2 objects.', formatCount(pages), formatCount(objects))
       : pictures > PICTURE_BOUND
         ? host.trans('Its pictures decode to %1.', formatSize(pictures))
@@ -24,7 +24,7 @@ export function renderPdf({ host, bytes }: ILoaded): HTMLElement {
   return h('p', { class: 'lsn-quiet' }, note, large && ` ${large}`);
 }
 
-/** What a document says of itself where it is not compressed: pages, objects, and bytes of its pictures. */
+/** Read the sizes that a document names where it is not compressed: pages, objects, and bytes of its pictures. */
 export function pdfSize(text: string): { pages: number; objects: number; pictures: number } {
   const largest = (pattern: RegExp) =>
     [...text.matchAll(pattern)].reduce((most, [, value]) => Math.max(most, Number(value)), 0);

@@ -2,11 +2,10 @@
  * How many pixels a picture decodes to, from its headers. The content decides and not the name, as browsers do it: a file
  * named .png may hold any of these formats.
  */
+import { ISize, Largest, viewOf, withinEnd } from './binary';
 import { boxes, largestSequence } from './iso-boxes';
 
-export interface IPictureSize {
-  width: number;
-  height: number;
+export interface IPictureSize extends ISize {
   /** Pictures in it, one after the other. */
   frames: number;
   /** Bytes of one pixel while it is decoded. */
@@ -15,15 +14,7 @@ export interface IPictureSize {
 
 /** The largest picture in the file; null when it is none that a browser decodes. */
 export function pictureSize(bytes: Uint8Array): IPictureSize | null {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  try {
-    return READERS.find(({ begins }) => begins.test(start(bytes)))?.read(view) ?? null;
-  } catch (error) {
-    if (error instanceof RangeError) {
-      return null; // it ends within its headers
-    }
-    throw error;
-  }
+  return withinEnd(() => READERS.find(({ begins }) => begins.test(start(bytes)))?.read(viewOf(bytes)) ?? null);
 }
 
 /** Bytes that a browser needs to show it: the picture, and of a film three of its frames. */
@@ -75,14 +66,17 @@ function readJpeg(view: DataView): IPictureSize | null {
 }
 
 function readGif(view: DataView): IPictureSize {
-  const size = { width: view.getUint16(6, true), height: view.getUint16(8, true), frames: 0, depth: 4 };
+  const size = new Largest();
+  let frames = 0;
+  size.grow(view.getUint16(6, true), view.getUint16(8, true));
   const tableOf = (flags: number) => (flags & 0x80 ? 3 << ((flags & 7) + 1) : 0);
-  try {
+  // A file that ends early is shown as far as it goes.
+  withinEnd(() => {
     for (let at = 13 + tableOf(view.getUint8(10)); view.getUint8(at) !== 0x3b;) {
       if (view.getUint8(at) === 0x2c) {
-        size.frames++;
-        size.width = Math.max(size.width, view.getUint16(at + 1, true) + view.getUint16(at + 5, true));
-        size.height = Math.max(size.height, view.getUint16(at + 3, true) + view.getUint16(at + 7, true));
+        frames++;
+        const [left, top] = [view.getUint16(at + 1, true), view.getUint16(at + 3, true)];
+        size.grow(left + view.getUint16(at + 5, true), top + view.getUint16(at + 7, true));
         at += 11 + tableOf(view.getUint8(at + 9));
       } else {
         at += 2;
@@ -92,44 +86,39 @@ function readGif(view: DataView): IPictureSize {
       }
       at += 1;
     }
-  } catch {
-    // It is shown as far as it goes.
-  }
-  return size;
+  });
+  return { width: size.width, height: size.height, frames, depth: 4 };
 }
 
 function readWebp(view: DataView): IPictureSize {
-  const size = { width: 0, height: 0, frames: 0, depth: 4 };
-  const grow = (width: number, height: number) => {
-    size.width = Math.max(size.width, width);
-    size.height = Math.max(size.height, height);
-  };
+  const size = new Largest();
+  let frames = 0;
   const three = (at: number) => view.getUint16(at, true) + 0x10000 * view.getUint8(at + 2) + 1;
   const walk = (from: number, to: number) => {
     for (let at = from; at + 18 <= to;) {
       const length = view.getUint32(at + 4, true);
       switch (ascii(view, at, 4)) {
         case 'VP8X':
-          grow(three(at + 12), three(at + 15));
+          size.grow(three(at + 12), three(at + 15));
           break;
         case 'VP8 ':
-          grow(view.getUint16(at + 14, true) & 0x3fff, view.getUint16(at + 16, true) & 0x3fff);
+          size.grow(view.getUint16(at + 14, true) & 0x3fff, view.getUint16(at + 16, true) & 0x3fff);
           break;
         case 'VP8L': {
           const bits = view.getUint32(at + 9, true);
-          grow((bits & 0x3fff) + 1, ((bits >>> 14) & 0x3fff) + 1);
+          size.grow((bits & 0x3fff) + 1, ((bits >>> 14) & 0x3fff) + 1);
           break;
         }
         case 'ANMF':
-          size.frames++;
-          grow(three(at + 14), three(at + 17));
+          frames++;
+          size.grow(three(at + 14), three(at + 17));
           walk(at + 24, Math.min(to, at + 8 + length));
       }
       at += 8 + length + (length & 1);
     }
   };
   walk(12, view.byteLength);
-  return size;
+  return { width: size.width, height: size.height, frames, depth: 4 };
 }
 
 function readBmp(view: DataView): IPictureSize {
@@ -163,19 +152,16 @@ function readIcon(view: DataView): IPictureSize {
 
 /** AVIF: what its properties say, and what its AV1 streams say, which decide how much is decoded. */
 function readAvif(view: DataView): IPictureSize | null {
-  const size = { width: 0, height: 0, frames: 1, depth: 8 };
-  const grow = (width: number, height: number) => {
-    size.width = Math.max(size.width, width);
-    size.height = Math.max(size.height, height);
-  };
+  const size = new Largest();
+  let frames = 1;
   for (const { type, at, end } of boxes(view)) {
     if (type === 'ispe' && at + 12 <= end) {
-      grow(view.getUint32(at + 4), view.getUint32(at + 8));
+      size.grow(view.getUint32(at + 4), view.getUint32(at + 8));
     } else if (type === 'tkhd') {
-      size.frames = 2; // a film
+      frames = 2; // a film
     }
   }
   const stream = largestSequence(view);
-  grow(stream.width, stream.height);
-  return size.width ? size : null;
+  size.grow(stream.width, stream.height);
+  return size.width ? { width: size.width, height: size.height, frames, depth: 8 } : null;
 }

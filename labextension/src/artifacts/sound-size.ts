@@ -2,30 +2,23 @@
  * How long a sound is, from its headers and those of its frames. What a file says of its whole length may be a lie that no
  * decoder believes: each frame is counted. The content decides and not the name, as browsers do it.
  */
+import { viewOf, withinEnd } from './binary';
 import { boxes } from './iso-boxes';
 import { matroska } from './matroska';
 
 export interface ISoundSize {
   rate: number;
   channels: number;
-  /** Of all channels. */
+  /** Samples of all channels. */
   samples: number;
 }
 
-/** What the sound decodes to; null when it is none of the formats that browsers decode. */
+/** Return the size of the decoded sound; null for a format that browsers do not decode. */
 export function soundSize(bytes: Uint8Array): ISoundSize | null {
-  const begin = afterTag(bytes);
-  const sound = bytes.subarray(begin);
-  const view = new DataView(sound.buffer, sound.byteOffset, sound.byteLength);
+  const sound = bytes.subarray(afterTag(bytes));
+  const view = viewOf(sound);
   const head = String.fromCharCode(...sound.subarray(0, 12));
-  try {
-    return READERS.find(([begins]) => begins.test(head))?.[1](view) ?? readFrames(view);
-  } catch (error) {
-    if (error instanceof RangeError) {
-      return null; // it ends within its headers
-    }
-    throw error;
-  }
+  return withinEnd(() => READERS.find(([begins]) => begins.test(head))?.[1](view) ?? readFrames(view));
 }
 
 /** Bytes of the decoded sound. */
@@ -40,7 +33,7 @@ const READERS: [RegExp, (view: DataView) => ISoundSize | null][] = [
   [/^\x1a\x45\xdf\xa3/, readMatroska]
 ];
 
-/** Where the sound begins after an ID3 tag, which any format may have. */
+/** Find the start of the sound after an ID3 tag, which any format may have. */
 function afterTag(bytes: Uint8Array): number {
   let at = 0;
   while (bytes[at] === 0x49 && bytes[at + 1] === 0x44 && bytes[at + 2] === 0x33 && at + 10 < bytes.length) {

@@ -18,7 +18,7 @@ const CONFIG: Config = {
   ALLOW_UNKNOWN_PROTOCOLS: false
 };
 const ADDRESSES = new Set(['href', 'xlink:href', 'src']);
-/** What a page without scripts may name: places in itself, and pictures and sound that it holds. */
+/** Addresses that a page without scripts may name: places in itself, and pictures and sound that it holds. */
 const WITHIN = /^\s*(?:#|data:(?:image|audio|video|font)\/)/i;
 const PROGRAMS = 'script, iframe, frame, object, embed';
 
@@ -26,7 +26,7 @@ let purifier: DOMPurify | null = null;
 
 export interface IStaticPage {
   html: string;
-  /** Whether the page has scripts, so that it may look different when it runs. */
+  /** True if the page has scripts, so that it may look different when it runs. */
   runs: boolean;
 }
 

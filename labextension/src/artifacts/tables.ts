@@ -6,11 +6,11 @@ import { decode, ILoaded } from './content';
 import { delimiterOf, parseDelimited, typeOf } from './csv';
 
 const BOUNDS = { rows: 101, columns: 50, cell: 200 };
-const LIMIT = 4 * 2 ** 20;
+const SHOWN_BYTES = 4 * 2 ** 20;
 
 export function renderDelimited(loaded: ILoaded): HTMLElement {
   const { artifact, bytes, host } = loaded;
-  const text = decode(bytes, LIMIT);
+  const text = decode(bytes, SHOWN_BYTES);
   const { rows, read, cut } = parseDelimited(text, delimiterOf(artifact.path, text), BOUNDS);
   if (!rows.length) {
     return h('p', { class: 'lsn-quiet' }, host.trans('The file is empty.'));
@@ -18,7 +18,7 @@ export function renderDelimited(loaded: ILoaded): HTMLElement {
   const [names, ...body] = rows;
   const columns = names.map((name, index) => ({ name, type: typeOf(body.map(row => row[index] ?? '')) }));
   const notes = [];
-  if (read < text.length || bytes.length > LIMIT) {
+  if (read < text.length || bytes.length > SHOWN_BYTES) {
     notes.push(host.trans('The first %1 rows; the file has %2.', body.length, formatSize(bytes.length)));
   }
   if (cut) {

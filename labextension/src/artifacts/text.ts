@@ -3,10 +3,10 @@ import { h, plainText, setText } from '../view/dom';
 import { formatSize } from '../formatting';
 import { decode, ILoaded } from './content';
 
-const LIMIT = 200_000;
+const SHOWN_BYTES = 200_000;
 
 export function renderText(loaded: ILoaded): HTMLElement {
-  const text = decode(loaded.bytes, LIMIT);
+  const text = decode(loaded.bytes, SHOWN_BYTES);
   const { host } = loaded;
   const body = h('pre', { class: 'lsn-text', tabindex: 0 });
   if (host.renderAnsi && text.includes('\u001b[')) {
@@ -14,7 +14,7 @@ export function renderText(loaded: ILoaded): HTMLElement {
   } else {
     setText(body, plainText(text));
   }
-  return h('div', {}, body, leftOut(loaded, LIMIT));
+  return h('div', {}, body, leftOut(loaded, SHOWN_BYTES));
 }
 
 /** Says how much is not shown, if anything. */

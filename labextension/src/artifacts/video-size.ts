@@ -1,39 +1,30 @@
-/** How many pixels a frame of a film has, from its headers. */
+/** Pixels of a film's frame, from the headers. */
+import { ISize, viewOf, withinEnd } from './binary';
 import { boxes, largestSequence } from './iso-boxes';
 import { matroska } from './matroska';
 
-export interface IVideoSize {
-  width: number;
-  height: number;
-}
-
 /** The largest frame that the file names; null when it names none. */
-export function videoSize(bytes: Uint8Array): IVideoSize | null {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  try {
+export function videoSize(bytes: Uint8Array): ISize | null {
+  const view = viewOf(bytes);
+  return withinEnd(() => {
     const sizes = bytes[0] === 0x1a ? matroskaSizes(view) : bytes[0] === 0x4f ? [theora(view)] : isoSizes(view);
     const width = Math.max(0, ...sizes.map(size => size.width));
     const height = Math.max(0, ...sizes.map(size => size.height));
     return width && height ? { width, height } : null;
-  } catch (error) {
-    if (error instanceof RangeError) {
-      return null; // it ends within its headers
-    }
-    throw error;
-  }
+  });
 }
 
 /** Bytes of the frames that a browser keeps while it shows one. */
-export const videoBytes = ({ width, height }: IVideoSize) => width * height * 1.5 * KEPT;
+export const videoBytes = ({ width, height }: ISize) => width * height * 1.5 * KEPT;
 const KEPT = 8;
 
-function matroskaSizes(view: DataView): IVideoSize[] {
+function matroskaSizes(view: DataView): ISize[] {
   const { tracks, frame } = matroska(view);
   return [...tracks, frame];
 }
 
-function isoSizes(view: DataView): IVideoSize[] {
-  const sizes: IVideoSize[] = [largestSequence(view)];
+function isoSizes(view: DataView): ISize[] {
+  const sizes: ISize[] = [largestSequence(view)];
   for (const { type, at, end } of boxes(view)) {
     if (type === 'tkhd' && end - at >= 84) {
       sizes.push({ width: view.getUint16(end - 8), height: view.getUint16(end - 4) });
@@ -44,7 +35,7 @@ function isoSizes(view: DataView): IVideoSize[] {
   return sizes;
 }
 
-function theora(view: DataView): IVideoSize {
+function theora(view: DataView): ISize {
   const head = 27 + view.getUint8(26);
   const name = view.getUint32(head) === 0x80746865 && view.getUint16(head + 4) === 0x6f72;
   return name

@@ -1,25 +1,17 @@
 /** The size that frames of VP8 and VP9 say of themselves: a film's header may say less. */
-import { withinEnd } from './iso-boxes';
-
-export interface IFrameSize {
-  width: number;
-  height: number;
-}
+import { Bits, ISize, Largest, withinEnd } from './binary';
 
 /** The largest frame of a block, which may hold several of VP9. */
-export function frameSize(view: DataView, from: number, to: number): IFrameSize {
-  const largest = { width: 0, height: 0 };
+export function frameSize(view: DataView, from: number, to: number): ISize {
+  const largest = new Largest();
   for (const at of starts(view, from, to)) {
-    withinEnd(() => {
-      const size = vp8(view, at) ?? vp9(view, at);
-      largest.width = Math.max(largest.width, size?.width ?? 0);
-      largest.height = Math.max(largest.height, size?.height ?? 0);
-    });
+    const size = withinEnd(() => vp8(view, at) ?? vp9(view, at));
+    largest.grow(size?.width, size?.height);
   }
   return largest;
 }
 
-/** Where frames begin: at its end, a block of several has an index between two equal bytes. */
+/** Find the starts of frames: at its end, a block of several has an index between two equal bytes. */
 function starts(view: DataView, from: number, to: number): number[] {
   const mark = view.getUint8(to - 1);
   const [count, wide] = [(mark & 7) + 1, ((mark >> 3) & 3) + 1];
@@ -37,24 +29,18 @@ function starts(view: DataView, from: number, to: number): number[] {
   return found;
 }
 
-/** Of a key frame (RFC 6386, 9.1). */
-function vp8(view: DataView, at: number): IFrameSize | null {
+/** Read the size of a key frame (RFC 6386, 9.1). */
+function vp8(view: DataView, at: number): ISize | null {
   if (view.getUint8(at) & 1 || view.getUint16(at + 3) !== 0x9d01 || view.getUint8(at + 5) !== 0x2a) {
     return null;
   }
   return { width: view.getUint16(at + 6, true) & 0x3fff, height: view.getUint16(at + 8, true) & 0x3fff };
 }
 
-/** Of any frame that names a size (VP9, 6.2). */
-function vp9(view: DataView, start: number): IFrameSize | null {
-  let at = start * 8;
-  const take = (count: number) => {
-    let value = 0;
-    for (let bit = 0; bit < count; bit++, at++) {
-      value = value * 2 + ((view.getUint8(at >> 3) >> (7 - (at & 7))) & 1);
-    }
-    return value;
-  };
+/** Read the size of any frame that names one (VP9, 6.2). */
+function vp9(view: DataView, start: number): ISize | null {
+  const bits = new Bits(view, start);
+  const take = (count: number) => bits.take(count);
   if (take(2) !== 2) {
     return null;
   }
@@ -86,7 +72,7 @@ function vp9(view: DataView, start: number): IFrameSize | null {
   return { width: take(16) + 1, height: take(16) + 1 };
 }
 
-/** Skip what a frame says of its colours. */
+/** Skip the colours of a frame. */
 function colours(take: (count: number) => number, profile: number): void {
   if (profile >= 2) {
     take(1);

@@ -3,11 +3,11 @@
 const COLUMNS = 600;
 /** The lowest rate browsers decode to: what is drawn needs no more, and memory is bounded. */
 const RATE = 8000;
-const LIMIT = 24 * 2 ** 20;
+const MOST_BYTES = 24 * 2 ** 20;
 
 /** The loudest sample of each of `COLUMNS` equal parts, 0 to 1; null when it cannot be decoded. */
 export async function peaksOf(bytes: Uint8Array): Promise<Float32Array | null> {
-  if (bytes.length > LIMIT) {
+  if (bytes.length > MOST_BYTES) {
     return null;
   }
   try {

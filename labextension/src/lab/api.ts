@@ -1,7 +1,9 @@
-/** The server extension's REST routes, as far as the page uses them. */
+/** Sandboxes at the server, and what the page does with them. */
 
-import { URLExt } from '@jupyterlab/coreutils';
-import { ServerConnection } from '@jupyterlab/services';
+import type { IFileEntry as IFile } from '../view/host';
+import { ServerApi } from './server';
+
+export type { IFile };
 
 export interface IProtection {
   isolation: string;
@@ -15,7 +17,7 @@ export interface IProtection {
   memory_bytes: number | null;
   pids: number | null;
   cpus: number | null;
-  /** Of all files together; not there in sandboxes of an older server. */
+  /** Limit of all files together; absent at an older server. */
   disk_bytes?: number | null;
   files?: number | null;
   protects: string;
@@ -32,14 +34,8 @@ export interface ISandbox {
   requests: number;
   root: string | null;
   protection: IProtection | null;
-  /** Where a terminal in it is; null when the site allows none. */
+  /** Address of a terminal in the sandbox; null if the site allows none. */
   terminal: string | null;
-}
-
-export interface IFile {
-  path: string;
-  kind: 'file' | 'directory' | 'link' | 'other';
-  size: number;
 }
 
 export interface IUsage {
@@ -49,79 +45,42 @@ export interface IUsage {
   memory_bytes: number;
 }
 
-/** The server's own sentence about what went wrong. */
-export class ApiError extends Error {
-  constructor(
-    message: string,
-    readonly status: number
-  ) {
-    super(message);
-  }
-}
-
-export class SandboxApi {
-  constructor(readonly settings: ServerConnection.ISettings) {}
-
+export class SandboxApi extends ServerApi {
   async list(): Promise<ISandbox[]> {
-    return (await this._json<{ sandboxes: ISandbox[] }>('sandboxes')).sandboxes;
+    return (await this.json<{ sandboxes: ISandbox[] }>(['sandboxes'])).sandboxes;
   }
 
   async stop(id: string): Promise<void> {
-    await this._request(`sandboxes/${id}`, { method: 'DELETE' });
+    await this.request(['sandboxes', id], {}, { method: 'DELETE' });
   }
 
-  /** End idle sandboxes of other kernels than this one: so many, or all. The notebooks whose they were. */
-  async stopIdle(kernel: string, most?: number): Promise<(string | null)[]> {
-    const init = { method: 'POST', body: JSON.stringify({ kernel_id: kernel, most }) };
-    const response = await this._request('sandboxes/stop-idle', init);
-    return ((await response.json()) as { stopped: { notebook: string | null }[] }).stopped.map(one => one.notebook);
+  /** Stop all idle sandboxes of other kernels. */
+  async stopIdle(kernel: string): Promise<void> {
+    const body = JSON.stringify({ kernel_id: kernel });
+    await this.request(['sandboxes', 'stop-idle'], {}, { method: 'POST', body });
   }
 
   async reset(id: string): Promise<void> {
-    await this._request(`sandboxes/${id}/reset`, { method: 'POST' });
+    await this.request(['sandboxes', id, 'reset'], {}, { method: 'POST' });
   }
 
   async restart(id: string): Promise<void> {
-    await this._request(`sandboxes/${id}/restart`, { method: 'POST' });
+    await this.request(['sandboxes', id, 'restart'], {}, { method: 'POST' });
   }
 
   usage(id: string): Promise<IUsage> {
-    return this._json<IUsage>(`sandboxes/${id}/stats`);
+    return this.json(['sandboxes', id, 'stats']);
   }
 
   async files(id: string, path: string): Promise<IFile[]> {
-    return (await this._json<{ files: IFile[] }>(`sandboxes/${id}/files`, { path })).files;
+    return (await this.json<{ files: IFile[] }>(['sandboxes', id, 'files'], { path })).files;
   }
 
-  async read(id: string, path: string): Promise<Uint8Array> {
-    const response = await this._request(`sandboxes/${id}/files/content`, {}, { path });
-    return new Uint8Array(await response.arrayBuffer());
+  read(id: string, path: string): Promise<Uint8Array> {
+    return this.bytes(['sandboxes', id, 'files', 'content'], { path });
   }
 
   async write(id: string, path: string, body: Blob): Promise<void> {
-    await this._request(`sandboxes/${id}/files/content`, { method: 'PUT', body }, { path });
-  }
-
-  private async _json<T>(route: string, query: Record<string, string> = {}): Promise<T> {
-    return (await (await this._request(route, {}, query)).json()) as T;
-  }
-
-  private async _request(route: string, init: RequestInit, query: Record<string, string> = {}): Promise<Response> {
-    const url = URLExt.join(this.settings.baseUrl, 'llm-sandbox/api', route) + URLExt.objectToQueryString(query);
-    const response = await ServerConnection.makeRequest(url, init, this.settings);
-    if (!response.ok) {
-      throw new ApiError(await sentence(response), response.status);
-    }
-    return response;
-  }
-}
-
-/** What the server says about a request that it refused. */
-export async function sentence(response: Response): Promise<string> {
-  try {
-    const { message } = (await response.json()) as { message?: unknown };
-    return typeof message === 'string' && message ? message : response.statusText;
-  } catch {
-    return response.statusText;
+    await this.request(['sandboxes', id, 'files', 'content'], { path }, { method: 'PUT', body });
   }
 }

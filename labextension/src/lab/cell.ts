@@ -27,7 +27,7 @@ export function firstLine(settings: Partial<ICellSettings>): string {
   return ['%%sandbox', ...given.map(([name, value]) => `${name} ${quoted(String(value))}`)].join(' ');
 }
 
-/** As a word that the magic's line takes for one. */
+/** Quote a value as one word of the magic's line. */
 function quoted(value: string): string {
   return /^[\w@%+=:,./-]+$/.test(value) ? value : `'${value.replace(/[\r\n]+/g, ' ').replace(/'/g, `'"'"'`)}'`;
 }

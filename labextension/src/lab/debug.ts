@@ -4,6 +4,7 @@ import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application'
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
+import { addCommand } from './commands';
 import { IPausedRun, pausedRunWithin, watchPausedRuns } from '../view/paused-runs';
 
 /** On the page's body while the run of the document in front waits: the shortcuts' selectors name it. */
@@ -26,23 +27,19 @@ export const debugPlugin: JupyterFrontEndPlugin<void> = {
 function activate(app: JupyterFrontEnd, translator: ITranslator | null, palette: ICommandPalette | null): void {
   const bundle = (translator ?? nullTranslator).load('llm_sandbox_nb');
   const stopped = () => pausedRunWithin(app.shell.currentWidget?.node);
-  const add = (id: string, label: string, action: (one: IPausedRun) => void) => {
-    app.commands.addCommand(id, {
-      label,
-      describedBy: { args: { type: 'object', properties: {} } },
-      isEnabled: () => stopped() !== null,
-      execute: () => {
-        const one = stopped();
-        if (one) {
-          action(one);
-        }
+  const add = (id: string, label: string, action: (run: IPausedRun) => void) => {
+    const execute = () => {
+      const run = stopped();
+      if (run) {
+        action(run);
       }
-    });
+    };
+    addCommand(app, id, label, execute, () => stopped() !== null);
     palette?.addItem({ command: id, category: bundle.__('Sandbox') });
   };
-  add(DebugCommandIDs.resume, bundle.__('Continue the Paused Run'), one => one.continue());
-  add(DebugCommandIDs.step, bundle.__('Step the Paused Run'), one => one.step());
-  add(DebugCommandIDs.stop, bundle.__('Stop the Paused Run'), one => one.end());
+  add(DebugCommandIDs.resume, bundle.__('Continue the Paused Run'), run => run.continue());
+  add(DebugCommandIDs.step, bundle.__('Step the Paused Run'), run => run.step());
+  add(DebugCommandIDs.stop, bundle.__('Stop the Paused Run'), run => run.end());
   const mark = () => {
     if (stopped()) {
       document.body.dataset[MARK] = 'true';

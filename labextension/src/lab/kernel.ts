@@ -2,12 +2,12 @@
 
 import { Kernel, KernelMessage } from '@jupyterlab/services';
 
-/** Execute a subcommand; what it printed. Rejects with what went wrong. Its displays appear where the run's card is. */
+/** Execute a subcommand and return its output. Rejects with the error. Displays appear where the run's card is. */
 export function executeMagic(kernel: Kernel.IKernelConnection, line: string): Promise<string> {
   return execute(kernel, `get_ipython().run_line_magic('sandbox', ${pythonText(line)})`);
 }
 
-/** Wait until the kernel executes nothing: also when it has died, which the next request says. */
+/** Wait until the kernel executes nothing, also because it died: the next request reports that. */
 export function whenIdle(kernel: Kernel.IKernelConnection): Promise<void> {
   return new Promise(resolve => {
     const look = () => {
@@ -21,12 +21,12 @@ export function whenIdle(kernel: Kernel.IKernelConnection): Promise<void> {
   });
 }
 
-/** As one word of a line that is split as a shell does it. */
+/** Quote a text as one word of a line that is split as by a shell. */
 export function quoted(text: string): string {
   return `'${text.replace(/'/g, `'"'"'`)}'`;
 }
 
-/** As a literal of Python; JSON's escapes are Python's, but a half of a pair of surrogates is no text. */
+/** Write a text as a Python literal. JSON's escapes are Python's, but Python refuses half a pair of surrogates. */
 function pythonText(text: string): string {
   const whole = text.replace(/[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, '\ufffd');
   return JSON.stringify(whole).replace(

@@ -1,18 +1,17 @@
 /** The model that cells of the notebook in front use, and a form to choose another. The kernel knows, and is asked. */
 
 import { visibleName } from '../artifacts/names';
-import { errorText, h } from '../view/dom';
+import { errorText, h, makeButton } from '../view/dom';
 import { quoted } from './kernel';
+import { Trans } from '../formatting';
 
-type Trans = (text: string, ...args: (string | number)[]) => string;
-
-/** What `%sandbox model --json` prints. */
+/** Output of `%sandbox model --json`. */
 interface IModels {
   model: string;
   providers: Record<string, string[]>;
   on_this_machine: string[];
   scripted: string[];
-  /** Null when nobody has looked for them. */
+  /** Null if nobody has looked for them. */
   local: { program: string; api_base: string; models: string[] }[] | null;
 }
 
@@ -51,11 +50,7 @@ export class ModelPicker {
     });
     this._name.placeholder = _trans('provider/model');
     this._use = h('button', { type: 'submit' }, _trans('Use'));
-    this._look = h(
-      'button',
-      { type: 'button', onclick: () => void this._list(true) },
-      _trans('Look for local servers')
-    );
+    this._look = makeButton(_trans('Look for local servers'), () => void this._list(true));
     const form = h('form', { class: 'lsn-panel-row' }, this._name, this._names, this._use);
     form.addEventListener('submit', event => {
       event.preventDefault();
@@ -71,7 +66,7 @@ export class ModelPicker {
     this.clear();
   }
 
-  /** Another notebook is in front: what was known is of the one before. */
+  /** Forget the models: another notebook is in front. */
   clear(): void {
     this._asked++;
     this.node.open = false;
@@ -127,7 +122,7 @@ export class ModelPicker {
     }
   }
 
-  /** What the kernel printed; null when it failed, which is shown, or when another notebook is in front by now. */
+  /** Return the kernel's output; null if it failed, which is shown, or if another notebook is in front by now. */
   private async _execute(line: string, told: string): Promise<string | null> {
     const asked = ++this._asked;
     this._problem.textContent = '';

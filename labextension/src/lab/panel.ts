@@ -5,7 +5,7 @@ import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
 import { visibleName } from '../artifacts/names';
-import { errorText, h } from '../view/dom';
+import { errorText, h, makeButton } from '../view/dom';
 import { ISandbox } from './api';
 import { ModelPicker } from './model-picker';
 import { RunsView } from './runs';
@@ -14,7 +14,7 @@ import { ISectionHost, SandboxSection } from './section';
 import { runWords } from './status';
 
 /** Milliseconds between two readings of a notebook's runs while one is live. */
-const READ = 3000;
+const READ_MS = 3000;
 
 export class SandboxPanel extends Widget {
   private _sections = new Map<string, SandboxSection>();
@@ -41,9 +41,9 @@ export class SandboxPanel extends Widget {
     super();
     this.addClass('lsn-panel');
     const { trans } = _host;
-    const refresh = h('button', { type: 'button', onclick: () => void this.refresh() }, trans('Refresh'));
+    const refresh = makeButton(trans('Refresh'), () => void this.refresh());
     this._none = h('section', { class: 'lsn-panel-section' }, h('header', {}, this._name, this._state));
-    const stopAll = h('button', { type: 'button', onclick: () => void this.stopIdle() }, trans('Stop all'));
+    const stopAll = makeButton(trans('Stop all'), () => void this.stopIdle());
     this._idle = h(
       'div',
       { class: 'lsn-panel-idle' },
@@ -114,7 +114,7 @@ export class SandboxPanel extends Widget {
     const ended = runs.filter(run => run.notebook === this._notebook).map(run => run.state);
     const used = JSON.stringify([this._notebook, activity, ended]);
     const live = !!this._sandboxes.liveRun(this._notebook);
-    if (used !== this._used && (!live || Date.now() > this._read + READ || !this._used)) {
+    if (used !== this._used && (!live || Date.now() > this._read + READ_MS || !this._used)) {
       this._used = used;
       this._read = Date.now();
       void this._runs.show(this._notebook, runs);

@@ -1,4 +1,4 @@
-/** The side panel, the commands, the toolbar's button and the status bar's word. */
+/** The side panel, the commands, the toolbar's button and the status bar's item. */
 
 import { ILabShell, ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Dialog, ICommandPalette, showDialog } from '@jupyterlab/apputils';
@@ -11,12 +11,14 @@ import { Widget } from '@lumino/widgets';
 
 import { visibleName } from '../artifacts/names';
 import { readRecord } from '../formats';
+import { Trans } from '../formatting';
 import { tabToolsWithin } from '../tab-tools';
 import { showKeys } from '../view/keys';
-import { IShownRun, offerShell, setPagesRun } from '../live';
+import { IShownRun, settings as personal, shellOffer } from '../live';
 import { RECORD_FACTORY } from '../record-files';
 import { SandboxApi } from './api';
 import { ICellSettings, insertCell } from './cell';
+import { addCommand } from './commands';
 import { sandboxIcon } from './icon';
 import { executeMagic, whenIdle } from './kernel';
 import { ModelPicker } from './model-picker';
@@ -50,8 +52,6 @@ export namespace CommandIDs {
   export const present = 'llm-sandbox:present';
   export const keys = 'llm-sandbox:keys';
 }
-
-type Trans = (text: string, ...args: (string | number)[]) => string;
 
 export const plugin: JupyterFrontEndPlugin<void> = {
   id: ID,
@@ -88,7 +88,7 @@ function activate(
   panel.id = PANEL;
   panel.title.icon = sandboxIcon;
   panel.title.caption = trans('Sandboxes');
-  offerShell({
+  shellOffer.resolve({
     openRun: labShell ? (run, place) => tabs.show(run, panelOf(notebooks, place)) : undefined,
     makeRoom: place => makeRoom(app, sandboxes, host, notebooks, place),
     settle: (place, runId) => settle(place, runId, notebooks, sandboxes.runApi)
@@ -129,7 +129,7 @@ function activate(
   follow();
 }
 
-/** What a subcommand of `%sandbox` prints in the kernel of the notebook in front. Rejects with a sentence. */
+/** Execute a subcommand of `%sandbox` in the notebook in front and return its output. Rejects with a sentence. */
 async function inNotebook(
   notebooks: INotebookTracker | null,
   line: string,
@@ -162,35 +162,23 @@ function addRunCommands(
   trans: Trans
 ): void {
   const add = (id: string, label: string, isEnabled: () => boolean, execute: () => void | Promise<void>) =>
-    app.commands.addCommand(id, {
-      label,
-      describedBy: { args: { type: 'object', properties: {} } },
-      isEnabled,
-      execute: () => execute()
-    });
-  add(CommandIDs.stopIdle, trans('Stop All Idle Sandboxes…'), () => sandboxes.idle(current()).length > 0, stopIdle);
-  add(
-    CommandIDs.openRun,
-    trans("Open This Notebook's Newest Run in a Tab"),
-    () => current() !== null,
-    async () => {
-      const { runs } = await sandboxes.runApi.ofNotebook(current()!);
-      if (runs.length) {
-        await tabs.open(runs[0]);
-      }
+    addCommand(app, id, label, execute, isEnabled);
+  const openNewest = async () => {
+    const { runs } = await sandboxes.runApi.ofNotebook(current()!);
+    if (runs.length) {
+      await tabs.open(runs[0]);
     }
-  );
+  };
+  const hasIdle = () => sandboxes.idle(current()).length > 0;
+  add(CommandIDs.stopIdle, trans('Stop All Idle Sandboxes…'), hasIdle, stopIdle);
+  add(CommandIDs.openRun, trans("Open This Notebook's Newest Run in a Tab"), () => current() !== null, openNewest);
   const tools = () => tabToolsWithin(app.shell.currentWidget?.node);
   const inTab = () => tools() !== null;
   add(CommandIDs.nextStep, trans('Next Step of the Run'), inTab, () => tools()?.go(1));
   add(CommandIDs.previousStep, trans('Step Before in the Run'), inTab, () => tools()?.go(-1));
   add(CommandIDs.present, trans('Present the Run in Large Type'), inTab, () => tools()?.present());
-  add(
-    CommandIDs.keys,
-    trans('Show the Keys for Runs'),
-    () => true,
-    () => showKeys(document.body, trans, { lab: true, tab: inTab() })
-  );
+  const show = () => showKeys(document.body, trans, { lab: true, tab: inTab() });
+  addCommand(app, CommandIDs.keys, trans('Show the Keys for Runs'), show);
 }
 
 /** Runs in tabs of their own. */
@@ -309,7 +297,7 @@ function loadSettings(registry: ISettingRegistry | null): () => Promise<Partial<
     return null;
   });
   void loading?.then(settings => {
-    const read = () => setPagesRun(settings?.composite['runPages'] === true);
+    const read = () => (personal.runPages = settings?.composite['runPages'] === true);
     settings?.changed.connect(read);
     read();
   });
@@ -327,10 +315,9 @@ interface ICommandParts {
 
 function addCommands(app: JupyterFrontEnd, parts: ICommandParts): void {
   const { notebooks, sandboxes, host, settings, trans } = parts;
-  const { commands } = app;
   const current = () => sandboxes.of(notebooks?.currentWidget?.context.path ?? null);
   const lost = trans('Its files and everything that runs in it are lost. Records of runs stay.');
-  commands.addCommand(CommandIDs.insertCell, {
+  app.commands.addCommand(CommandIDs.insertCell, {
     label: trans('Insert a Sandbox Cell'),
     caption: trans('Insert a cell whose text is a task for a language model'),
     icon: args => (args['isPalette'] ? undefined : sandboxIcon),
@@ -343,35 +330,25 @@ function addCommands(app: JupyterFrontEnd, parts: ICommandParts): void {
       }
     }
   });
-  commands.addCommand(CommandIDs.showPanel, {
-    label: trans('Show Sandboxes'),
-    describedBy: { args: { type: 'object', properties: {} } },
-    execute: () => parts.panel()
-  });
-  const act = (id: string, label: string, question: string, action: (sandbox: string) => Promise<void>) =>
-    commands.addCommand(id, {
-      label,
-      describedBy: { args: { type: 'object', properties: {} } },
-      isEnabled: () => !!current(),
-      execute: async () => {
-        const sandbox = current();
-        if (sandbox && (!question || (await host.confirm(question, lost, label)))) {
-          await action(sandbox.id);
-          await sandboxes.refresh();
-        }
-      }
-    });
-  commands.addCommand(CommandIDs.terminal, {
-    label: trans("Open a Terminal in This Notebook's Sandbox"),
-    describedBy: { args: { type: 'object', properties: {} } },
-    isEnabled: () => !!current()?.terminal,
-    execute: async () => {
+  addCommand(app, CommandIDs.showPanel, trans('Show Sandboxes'), () => parts.panel());
+  const act = (id: string, label: string, question: string, action: (sandbox: string) => Promise<void>) => {
+    const execute = async () => {
       const sandbox = current();
-      if (sandbox) {
-        await host.openTerminal(sandbox);
+      if (sandbox && (!question || (await host.confirm(question, lost, label)))) {
+        await action(sandbox.id);
+        await sandboxes.refresh();
       }
+    };
+    addCommand(app, id, label, execute, () => !!current());
+  };
+  const openTerminal = async () => {
+    const sandbox = current();
+    if (sandbox) {
+      await host.openTerminal(sandbox);
     }
-  });
+  };
+  const terminal = trans("Open a Terminal in This Notebook's Sandbox");
+  addCommand(app, CommandIDs.terminal, terminal, openTerminal, () => !!current()?.terminal);
   const { api } = host;
   act(CommandIDs.restart, trans("Restart This Notebook's Sandbox"), '', id => api.restart(id));
   act(CommandIDs.reset, trans("Reset This Notebook's Sandbox…"), trans('Reset the sandbox?'), id => api.reset(id));

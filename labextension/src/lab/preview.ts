@@ -7,14 +7,13 @@ import { Widget } from '@lumino/widgets';
 
 import { renderArtifact } from '../artifacts';
 import { downloadName, visibleName } from '../artifacts/names';
+import { MOST_BYTES } from '../feed';
 import { MimeHost } from '../mime-host';
 import { h } from '../view/dom';
 import { IFile, ISandbox, SandboxApi } from './api';
 import { sandboxIcon } from './icon';
 
 const TYPE = 'application/octet-stream';
-/** Larger files are for downloading. */
-const LARGEST = 64 * 1024 * 1024;
 
 /** A tab that shows the file; its content is the model's and is treated so. */
 export function previewFile(
@@ -35,7 +34,7 @@ export function previewFile(
     translator
   });
   host.live = async path =>
-    file.size > LARGEST
+    file.size > MOST_BYTES
       ? { mime: TYPE, omitted: host.trans('Too large to be shown here; download it.') }
       : { mime: TYPE, data: await api.read(sandbox.id, path) };
   const content = new Widget();

@@ -11,13 +11,13 @@ import type { ICodeCellModel } from '@jupyterlab/cells';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { Kernel, KernelMessage } from '@jupyterlab/services';
 
-import { TRAJECTORY_MIME } from '../embedded';
 import { IRunCell, IRunState, isLive, RunApi } from './run-api';
 import { showsRun, writesFor } from './settle';
+import { liveRunData } from './tab';
 
 type Data = Record<string, unknown>;
 /** Milliseconds that the page which executes a cell has to show its run. */
-const PATIENCE = 5000;
+const SHOW_MS = 5000;
 /** A run whose cell is known. */
 type ShownRun = IRunState & { cell: IRunCell };
 
@@ -70,7 +70,7 @@ async function bringBack(panel: NotebookPanel, api: RunApi): Promise<void> {
  * run that no cell shows after a while has lost that page: one of the others puts its card there.
  */
 async function putBackShared(panel: NotebookPanel, runs: ShownRun[]): Promise<void> {
-  await new Promise(done => setTimeout(done, PATIENCE));
+  await new Promise(done => setTimeout(done, SHOW_MS));
   if (panel.isDisposed || !writesFor(panel.context.model)) {
     return;
   }
@@ -113,16 +113,14 @@ class RunOutput {
     if (this._place() >= 0) {
       return;
     }
-    const live = { run_id: this._run.id, server: true, folder: null };
-    const bundle = { schema_version: 1, run_id: this._run.id, events: [], text_limit: null, artifacts: {}, live };
     // Nothing in the cell is of the file now, only what its own execution shows: as when a person executes it.
     this._cell.outputs.clear();
     this._cell.trusted = true;
     this._cell.executionCount = this._run.cell.count;
-    this._add('display_data', { data: { [TRAJECTORY_MIME]: bundle }, metadata: {} });
+    this._add('display_data', { data: liveRunData(this._run.id, null), metadata: {} });
   }
 
-  /** Take what the kernel sends for the cell, until it is done. */
+  /** Show messages of the kernel for the cell until its execution ends. */
   follow(kernel: Kernel.IKernelConnection): void {
     const { cell } = this._run;
     this._cell.executionState = 'running';
@@ -137,7 +135,7 @@ class RunOutput {
     kernel.iopubMessage.connect(take);
   }
 
-  /** What the cell's execution shows; true when it is over. */
+  /** Show a message of the cell's execution; true at its end. */
   private _take(message: KernelMessage.IIOPubMessage): boolean {
     const { content } = message;
     if (KernelMessage.isStatusMsg(message)) {

@@ -1,53 +1,53 @@
-/** One run as the server knows it. */
+/** Runs at the server: their states, their journals, their earlier files, and decisions about them. */
 
-import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import { ApiError, sentence } from './api';
+import type { IFileChanges, IHistory, IOldFolder } from '../view/host';
+import { ServerApi } from './server';
 
 export interface IRunState {
   id: string;
   kernel_id: string;
   notebook: string | null;
   state: 'live' | 'away' | 'lost' | 'finished';
-  /** Whether it waits for a person. */
+  /** True if the run waits for a person. */
   paused: boolean;
   /** The call at which it waits. */
   held: { step: number } | null;
   events: number;
   created: string;
-  /** When its last event came. */
+  /** Time of the last event. */
   ended: string | null;
   cell: IRunCell | null;
-  /** Its beginning. */
+  /** The beginning of the task. */
   task: string | null;
   stop_reason: string | null;
   steps: number;
   status: IRunStatus;
 }
 
-/** The state of a run, as every view says it. */
+/** The state of a run in words and in its meaning, the same in every view. */
 export interface IRunStatus {
   state: string;
   words: string;
   meaning: string;
 }
 
-/** A run as its journal on the server's disk tells of it. */
+/** A run as read from its journal on the server's disk. */
 export interface INotebookRun extends IRunStatus {
   id: string;
   task: string;
   /** Seconds since the epoch. */
   started: number;
-  /** Whether its kernel executes it now. */
+  /** True if its kernel executes it now. */
   live?: boolean;
-  /** Its beginning; null without one. */
+  /** The beginning of the answer; null without an answer. */
   answer: string | null;
-  /** Why its result may be wrong, the worst first; absent at an earlier server. */
+  /** Reasons to doubt the result, the worst first; absent at an earlier server. */
   doubts?: { line: string }[];
-  /** -1 where that is not known. */
+  /** -1 if not known. */
   steps: number;
-  /** The id of the run that it is a fork of. */
+  /** Id of the parent run. */
   forked_from: string | null;
   /** Path of its journal below the server's root. */
   journal: string | null;
@@ -64,46 +64,76 @@ export interface IRunCell {
   count: number;
 }
 
-/** Whether more will come of it. */
+/** True if more events may come. */
 export function isLive(run: IRunState): boolean {
   return run.state === 'live' || run.state === 'away';
 }
 
-export class RunApi {
-  constructor(private _settings: ServerConnection.ISettings) {}
-
-  /** All runs that this server knows, oldest first. */
+export class RunApi extends ServerApi {
+  /** List all runs that this server knows, oldest first. */
   async list(): Promise<IRunState[]> {
-    return (await this._ask<{ runs: IRunState[] }>(['runs'], {})).runs;
+    return (await this.json<{ runs: IRunState[] }>(['runs'])).runs;
   }
 
-  /** How it stands. Rejects when the server does not know it. */
+  /** Read the state of a run. Rejects if the server does not know the run. */
   run(id: string): Promise<IRunState> {
-    return this._ask(['runs', id], {});
+    return this.json(['runs', id]);
   }
 
-  /** Carry a decision to a live run; how it stands then. Rejects with the sentence that says why not. */
-  control(id: string, action: string, more: Record<string, unknown>): Promise<IRunState> {
-    return this._ask(['runs', id, 'control'], { method: 'POST', body: JSON.stringify({ action, ...more }) });
+  /** Send a decision to a live run. Rejects with a sentence if the decision was refused. */
+  control(id: string, action: string, more: Record<string, unknown> = {}): Promise<IRunState> {
+    return this.json(['runs', id, 'control'], {}, { method: 'POST', body: JSON.stringify({ action, ...more }) });
   }
 
-  /** The newest runs of a notebook, newest first, and how many there are. */
+  /** Read a file that a live run left so far. */
+  file(id: string, path: string): Promise<Uint8Array> {
+    return this.bytes(['runs', id, 'files', 'content'], { path });
+  }
+
+  /** List the newest runs of a notebook, newest first, with the number of all. */
   ofNotebook(path: string): Promise<{ runs: INotebookRun[]; total: number }> {
-    return this._ask(['notebook-runs'], {}, { path });
+    return this.json(['notebook-runs'], { path });
   }
 
-  /** What a notebook keeps of a run that is over: data and metadata of its output. Rejects when there is no record. */
+  /** Read the final output of a run for its notebook: data and metadata. Rejects if there is no record. */
   card(id: string, notebook: string): Promise<{ data: object; metadata: object }> {
-    return this._ask(['runs', id, 'card'], {}, { path: notebook });
+    return this.json(['runs', id, 'card'], { path: notebook });
+  }
+}
+
+/** The files of a run's earlier steps, as the server reads them from the run's history. */
+export class RunHistory extends ServerApi implements IHistory {
+  constructor(
+    settings: ServerConnection.ISettings,
+    private _runId: string
+  ) {
+    super(settings);
   }
 
-  private async _ask<T>(route: string[], init: RequestInit, query: Record<string, string> = {}): Promise<T> {
-    const base = URLExt.join(this._settings.baseUrl, 'llm-sandbox/api', ...route.map(encodeURIComponent));
-    const url = base + URLExt.objectToQueryString(query);
-    const response = await ServerConnection.makeRequest(url, init, this._settings);
-    if (!response.ok) {
-      throw new ApiError(await sentence(response), response.status);
-    }
-    return (await response.json()) as T;
+  files(checkpoint: string, path: string): Promise<IOldFolder> {
+    return this.json(this._route(checkpoint, 'files'), path ? { path } : {});
+  }
+
+  read(checkpoint: string, path: string): Promise<Uint8Array> {
+    return this.bytes(this._route(checkpoint, 'files', 'content'), { path });
+  }
+
+  changes(from: string, to: string): Promise<IFileChanges> {
+    return this.json(this._route(to, 'changes'), { since: from });
+  }
+
+  diff(from: string, to: string, path: string): Promise<{ diff: string | null; note: string }> {
+    return this.json(this._route(to, 'diff'), { since: from, path });
+  }
+
+  /** Read the run's record as it is now; null if the server does not have it. */
+  journal(): Promise<string | null> {
+    return this.request(this._route('journal'))
+      .then(response => response.text())
+      .catch(() => null);
+  }
+
+  private _route(...parts: string[]): string[] {
+    return ['runs', this._runId, 'history', ...parts];
   }
 }

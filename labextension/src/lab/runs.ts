@@ -1,21 +1,20 @@
 /** The runs of the notebook in front, newest first; forks stand under their run. */
 
 import { visibleName } from '../artifacts/names';
-import { plural } from '../formatting';
-import { h } from '../view/dom';
+import { plural, Trans } from '../formatting';
+import { h, makeButton } from '../view/dom';
+import { Newest } from '../view/newest';
 import { oneLine } from '../view/one-line';
 import { INotebookRun, IRunState, isLive, RunApi } from './run-api';
 
-type Trans = (text: string, ...args: (string | number)[]) => string;
-
 /** Characters of a task, and of an answer, that a row shows. */
-const TASK = 80;
-const ANSWER = 120;
-const DOUBTS = 160;
-/** How deep forks of forks are indented. */
+const TASK_CHARACTERS = 80;
+const ANSWER_CHARACTERS = 120;
+const DOUBT_CHARACTERS = 160;
+/** Deepest indentation of forks of forks. */
 const DEEPEST = 4;
 
-/** Of the states that have a sign of their own. */
+/** Signs of states that do not follow from the meaning. */
 const SIGNS: Record<string, [sign: string, kind: string]> = {
   ready: ['○', 'live'],
   interrupted: ['■', 'stopped'],
@@ -38,7 +37,7 @@ export class RunsView {
   private _runs: INotebookRun[] = [];
   private _earlier = 0;
   private _notebook: string | null = null;
-  private _asked = 0;
+  private _newest = new Newest();
 
   constructor(
     private _api: RunApi,
@@ -50,18 +49,19 @@ export class RunsView {
   }
 
   /** Read the runs of a notebook anew; `known` are the live ones, which the server knows. */
-  async show(notebook: string | null, known: readonly IRunState[]): Promise<void> {
-    const asked = ++this._asked;
-    const found = notebook ? await this._api.ofNotebook(notebook).catch(() => null) : null;
-    if (asked === this._asked) {
+  show(notebook: string | null, known: readonly IRunState[]): Promise<void> {
+    const none = { runs: [], total: 0 };
+    const read = notebook ? this._api.ofNotebook(notebook).catch(() => none) : Promise.resolve(none);
+    const show = ({ runs, total }: { runs: INotebookRun[]; total: number }) => {
       this._notebook = notebook;
-      this._runs = found?.runs ?? [];
-      this._earlier = (found?.total ?? 0) - this._runs.length;
+      this._runs = runs;
+      this._earlier = total - runs.length;
       this.update(known);
-    }
+    };
+    return this._newest.ask(read, show, error => console.warn(error));
   }
 
-  /** Show how the live ones stand now. */
+  /** Show the present state of live runs. */
   update(known: readonly IRunState[]): void {
     const live = new Map(known.filter(isLive).map(run => [run.id, run]));
     const rows = nested(this._runs).map(([run, depth]) => this._row(current(run, live.get(run.id)), depth));
@@ -86,26 +86,24 @@ export class RunsView {
     const [sign, kind] = SIGNS[run.state] ?? OF_MEANING[run.meaning] ?? OF_MEANING.bad;
     const when = whenText(run.started);
     const state = run.words;
-    const task = visibleName(oneLine(run.task, TASK)) || run.id;
+    const task = visibleName(oneLine(run.task, TASK_CHARACTERS)) || run.id;
     const steps = run.steps < 0 ? '' : plural(run.steps, trans('step'), trans('steps'));
-    const answer = run.live ? '' : visibleName(oneLine(run.answer ?? '', ANSWER));
+    const answer = run.live ? '' : visibleName(oneLine(run.answer ?? '', ANSWER_CHARACTERS));
     const told = answer ? trans('Answer: %1', answer) : '';
-    const doubts = visibleName(oneLine((run.doubts ?? []).map(one => one.line).join(' · '), DOUBTS));
+    const doubts = visibleName(oneLine((run.doubts ?? []).map(one => one.line).join(' · '), DOUBT_CHARACTERS));
     const doubted = doubts ? trans('Doubts: %1', doubts) : '';
     const said = [`${when} ${state}: ${task}`, told, doubted, steps, depth ? trans('a fork') : '']
       .filter(part => part)
       .join(', ');
-    const button = h(
-      'button',
+    const button = makeButton(
+      h('small', {}, when),
+      () => this._open(run),
       {
-        type: 'button',
         class: 'lsn-run',
         'data-run': run.id,
         'aria-label': said,
-        title: [`${state}. ${task}`, told, doubted].filter(part => part).join('\n'),
-        onclick: () => this._open(run)
+        title: [`${state}. ${task}`, told, doubted].filter(part => part).join('\n')
       },
-      h('small', {}, when),
       h('span', { class: 'lsn-run-sign', 'data-state': kind }, depth ? `⑂ ${sign}` : sign),
       h('span', { class: 'lsn-run-task', dir: 'auto' }, task),
       h('small', {}, run.meaning === 'wait' && run.live ? trans('waiting') : steps),
@@ -122,7 +120,7 @@ function current(run: INotebookRun, live: IRunState | undefined): INotebookRun {
   return live ? { ...run, ...live.status, steps: live.steps, live: true } : run;
 }
 
-/** Each run with how deep it stands: below the run that it is a fork of. */
+/** Return each run with its depth: forks stand below their parent. */
 function nested(runs: readonly INotebookRun[]): [INotebookRun, number][] {
   const ids = new Set(runs.map(run => run.id));
   const forks = new Map<string, INotebookRun[]>();

@@ -6,18 +6,18 @@ import { ISandbox, SandboxApi } from './api';
 import { errorText } from '../view/dom';
 import { IRunState, isLive, RunApi } from './run-api';
 
-const LIVE = 1000;
-const WATCHED = 2000;
-/** For so long after a cell was run a run may begin. */
-const EXPECTED = 20_000;
-const UNWATCHED = 15000;
+const LIVE_MS = 1000;
+const WATCHED_MS = 2000;
+/** Milliseconds after the execution of a cell in which a run may begin. */
+const EXPECTED_MS = 20_000;
+const UNWATCHED_MS = 15000;
 
 export class Sandboxes {
   /** All sandboxes, oldest first. */
   all: ISandbox[] = [];
   /** All runs that kernels have published to the server, oldest first. */
   runs: IRunState[] = [];
-  /** Why they are not known, in words; empty when they are. */
+  /** The reason why they are not known; empty if they are. */
   problem = '';
   isDisposed = false;
   private _changed = new Signal<this, void>(this);
@@ -58,11 +58,11 @@ export class Sandboxes {
 
   /** A cell was run, which may begin a run: ask often for a while. */
   expectRun(): void {
-    this._expectedUntil = Date.now() + EXPECTED;
+    this._expectedUntil = Date.now() + EXPECTED_MS;
     void this.refresh();
   }
 
-  /** Ask more often for as long as `who` looks. */
+  /** Ask more often while `who` looks. */
   watch(who: object, looking: boolean): void {
     const before = this._watchers.size;
     if (looking) {
@@ -75,7 +75,6 @@ export class Sandboxes {
     }
   }
 
-  /** Ask now. */
   refresh(): Promise<void> {
     this._asking ??= this._ask().finally(() => {
       this._asking = null;
@@ -108,8 +107,8 @@ export class Sandboxes {
 
   private _pause(): number {
     if (this.runs.some(isLive) || Date.now() < this._expectedUntil) {
-      return LIVE;
+      return LIVE_MS;
     }
-    return this._watchers.size ? WATCHED : UNWATCHED;
+    return this._watchers.size ? WATCHED_MS : UNWATCHED_MS;
   }
 }

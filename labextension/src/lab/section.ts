@@ -1,9 +1,9 @@
-/** One sandbox in the side panel: whose it is, how it stands, what protects, its files; the rest behind a button. */
+/** A sandbox in the side panel: its notebook, state, protection and files; the rest behind a button. */
 
 import { PathExt } from '@jupyterlab/coreutils';
 
 import { visibleName } from '../artifacts/names';
-import { errorText, h } from '../view/dom';
+import { errorText, h, makeButton } from '../view/dom';
 import { formatSize } from '../formatting';
 import { IFile, IProtection, ISandbox, IUsage, SandboxApi } from './api';
 import { FilesView } from './files';
@@ -11,22 +11,21 @@ import { Graph } from './graph';
 import { IRunState } from './run-api';
 import { runWords } from './status';
 
-/** What the panel's page can do for a section. */
+/** Services of the page for a section. */
 export interface ISectionHost {
   readonly api: SandboxApi;
   trans(text: string, ...args: (string | number)[]): string;
-  /** Ask before something is lost. */
   confirm(title: string, body: string, accept: string): Promise<boolean>;
   openNotebook(path: string): void;
   /** Show a file, or where there is room for one document only, save it. */
   openFile(sandbox: ISandbox, file: IFile): Promise<void>;
   download(sandbox: ISandbox, file: IFile): Promise<void>;
   openTerminal(sandbox: ISandbox): Promise<void>;
-  /** After something was done to a sandbox. */
+  /** Called after an action on a sandbox. */
   done(): void;
 }
 
-const MEASURE = 2000;
+const MEASURE_MS = 2000;
 const MB = 1024 * 1024;
 
 export class SandboxSection {
@@ -57,28 +56,24 @@ export class SandboxSection {
     private _run?: IRunState
   ) {
     const { trans } = _host;
-    this._title = h('button', { type: 'button', class: 'lsn-panel-title' });
-    this._title.onclick = () => this._sandbox.notebook && _host.openNotebook(this._sandbox.notebook);
+    const open = () => this._sandbox.notebook && _host.openNotebook(this._sandbox.notebook);
+    this._title = makeButton('', open, { class: 'lsn-panel-title' });
     this._memory = new Graph(trans('Memory'), 32 * MB, formatSize);
     this._cpu = new Graph(trans('CPU'), 100, value => `${Math.round(value)} %`);
     this._graphs = h('div', { class: 'lsn-graphs' }, this._memory.node, this._cpu.node);
-    this._terminal = h(
-      'button',
-      { type: 'button', title: trans('A shell of yours in this sandbox') },
-      trans('Terminal')
-    );
-    this._terminal.onclick = () => void this._do(() => _host.openTerminal(this._sandbox));
+    const openTerminal = () => this._do(() => _host.openTerminal(this._sandbox));
+    this._terminal = makeButton(trans('Terminal'), openTerminal, { title: trans('A shell of yours in this sandbox') });
     this._actions = this._makeActions();
     const files = h('summary', {}, h('span', {}, trans('Files')), ' ', this._count);
     this._folder = h('details', { class: 'lsn-panel-files' }, files);
     this._folder.addEventListener('toggle', () => this._folder.open && this._openFiles());
     const more = trans('More about this sandbox');
     this._more = h('div', { class: 'lsn-panel-more', hidden: true }, this._actions, this._graphs, this._protection);
-    this._moreButton = h('button', { type: 'button', title: more, 'aria-label': more, 'aria-expanded': 'false' }, '⋯');
-    this._moreButton.onclick = () => {
+    const toggle = () => {
       this._more.hidden = !this._more.hidden;
       this._moreButton.setAttribute('aria-expanded', String(!this._more.hidden));
     };
+    this._moreButton = makeButton('⋯', toggle, { title: more, 'aria-label': more, 'aria-expanded': 'false' });
     this.node = h(
       'section',
       { class: 'lsn-panel-section' },
@@ -91,7 +86,7 @@ export class SandboxSection {
     this._draw(null);
   }
 
-  /** Show it as it is now; `run` is the live run of its notebook. */
+  /** Show the present state; `run` is the live run of the notebook. */
   update(sandbox: ISandbox, run: IRunState | undefined): void {
     const before = this._sandbox;
     this._sandbox = sandbox;
@@ -144,7 +139,7 @@ export class SandboxSection {
     this._terminal.hidden = state !== 'running' || !this._sandbox.terminal;
   }
 
-  /** What keeps it apart, whether it has a network, and its memory. */
+  /** Return the isolation, the network and the memory in one line. */
   private _lineText(): string {
     const { trans } = this._host;
     const { protection } = this._sandbox;
@@ -157,7 +152,7 @@ export class SandboxSection {
     return [names[protection.isolation] ?? protection.isolation, network, memory].filter(part => part).join(' · ');
   }
 
-  /** How many files it has in its output folder. */
+  /** Show the number of files in the output folder. */
   private async _countFiles(): Promise<void> {
     const { id, root, state } = this._sandbox;
     if (state !== 'running' || !root) {
@@ -195,7 +190,7 @@ export class SandboxSection {
   private _makeActions(): HTMLElement {
     const { trans, api } = this._host;
     const button = (text: string, title: string, action: () => Promise<void>) =>
-      h('button', { type: 'button', title, onclick: () => void this._do(action) }, text);
+      makeButton(text, () => void this._do(action), { title });
     const ask = (question: string, consequence: string, accept: string, action: () => Promise<void>) => async () => {
       if (await this._host.confirm(question, consequence, accept)) {
         await action();
@@ -260,7 +255,7 @@ export class SandboxSection {
       }
     }
     if (this._visible) {
-      this._timer = window.setTimeout(() => void this._measure(), MEASURE);
+      this._timer = window.setTimeout(() => void this._measure(), MEASURE_MS);
     }
   }
 
@@ -277,7 +272,7 @@ export class SandboxSection {
   }
 }
 
-/** How many there are; a click lists them. */
+/** Return the number of capabilities; a click lists them. */
 function capabilities(names: readonly string[], trans: ISectionHost['trans']): string | HTMLElement {
   const counted = names.length === 1 ? trans('1 capability') : trans('%1 capabilities', names.length);
   return names.length ? h('details', {}, h('summary', {}, counted), names.join(', ')) : trans('none');

@@ -13,7 +13,7 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { TRAJECTORY_MIME } from '../embedded';
 import { RunApi } from './run-api';
 
-/** Whose word it is that a shared notebook changes: of all pages that have it open, exactly one says yes. */
+/** True on the one page, of all that have a shared notebook open, that may change it. */
 export function writesFor(document: DocumentRegistry.IModel): boolean {
   if (!document.collaborative) {
     return true;
@@ -22,13 +22,13 @@ export function writesFor(document: DocumentRegistry.IModel): boolean {
   return !awareness || awareness.clientID === Math.min(awareness.clientID, ...awareness.getStates().keys());
 }
 
-/** Who has the notebook open, as far as it is needed here. */
+/** The pages that have the notebook open. */
 interface IPresence {
   readonly clientID: number;
   getStates(): Map<number, unknown>;
 }
 
-/** Whether an output is of this run. */
+/** True for an output of this run. */
 export function showsRun(output: Readonly<Record<string, unknown>>, runId: string): boolean {
   return (output[TRAJECTORY_MIME] as { run_id?: unknown } | undefined)?.run_id === runId;
 }

@@ -1,21 +1,22 @@
-/** The status bar's word on the sandbox and the live run of the notebook in front. */
+/** The status bar's item: the sandbox and the live run of the notebook in front. */
 
 import { Widget } from '@lumino/widgets';
 
-import { h } from '../view/dom';
+import { makeButton } from '../view/dom';
 import { ISandbox } from './api';
 import { IRunState } from './run-api';
+import { Trans } from '../formatting';
 
 export class SandboxStatus extends Widget {
   private _button: HTMLButtonElement;
 
   constructor(
-    private _trans: (text: string, ...args: (string | number)[]) => string,
+    private _trans: Trans,
     open: () => void
   ) {
     super();
     this.addClass('lsn-status');
-    this._button = h('button', { type: 'button', title: _trans('Show the sandboxes'), onclick: open });
+    this._button = makeButton('', open, { title: _trans('Show the sandboxes') });
     this.node.append(this._button);
     this.showState(undefined, undefined);
   }
@@ -37,8 +38,8 @@ export class SandboxStatus extends Widget {
   }
 }
 
-/** What a live run does now. */
-export function runWords(run: IRunState, trans: (text: string, ...args: (string | number)[]) => string): string {
+/** Return the present activity of a live run in words. */
+export function runWords(run: IRunState, trans: Trans): string {
   if (run.state === 'away') {
     return trans('the kernel does not answer');
   }

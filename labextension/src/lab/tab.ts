@@ -3,7 +3,7 @@
 import { MainAreaWidget } from '@jupyterlab/apputils';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
-import { PartialJSONValue } from '@lumino/coreutils';
+import { PartialJSONObject, PartialJSONValue } from '@lumino/coreutils';
 import { PanelLayout, Widget } from '@lumino/widgets';
 
 import { visibleName } from '../artifacts/names';
@@ -13,7 +13,7 @@ import { IShownRun, TAB } from '../live';
 import { sandboxIcon } from './icon';
 
 /** Characters of the task in the tab's name. */
-const NAME = 40;
+const NAME_CHARACTERS = 40;
 
 /** In front, the run has the keyboard. */
 class RunContent extends Widget {
@@ -40,26 +40,27 @@ export function runTab(
   const widget = new MainAreaWidget({ content });
   const task = visibleName(run.task.replace(/\s+/g, ' ').trim()) || run.id;
   widget.id = tabId(run.id);
-  widget.title.label = task.length > NAME ? `${task.slice(0, NAME)}…` : task;
+  widget.title.label = task.length > NAME_CHARACTERS ? `${task.slice(0, NAME_CHARACTERS)}…` : task;
   widget.title.caption = task.slice(0, 300);
   widget.title.icon = sandboxIcon;
   widget.title.closable = true;
   return widget;
 }
 
-/** The id of the tab of a run. */
 export function tabId(run: string): string {
   return `llm-sandbox-run-${run}`;
 }
 
-/** What shows a run that was recorded. */
+/** Return the output data of a recorded run. */
 export function recordedRunData(id: string, events: readonly IEvent[]): IShownRun['data'] {
-  const bundle = { schema_version: 1, run_id: id, events, text_limit: null, artifacts: {} };
-  return { [TRAJECTORY_MIME]: bundle as unknown as PartialJSONValue };
+  return runData(id, { events: events as unknown as PartialJSONValue });
 }
 
-/** What shows a live run: nothing of it is known yet, all comes from the server. */
+/** Return the output data of a live run: all events come from the server. */
 export function liveRunData(id: string, folder: string | null): IShownRun['data'] {
-  const bundle = { schema_version: 1, run_id: id, events: [], text_limit: null, artifacts: {} };
-  return { [TRAJECTORY_MIME]: { ...bundle, live: { run_id: id, server: true, folder } } };
+  return runData(id, { events: [], live: { run_id: id, server: true, folder } });
+}
+
+function runData(id: string, more: PartialJSONObject): IShownRun['data'] {
+  return { [TRAJECTORY_MIME]: { schema_version: 1, run_id: id, text_limit: null, artifacts: {}, ...more } };
 }

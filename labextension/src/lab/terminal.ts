@@ -11,10 +11,10 @@ import { visibleName } from '../artifacts/names';
 import { ISandbox } from './api';
 import { sandboxIcon } from './icon';
 
-/** Milliseconds until the server is told that output was shown, so that a page is never flooded. */
-const PACE = 16;
+/** Milliseconds until output is acknowledged: the server waits for it, so that a page is never flooded. */
+const ACK_MS = 16;
 
-/** What the widget needs of a connection, with our server at the other end. */
+/** The connection of Lab's terminal widget to the server extension. */
 class SandboxTerminal implements Terminal.ITerminalConnection {
   readonly name: string;
   readonly model: Terminal.IModel;
@@ -105,7 +105,7 @@ class SandboxTerminal implements Terminal.ITerminalConnection {
     } else if (type === 'stdout') {
       this._show(text);
       this._shown += size;
-      this._timer ||= window.setTimeout(() => this._acknowledge(), PACE);
+      this._timer ||= window.setTimeout(() => this._acknowledge(), ACK_MS);
     }
   }
 

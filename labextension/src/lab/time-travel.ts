@@ -4,9 +4,8 @@ import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/no
 
 import type { IForkMade, IResumeOptions, IRewindPreview, ITimeTravel, RewindWhat } from '../view/host';
 import { executeMagic, quoted } from './kernel';
-import { IRunState, RunApi } from './run-api';
-
-type Trans = (text: string, ...args: (string | number)[]) => string;
+import { IRunState, isLive, RunApi } from './run-api';
+import { Trans } from '../formatting';
 
 /** Names of runs as the server and the kernel make them; nothing else gets into a line of code. */
 const NAME = /^[\w.-]{1,200}$/;
@@ -21,7 +20,7 @@ export class KernelTimeTravel implements ITimeTravel {
 
   async preview(step: number, what: RewindWhat): Promise<IRewindPreview | null> {
     const run = await this._api.run(this._runId);
-    if (isActive(run)) {
+    if (isLive(run)) {
       return null; // The kernel is busy with it, and nobody else uses the sandbox.
     }
     return JSON.parse(await this._execute(run, `preview ${step} ${what} --json`)) as IRewindPreview;
@@ -58,7 +57,7 @@ export class KernelTimeTravel implements ITimeTravel {
   /** By the run itself while it is active, which keeps its kernel busy; else in the kernel. */
   private async _go(line: string, action: string, more: Record<string, unknown>, told: string): Promise<string> {
     const run = await this._api.run(this._runId);
-    if (!isActive(run)) {
+    if (!isLive(run)) {
       return this._execute(run, line);
     }
     await this._api.control(this._runId, action, more);
@@ -93,10 +92,6 @@ export class KernelTimeTravel implements ITimeTravel {
     }
     return widget;
   }
-}
-
-function isActive(run: IRunState): boolean {
-  return run.state === 'live' || run.state === 'away';
 }
 
 function checked(name: string): string {

@@ -5,16 +5,12 @@ import { Title, Widget } from '@lumino/widgets';
 
 import { Sandboxes } from './sandboxes';
 import { tabId } from './tab';
+import { Trans } from '../formatting';
 
 const WAITING = 'lsn-waiting';
 
 /** Set or remove the dots, as the runs stand now. */
-export function markWaiting(
-  sandboxes: Sandboxes,
-  panel: Widget,
-  tabs: Widget[],
-  trans: (text: string, ...args: (string | number)[]) => string
-): void {
+export function markWaiting(sandboxes: Sandboxes, panel: Widget, tabs: Widget[], trans: Trans): void {
   const waiting = sandboxes.runs.filter(run => run.paused);
   for (const tab of tabs) {
     const path = tab instanceof DocumentWidget ? tab.context.path : undefined;

@@ -8,9 +8,9 @@ export interface IMessage {
   text: string;
   /** The calls of an assistant's message, as it proposed them. */
   calls: { name: string; arguments: string }[];
-  /** Whether the message itself named its calls. */
+  /** True if the message itself named its calls. */
   whole?: boolean;
-  /** Of a message with the results of calls that were written as text: these, and what was said after them. */
+  /** Results of calls that were written as text, and messages after them, which are sent as one message. */
   parts?: IPart[];
 }
 
@@ -19,7 +19,7 @@ interface IPart {
   text: string;
 }
 
-/** What the model has seen, and said, after these events. */
+/** Return the conversation after these events. */
 export function messagesOf(events: readonly IEvent[]): IMessage[] {
   const messages: IMessage[] = [];
   const results = new Map<string, IMessage>();

@@ -3,36 +3,7 @@
  * `trajectory/trajectory.py`: events form a tree, and a trajectory shows the branch of HEAD, the one that continues.
  */
 
-import {
-  IControlled,
-  IArtifactSaved,
-  ICallDecided,
-  ICallFinished,
-  ICallOutput,
-  ICallProposed,
-  ICallStarted,
-  ICheckpointed,
-  IConnectionMade,
-  IEvent,
-  IForked,
-  IModelDelta,
-  IModelFailed,
-  IModelReplied,
-  IModelRequested,
-  IRewindStarted,
-  IChecked,
-  IRewarded,
-  IRewound,
-  IRunFinished,
-  IRunStarted,
-  ISandboxReady,
-  ISettingsChanged,
-  IDoubt,
-  IDoubtsFound,
-  IStepFacts,
-  IStepLine,
-  IUsage
-} from '../generated/events';
+import type * as ev from '../generated/events';
 import { LIMITS } from '../generated/words';
 import { upgraded } from './older';
 import { Status } from './status';
@@ -49,37 +20,37 @@ export interface ICall {
   arguments: Record<string, unknown> | null;
   started: number | null;
   liveOutput: string;
-  result: ICallFinished | null;
-  /** What a person decided when it was held. */
-  decisions: ICallDecided[];
+  result: ev.ICallFinished | null;
+  /** Decisions of a person while the call was held. */
+  decisions: ev.ICallDecided[];
 }
 
 export interface IStep {
   number: number;
-  /** When the newest request for its reply went out; seconds since the epoch. */
+  /** Time of the newest request for its reply, in seconds since the epoch. */
   requested: number | null;
   thought: string;
   reasoning: string;
   calls: ICall[];
-  usage: IUsage | null;
+  usage: ev.IUsage | null;
   modelTime: number;
   /** Tokens that the model of its reply can take in, when they are known. */
   contextWindow: number | null;
   finishReason: string | null;
-  /** What a reply without any call was answered with. */
+  /** The message after a reply without a call. */
   nudge: string;
-  /** What left the sandbox in this step, or tried to, where its network is an allow-list. */
-  connections: IConnectionMade[];
+  /** Connections of this step, allowed and refused, where the network is an allow-list. */
+  connections: ev.IConnectionMade[];
   replied: boolean;
-  failures: IModelFailed[];
-  artifacts: IArtifactSaved[];
+  failures: ev.IModelFailed[];
+  artifacts: ev.IArtifactSaved[];
   /** The files as they are kept after it; none when it changed none, or they are not kept. */
-  checkpoint: ICheckpointed | null;
-  /** What was recorded of it when it ended; none while nothing was, or when it has changed since. */
-  line: IStepLine | null;
+  checkpoint: ev.ICheckpointed | null;
+  /** The recorded line of the step; null if there is none, or the step has changed since. */
+  line: ev.IStepLine | null;
 }
 
-/** What an event changed: one step, the frame around the steps, or nothing that is shown. */
+/** The parts of the view that an event changed. */
 export interface IChange {
   /** The run is on another branch: every step is another one, also those with the same number. */
   branch?: boolean;
@@ -91,8 +62,8 @@ export interface IChange {
 /** Kinds that begin or end an attempt. */
 const ATTEMPT = new Set<string>(['rewound', 'continued', 'model.requested', 'run.finished']);
 
-/** Whether an event tells of an attempt that was not there before. */
-export function isOfAttempt(event: IEvent): boolean {
+/** True for an event of a new attempt. */
+export function isOfAttempt(event: ev.IEvent): boolean {
   return ATTEMPT.has(event.kind);
 }
 
@@ -112,60 +83,58 @@ const IN_LINE = new Set<string>([
   'artifact'
 ]);
 
-/** Whether an event says something of others: no event follows it. */
-function isFacts(event: IEvent): event is IStepFacts | IDoubtsFound {
+/** True for an event about other events: no event follows it. */
+function isFacts(event: ev.IEvent): event is ev.IStepFacts | ev.IDoubtsFound {
   return event.kind === 'step.facts' || event.kind === 'doubts';
 }
 
 /** Doubts so far and new ones: of the same step and rule the newer counts. */
-function withDoubts(known: IDoubt[], found: IDoubt[]): IDoubt[] {
-  const isNew = (one: IDoubt) => found.some(other => other.rule === one.rule && other.step === one.step);
+function withDoubts(known: ev.IDoubt[], found: ev.IDoubt[]): ev.IDoubt[] {
+  const isNew = (one: ev.IDoubt) => found.some(other => other.rule === one.rule && other.step === one.step);
   return [...known.filter(one => !isNew(one)), ...found];
 }
 
 /** A run as far as it has come. All but `events`, `spent`, `start` and `sandbox` is about the branch of HEAD. */
 export class Trajectory {
   /** All that were written, in their order, of every branch. */
-  readonly events: IEvent[] = [];
-  start: IRunStarted | null = null;
-  sandbox: ISandboxReady | null = null;
+  readonly events: ev.IEvent[] = [];
+  start: ev.IRunStarted | null = null;
+  sandbox: ev.ISandboxReady | null = null;
   /** Tokens and money of all branches together. */
-  spent: IUsage = noUsage();
+  spent: ev.IUsage = noUsage();
   /** Runs that began from this one. */
-  readonly forks: IForked[] = [];
-  readonly rewinds: IRewound[] = [];
-  /** How the branch stands. */
+  readonly forks: ev.IForked[] = [];
+  readonly rewinds: ev.IRewound[] = [];
   status = new Status();
-  /** What training made of it, when it is a rollout. */
-  reward: IRewarded | null = null;
+  /** The reward, if the run is a rollout of a training. */
+  reward: ev.IRewarded | null = null;
   /** The checks of its result, the newest last. */
-  checks: IChecked[] = [];
+  checks: ev.IChecked[] = [];
   steps: IStep[] = [];
-  artifacts = new Map<string, IArtifactSaved>();
+  artifacts = new Map<string, ev.IArtifactSaved>();
   skipped: string[] = [];
   notes: string[] = [];
-  connections: IConnectionMade[] = [];
-  controls: IControlled[] = [];
+  connections: ev.IConnectionMade[] = [];
+  controls: ev.IControlled[] = [];
   /** The files as they are kept, by step; 0 is before the first call. */
-  checkpoints = new Map<number, ICheckpointed>();
+  checkpoints = new Map<number, ev.ICheckpointed>();
   /** The newest checkpoint: the files that belong to HEAD. */
   files: string | null = null;
-  changed: ISettingsChanged[] = [];
-  /** Why the result may be wrong: those so far, or all at its end, the worst first. */
-  doubts: IDoubt[] = [];
+  changed: ev.ISettingsChanged[] = [];
+  /** Reasons to doubt the result: those so far, or all at its end, the worst first. */
+  doubts: ev.IDoubt[] = [];
   private _doubtsFinal = false;
-  usage: IUsage = noUsage();
+  usage: ev.IUsage = noUsage();
   private _calls = new Map<string, { call: ICall; step: IStep }>();
   private _byNumber = new Map<number, IStep>();
   private _tree = new Tree();
   private _head: string | null = null;
 
   /** Its end; none while it runs or when it was killed. */
-  get finish(): IRunFinished | null {
+  get finish(): ev.IRunFinished | null {
     return this.status.finish;
   }
 
-  /** Whether the run has halted and waits for a person. */
   get paused(): boolean {
     return this.status.paused;
   }
@@ -213,7 +182,7 @@ export class Trajectory {
   }
 
   /** The events of the branch before the newest request of a step. */
-  beforeRequest(step: number): readonly IEvent[] {
+  beforeRequest(step: number): readonly ev.IEvent[] {
     const events = (this._head !== null && this.at(this._head)?.events) || this.events;
     for (let index = events.length - 1; index >= 0; index--) {
       const event = events[index];
@@ -225,7 +194,7 @@ export class Trajectory {
   }
 
   /** Take one more event into account; says what it changed. */
-  add(given: IEvent): IChange {
+  add(given: ev.IEvent): IChange {
     const event = upgraded(given);
     if (TRANSIENT.has(event.kind)) {
       return this._apply(event);
@@ -243,8 +212,8 @@ export class Trajectory {
     return branch || moved ? { ...change, branch: true, header: true, artifacts: true } : change;
   }
 
-  /** What an event means for the whole run; says whether HEAD has moved. */
-  private _addToAll(event: IEvent): boolean {
+  /** Take an event into account for the whole run; true if HEAD has moved. */
+  private _addToAll(event: ev.IEvent): boolean {
     if (event.kind === 'model.replied' || (event.kind === 'context.reduced' && event.usage)) {
       this.spent = addUsage(this.spent, event.usage);
     } else if (event.kind === 'forked') {
@@ -262,15 +231,15 @@ export class Trajectory {
     return false;
   }
 
-  private _take(event: IEvent, parent: string | null): IChange {
+  private _take(event: ev.IEvent, parent: string | null): IChange {
     this.events.push(event);
     this._tree.add(event, parent);
     this._head = event.id;
     return this._apply(event);
   }
 
-  /** What is said of a step, and doubts, are no events of the tree: HEAD stays, and each branch with the event before it has it. */
-  private _addFacts(event: IStepFacts | IDoubtsFound): IChange {
+  /** Add facts about a step, or doubts. They are not part of the tree: HEAD stays, and every branch with their parent has them. */
+  private _addFacts(event: ev.IStepFacts | ev.IDoubtsFound): IChange {
     this.events.push(event);
     const parent = this._tree.has(event.parent) ? event.parent : this._head;
     this._tree.annotate(event, parent);
@@ -301,7 +270,7 @@ export class Trajectory {
     this.status.rewind(null);
   }
 
-  private _apply(event: IEvent): IChange {
+  private _apply(event: ev.IEvent): IChange {
     this.status.add(event);
     if (this._doubtsFinal && (event.kind === 'model.requested' || event.kind === 'continued')) {
       this._doubtsFinal = false;
@@ -320,8 +289,6 @@ export class Trajectory {
       case 'sandbox.ready':
         this.sandbox = event;
         return { header: true };
-      case 'run.finished':
-        return { header: true, artifacts: true };
       case 'model.requested':
       case 'model.delta':
       case 'model.failed':
@@ -333,8 +300,6 @@ export class Trajectory {
       case 'call.finished':
       case 'call.decided':
         return this._addCall(event);
-      case 'call.held':
-        return { header: true };
       case 'step.facts': {
         const step = this._byNumber.get(event.step);
         if (step) {
@@ -373,8 +338,8 @@ export class Trajectory {
       case 'rewind.started':
       case 'rewound':
         return this._addFiles(event);
+      case 'call.held':
       case 'forked':
-        return { header: true };
       case 'check.started':
         return { header: true };
       case 'checked':
@@ -383,6 +348,7 @@ export class Trajectory {
       case 'rewarded':
         this.reward = event;
         return { header: true };
+      case 'run.finished':
       case 'continued':
         return { header: true, artifacts: true };
       case 'context.reduced':
@@ -422,7 +388,7 @@ export class Trajectory {
     return step;
   }
 
-  private _addFiles(event: ICheckpointed | IRewindStarted | IRewound): IChange {
+  private _addFiles(event: ev.ICheckpointed | ev.IRewindStarted | ev.IRewound): IChange {
     if (event.kind === 'rewind.started') {
       this.files = event.safety || this.files;
     } else if (event.kind === 'rewound') {
@@ -448,7 +414,10 @@ export class Trajectory {
     return { step };
   }
 
-  private _addModel(step: IStep, event: IModelRequested | IModelDelta | IModelFailed | IModelReplied): IChange {
+  private _addModel(
+    step: IStep,
+    event: ev.IModelRequested | ev.IModelDelta | ev.IModelFailed | ev.IModelReplied
+  ): IChange {
     switch (event.kind) {
       case 'model.requested':
         step.requested = event.time;
@@ -475,7 +444,9 @@ export class Trajectory {
     return { step };
   }
 
-  private _addCall(event: ICallProposed | ICallStarted | ICallOutput | ICallFinished | ICallDecided): IChange {
+  private _addCall(
+    event: ev.ICallProposed | ev.ICallStarted | ev.ICallOutput | ev.ICallFinished | ev.ICallDecided
+  ): IChange {
     if (event.kind === 'call.proposed') {
       const step = this._step(event.step);
       const call: ICall = {
@@ -520,7 +491,7 @@ export class Trajectory {
     return { step };
   }
 
-  private _addArtifact(event: IArtifactSaved): IChange {
+  private _addArtifact(event: ev.IArtifactSaved): IChange {
     this.artifacts.set(event.path, event);
     const step = event.step === null ? undefined : this._byNumber.get(event.step);
     if (step === undefined) {
@@ -531,12 +502,12 @@ export class Trajectory {
   }
 }
 
-function noUsage(): IUsage {
+function noUsage(): ev.IUsage {
   return { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0, reasoning_tokens: 0, cost: 0 };
 }
 
 /** Tokens and cost added up; an unknown cost makes the sum unknown. */
-export function addUsage(left: IUsage, right: IUsage | null): IUsage {
+export function addUsage(left: ev.IUsage, right: ev.IUsage | null): ev.IUsage {
   return {
     prompt_tokens: left.prompt_tokens + (right?.prompt_tokens ?? 0),
     completion_tokens: left.completion_tokens + (right?.completion_tokens ?? 0),

@@ -4,11 +4,11 @@ import { ICallOutput, IEvent, IModelDelta } from '../generated/events';
 
 type Piece = (IModelDelta | ICallOutput) & { at?: number };
 
-/** How much of each unfinished stream of text was given already: after a new connection pieces come again. */
+/** Drops text that was given already: after a new connection, pieces of unfinished text come again. */
 export class LiveTail {
   private _ends = new Map<string, number>();
 
-  /** The event, of a piece of text only what is new, or null when nothing is. */
+  /** Return the event; of a piece of text only the new part, or null if there is none. */
   take(event: IEvent): IEvent | null {
     switch (event.kind) {
       case 'model.requested':

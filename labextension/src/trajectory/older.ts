@@ -8,7 +8,7 @@ import { IEvent } from '../generated/events';
 const AFTER = /\n\n\[Steps remaining: -?\d+\](?:\n[^\n]*)?$/;
 const BEFORE = /^\[A person changed this call before it was executed\.[^\n]*\]\n\n/;
 /** Characters of the end in which the steps that remain are looked for. */
-const LOOKED_AT = 2000;
+const END_CHARACTERS = 2000;
 
 /** The event with the fields that this version writes; one that has them is returned as it is. */
 export function upgraded(event: IEvent): IEvent {
@@ -23,5 +23,5 @@ export function upgraded(event: IEvent): IEvent {
 }
 
 function stepsRemaining(observation: string): string {
-  return AFTER.exec(observation.slice(-LOOKED_AT))?.[0] ?? '';
+  return AFTER.exec(observation.slice(-END_CHARACTERS))?.[0] ?? '';
 }

@@ -1,25 +1,23 @@
 /**
- * How a run stands, folded event by event: one state, with its words and what its colour means.
+ * The state of a run, folded event by event: one state, with its words and the meaning of its colour.
  * Twin of `Status` in `trajectory/state.py`; tests/data/runs.json tests both.
  */
 
 import { ICallHeld, IEvent, IRunFinished, IVerdict } from '../generated/events';
 import { CHECKED, CHECKED_ENDS, ISOLATIONS, Meaning, NOT_CHECKED, STATES } from '../generated/words';
-import { formatCost, formatCount, formatDuration, formatModelFailure, formatState } from '../formatting';
+import { formatCost, formatCount, formatDuration, formatModelFailure, formatState, Trans } from '../formatting';
 
 export interface IRunState {
   /** A key of `STATES`, or a reason of a later version. */
   state: string;
   words: string;
   meaning: Meaning;
-  /** What the check of the result found; empty when there was none. */
+  /** Outcome of the check of the result; empty without a check. */
   check: string;
 }
 
-/** Who cannot be reached at this moment. */
+/** The part that cannot be reached at this moment. */
 export type Away = 'server' | 'kernel' | null;
-
-type Translate = (text: string, ...args: (string | number)[]) => string;
 
 const LIMITS = new Map<string, (value: number) => string>([
   ['steps', formatCount],
@@ -29,7 +27,7 @@ const LIMITS = new Map<string, (value: number) => string>([
   ['cost', value => formatCost(value) ?? '']
 ]);
 
-/** Who stops a run besides a person, by the source of the decision. */
+/** Names of stoppers other than a person, by the source of the decision. */
 const STOPPERS = new Map([['on_pause', 'the rule for its pauses']]);
 
 /** Ends that a replay has as any run; each other one says only that the record has no more. */
@@ -43,11 +41,10 @@ export class Status {
   finish: IRunFinished | null = null;
   /** The verdict of the newest check; null when the result was not checked, or the run did more since. */
   check: IVerdict | null = null;
-  /** Whether a check of the result runs. */
   checking = false;
-  /** Whether the run has halted and waits for a person. */
+  /** True if the run has halted and waits for a person. */
   paused = false;
-  /** Whether a person asked for a pause that has not come yet. */
+  /** True if a person asked for a pause that has not come yet. */
   pausing = false;
   /** The call before or after which it has halted, if it is at one. */
   held: ICallHeld | null = null;
@@ -57,11 +54,11 @@ export class Status {
   private _replays = '';
   private _limits = new Map<string, number>();
   private _failure = '';
-  /** What the sandbox will be, in words, when that is known before it is open. */
+  /** The isolation in words, if known before the sandbox is open. */
   private _isolation = '';
-  /** Whether the sandbox was open at some time; the model is asked before. */
+  /** True once the sandbox was open; the model is asked before. */
   private _opened = false;
-  /** Who decided to stop the run: a person, or a rule for its pauses. */
+  /** The stopper of the run: a person, or a rule for its pauses. */
   private _stoppedBy = '';
 
   add(event: IEvent): void {
@@ -143,7 +140,7 @@ export class Status {
   }
 
   /** The state in words. `live`: a kernel executes the run. */
-  runState(live: boolean, trans: Translate, away: Away = null): IRunState {
+  runState(live: boolean, trans: Trans, away: Away = null): IRunState {
     const last = this.step ?? '';
     if (this.finish) {
       return this._ending(this.finish, trans);
@@ -169,7 +166,7 @@ export class Status {
     return this._opened || this.step !== null ? said('running', last, trans) : said('starting', this._isolation, trans);
   }
 
-  private _ending(finish: IRunFinished, trans: Translate): IRunState {
+  private _ending(finish: IRunFinished, trans: Trans): IRunState {
     // With an error it was the model's context, not the run's own limit of tokens.
     const limit = finish.stop_reason === 'tokens' && finish.error ? 'context' : finish.stop_reason;
     const isChecked = CHECKED_ENDS.has(limit);
@@ -210,18 +207,18 @@ export class Status {
   }
 }
 
-function said(state: string, detail: string | number, trans: Translate): IRunState {
+function said(state: string, detail: string | number, trans: Trans): IRunState {
   return { state, words: formatState(state, detail, trans), meaning: STATES.get(state)?.[2] ?? 'bad', check: '' };
 }
 
-/** Whether the end of a record has a verdict; those of earlier versions have no such field. */
+/** True for a verdict; ends of earlier versions have no such field. */
 function isVerdict(check: unknown): check is IVerdict {
   const { outcome, summary } = (check ?? {}) as Record<string, unknown>;
   return typeof outcome === 'string' && typeof summary === 'string';
 }
 
 /** An end with what its check found. */
-function checked(end: IRunState, check: IVerdict | null, trans: Translate): IRunState {
+function checked(end: IRunState, check: IVerdict | null, trans: Trans): IRunState {
   if (!check) {
     return { ...end, words: trans(NOT_CHECKED, end.words) };
   }

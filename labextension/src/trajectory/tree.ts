@@ -2,7 +2,7 @@
 
 import { IDoubtsFound, IEvent, IStepFacts } from '../generated/events';
 
-/** Kinds that alone make no branch: they say what was done with a run, not what the run did. */
+/** Kinds that alone make no branch: they record what a person did with the run. */
 const MARKS = new Set<string>([
   'checkpoint',
   'rewind.started',
@@ -18,7 +18,7 @@ const MARKS = new Set<string>([
   'checked'
 ]);
 
-/** One line of events, from the first to `tip`. */
+/** A line of events, from the first to `tip`. */
 export interface IBranch {
   /** Id of its last event: what `Trajectory.at` takes. */
   tip: string;
@@ -28,7 +28,7 @@ export interface IBranch {
   step: number;
   /** The number of its last step. */
   steps: number;
-  /** Whether it is the one that continues. */
+  /** True for the branch that continues. */
   head: boolean;
 }
 
@@ -40,7 +40,7 @@ interface INode {
 
 export class Tree {
   private _nodes = new Map<string, INode>();
-  /** What is said of steps and doubts, by the event that it follows: no node of the tree. */
+  /** Facts about steps, and doubts, by the event that they follow; they are not nodes. */
   private _facts = new Map<string | null, (IStepFacts | IDoubtsFound)[]>();
 
   has(id: string | null): boolean {
@@ -57,7 +57,7 @@ export class Tree {
     this._nodes.set(event.id, { event, parent, step });
   }
 
-  /** Keep what is said of a step with `parent`. */
+  /** Keep facts about a step with `parent`. */
   annotate(facts: IStepFacts | IDoubtsFound, parent: string | null): void {
     const known = this._facts.get(parent);
     if (known) {
@@ -67,7 +67,7 @@ export class Tree {
     }
   }
 
-  /** The events from the first to `tip`, each with what is said of steps after it. */
+  /** Return the events from the first to `tip`, each with the facts that follow it. */
   path(tip: string | null): IEvent[] {
     const found: IEvent[] = [];
     for (let node = this._node(tip); node; node = this._node(node.parent)) {

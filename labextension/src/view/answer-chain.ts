@@ -1,6 +1,6 @@
-/** Where the answer comes from: the file that holds it, the data that this was made with, and so on to what was given. */
+/** The origin of the answer: the file that holds it, the data that this was made with, and so on to a given file. */
 
-import { h } from './dom';
+import { h, makeButton } from './dom';
 import { FileHistory } from './file-history';
 import { IStep } from '../trajectory/fold';
 import { IHost } from './host';
@@ -52,9 +52,7 @@ export function renderChain(chain: readonly ILink[], host: IHost, goTo: (step: n
     const name = h('span', { class: 'lsn-chain-file', dir: 'auto', title: path }, shortName(path));
     const label = host.trans('%1 in step %2', shortName(path), step ?? '');
     const open = () => goTo(step!);
-    const link =
-      step !== null &&
-      h('button', { type: 'button', class: 'lsn-step-link', 'aria-label': label, onclick: open }, `(${step})`);
+    const link = step !== null && makeButton(`(${step})`, open, { class: 'lsn-step-link', 'aria-label': label });
     return h('span', {}, at ? '← ' : '', name, ' ', link);
   });
   return h('span', { class: 'lsn-chain' }, ...parts);

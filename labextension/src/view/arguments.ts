@@ -27,7 +27,7 @@ export class ArgumentsEditor {
     }
   }
 
-  /** Whether anything is different from what was proposed. */
+  /** True if an argument differs from the proposal. */
   get edited(): boolean {
     return [...this._fields.values()].some(({ area, before }) => area.value !== before);
   }

@@ -1,20 +1,20 @@
 /** Breakpoints of a live run: those in force, each with its switch, and the one that fits a command. */
 
 import { toolOf } from './call-summary';
-import { errorText, h, plainText } from './dom';
+import { errorText, h, makeButton, plainText } from './dom';
 import { ICall, Trajectory } from '../trajectory/fold';
 import { IDecisions, IHost } from './host';
 
 /** Breakpoints that are listed, and characters of a command in which its name is looked for. */
-const MOST = 50;
-const LOOKED_AT = 1000;
+const MOST_BREAKPOINTS = 50;
+const NAME_CHARACTERS = 1000;
 
 /** The breakpoints in force: as the run began with them, or as they were changed since. */
 export function breakpointsOf({ start, changed }: Trajectory): string[] {
   const all = [start?.settings.halts, ...changed.map(one => one.halts)] as ({ breakpoints?: unknown } | undefined)[];
   const newest = all.map(one => one?.breakpoints).filter(one => Array.isArray(one));
   const listed: unknown[] = newest[newest.length - 1] ?? [];
-  return listed.filter((one): one is string => typeof one === 'string').slice(0, MOST);
+  return listed.filter((one): one is string => typeof one === 'string').slice(0, MOST_BREAKPOINTS);
 }
 
 /** The breakpoint that stops before each command with the same name; null where none fits. */
@@ -23,7 +23,7 @@ export function breakpointFor(call: ICall | null | undefined): { name: string; e
   if (typeof command !== 'string') {
     return null;
   }
-  const text = command.slice(0, LOOKED_AT).replace(/^\s*cd\s+[^\s;&|]+\s*&&/, '');
+  const text = command.slice(0, NAME_CHARACTERS).replace(/^\s*cd\s+[^\s;&|]+\s*&&/, '');
   const name = /^\s*([\w.+-]{1,40})\s/.exec(text)?.[1];
   return name ? { name, expression: `tool == 'execute_bash' and '${name} ' in command` } : null;
 }
@@ -47,7 +47,7 @@ export function alwaysButton(
     });
   };
   const title = trans('The run waits for you before each such command');
-  const button = h('button', { type: 'button', class: 'lsn-always', title, onclick: set });
+  const button = makeButton('', set, { class: 'lsn-always', title });
   button.textContent = trans('Always stop at “%1”', wanted.name);
   return button;
 }
@@ -87,7 +87,7 @@ export class Breakpoints {
           });
         };
         const name = trans('Switch off the breakpoint %1', plainText(one));
-        const button = h('button', { type: 'button', 'aria-label': name, onclick: off }, trans('Switch off'));
+        const button = makeButton(trans('Switch off'), off, { 'aria-label': name });
         return h('li', {}, h('code', {}, plainText(one)), ' ', button);
       })
     );

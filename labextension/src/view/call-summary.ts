@@ -15,7 +15,7 @@ export function toolOf(call: ICall | undefined): Tool {
   return TOOLS.get(call?.tool ?? '') ?? 'other';
 }
 
-/** Whether a call went wrong: of itself, by its exit code, or by the clock. One that was not begun did not. */
+/** True for a call that failed: by an error, its exit code, or a time-out. A call that was not begun did not fail. */
 export function failed(call: ICall): boolean {
   const result = call.result;
   return (
@@ -23,12 +23,12 @@ export function failed(call: ICall): boolean {
   );
 }
 
-/** Whether a person decided something else than what the model proposed. */
+/** True if a person's decision differs from the model's proposal. */
 export function decidedByPerson(call: ICall): boolean {
   return call.decisions.some(one => one.action !== 'run');
 }
 
-/** What a person reads as the call: the command itself, or the editor's arguments. */
+/** Return the call as a person reads it: the command itself, or the editor's arguments. */
 export function callText(call: ICall): string {
   const values = call.arguments;
   if (!values) {
@@ -93,7 +93,7 @@ export function countLines(diff: string): { added: number; removed: number } {
   return { added, removed };
 }
 
-/** How a call that went wrong ended, and the last line of what it wrote or of why it was refused. */
+/** Describe the end of a failed call: the last line of its output, or the reason of its refusal. */
 export function failureText(call: ICall, host: IHost): string {
   const result = call.result!;
   const refused = !!result.error && !result.timed_out && !['interrupted', 'cut_short'].includes(result.error);
@@ -102,7 +102,7 @@ export function failureText(call: ICall, host: IHost): string {
   return said ? `${endingOf(call, host)} · ${said}` : endingOf(call, host);
 }
 
-/** How a call ended, in a few words. */
+/** Describe the end of a call in a few words. */
 export function endingOf(call: ICall, host: IHost): string {
   const { trans } = host;
   const result = call.result!;

@@ -1,4 +1,4 @@
-/** One tool call: its command, its output as it streams, what it changed. Nothing is shown that is shown elsewhere. */
+/** A tool call: its command, its output as it streams, its changes. Nothing is shown twice. */
 
 import { callText, endingOf, failed, headline, pathBelow, toolOf } from './call-summary';
 import { renderDecisions } from './decisions';
@@ -32,7 +32,7 @@ export class CallView {
     private _call: ICall,
     private _host: IHost,
     private _root: string,
-    /** Whether the step's line is about this call alone. */
+    /** True if the step's line is about this call alone. */
     private _alone = false
   ) {
     this._code.setAttribute('aria-label', _host.trans('Call'));
@@ -78,7 +78,7 @@ export class CallView {
     }
   }
 
-  /** Whether the step's line says the whole text. */
+  /** True if the step's line has the whole text. */
   private _isInLine(text: string): boolean {
     return this._alone && !this._call.decisions.length && headline(this._call, this._root) === text.trim();
   }
@@ -133,7 +133,7 @@ export class CallView {
     );
   }
 
-  /** Whether the output says what nothing else does: the editor repeats its diff, and the last call that the run is over. */
+  /** False for an output that repeats another part: the editor's diff, or the end of the run. */
   private _saysMore(result: ICallFinished): boolean {
     const tool = toolOf(this._call);
     const repeats = tool === 'edit' ? this._call.arguments?.command !== 'view' : tool === 'submit';
@@ -148,7 +148,6 @@ export class CallView {
     return box.node;
   }
 
-  /** How it ended, when it did not end well. */
   private _ending(result: ICallFinished): HTMLElement | null {
     if (!failed(this._call)) {
       return null;
@@ -163,7 +162,7 @@ export class CallView {
       modified: trans('Changed'),
       deleted: trans('Deleted')
     };
-    const known = Object.prototype.hasOwnProperty.call(kinds, change.kind);
+    const known = Object.hasOwn(kinds, change.kind);
     const path = plainText(pathBelow(change.path, this._root));
     const label = h(
       'span',

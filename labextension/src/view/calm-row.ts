@@ -1,6 +1,6 @@
 /** The row of calm steps: it stands in place of their lines until a reader opens it. */
 
-import { h, setText } from './dom';
+import { h, makeButton, setText } from './dom';
 import { ICalmSteps } from './calm-steps';
 import { IHost } from './host';
 import { StepView } from './step';
@@ -17,10 +17,10 @@ export class CalmRow {
   constructor(private _host: IHost) {
     const sign = h('span', { class: 'lsn-calm-sign', 'aria-hidden': 'true' });
     const toggle = () => this.setOpen(!this._open);
-    this._head = h(
-      'button',
-      { class: 'lsn-calm-head', type: 'button', onclick: toggle },
+    this._head = makeButton(
       h('span', { class: 'lsn-n' }, this._numbers, sign),
+      toggle,
+      { class: 'lsn-calm-head' },
       this._words
     );
     this.node = h('div', { class: 'lsn-calm', role: 'listitem' }, this._head, this._figures);

@@ -11,7 +11,7 @@ import { IHost } from './host';
 import { oneLine } from './one-line';
 import { figuresText, stepFailed, stepSeconds, stepTokens } from './step-line';
 
-/** What is folded first, and what only where the rows do not fit: steps that changed files, then those that saved some. */
+/** Kinds in the order of folding: changes, then saved files, are folded only if the rows do not fit. */
 const LEVELS = ['read', 'change', 'save'] as const;
 
 /** Neighbouring steps, as one row. */
@@ -22,7 +22,7 @@ export interface ICalmSteps {
   figures: string;
 }
 
-/** What a step is to its neighbours: a level of calm, the same failure again; empty when it stands alone. */
+/** A step among its neighbours: a level of calm, or the same failure again; empty if it stands alone. */
 export type CalmKind = (typeof LEVELS)[number] | 'same' | '';
 type Folded = 'calm' | 'same' | '';
 
@@ -71,7 +71,7 @@ export function calmKind(step: IStep, before: IStep | undefined, root: string, h
   return step.artifacts.length ? 'save' : changedNames(step).length ? 'change' : 'read';
 }
 
-/** What failed in a step, and how. */
+/** Return the failures of a step as one text. */
 function failureOf(step: IStep, root: string, host: IHost): string {
   const wrong = step.calls.filter(failed);
   return JSON.stringify(wrong.map(call => [headline(call, root), failureText(call, host)]));

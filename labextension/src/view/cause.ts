@@ -1,4 +1,4 @@
-/** Why a run came out as it did: what each step lost, what it was made with, what the model saw, what the attempt before did. */
+/** Causes of a result: losses of each step, the files it was made with, the model's request, the attempt before. */
 
 import { answerChain, renderChain } from './answer-chain';
 import { h } from './dom';
@@ -53,12 +53,12 @@ export class Cause {
     this.facts.reset();
   }
 
-  /** Whether a step succeeded and still lost data or printed an error. */
+  /** True for a step that succeeded and still lost data or printed an error. */
   warns(step: IStep): boolean {
     return this._history.warnings.has(step.number);
   }
 
-  /** Whether a step made, changed or removed a file; that file, when `path` names one. */
+  /** True for a step that changed a file: the one of `path`, or any if it is empty. */
   touches(step: IStep, path: string): boolean {
     if (path) {
       return !!this._history.files.get(path)?.some(event => event.step === step.number);
@@ -66,7 +66,7 @@ export class Cause {
     return step.calls.some(call => call.result?.changes.length);
   }
 
-  /** Where the answer comes from; null when that is not known. */
+  /** Render the origin of the answer; null if not known. */
   answerChain(): HTMLElement | null {
     const chain = answerChain(this._trajectory.steps, this._history);
     return chain.length ? renderChain(chain, this._host, step => this._actions.goTo(step)) : null;
@@ -94,7 +94,7 @@ export class Cause {
     return [...shown.map(text => ({ kind: 'warn' as const, text })), ...others];
   }
 
-  /** What an open step says of its causes. */
+  /** Render the causes of an open step. */
   render(step: IStep): HTMLElement {
     const { _host: host, _trajectory: trajectory } = this;
     const earlier = this._earlier.of(step);

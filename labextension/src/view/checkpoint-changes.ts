@@ -1,16 +1,17 @@
-/** What differs between the files of two steps: a list of paths, and the diff of each when it is opened. */
+/** The differences between the files of two steps: a list of paths, and the diff of each when it is opened. */
 
 import { visibleName } from '../artifacts/names';
 import { renderDiff } from './diff';
 import { errorText, h, plainText } from './dom';
 import { formatSize } from '../formatting';
 import { IFileChange, IFileChanges, IHistory, IHost } from './host';
+import { Newest } from './newest';
 
 export class CheckpointChangesView {
   readonly node: HTMLElement;
   private _list = h('div', { class: 'lsn-changes' });
   private _note = h('div', { class: 'lsn-note', role: 'status' });
-  private _asked = 0;
+  private _newest = new Newest();
 
   constructor(
     private _history: IHistory,
@@ -19,21 +20,15 @@ export class CheckpointChangesView {
     this.node = h('div', {}, this._note, this._list);
   }
 
-  /** Show what is different at `to` from what it was at `from`. */
-  async show(from: string, to: string): Promise<void> {
-    const asked = ++this._asked;
+  /** Show the changes from one checkpoint to another. */
+  show(from: string, to: string): void {
     this._list.replaceChildren();
     this._note.textContent = this._host.trans('…');
-    try {
-      const found = await this._history.changes(from, to);
-      if (asked === this._asked) {
-        this._draw(found, from, to);
-      }
-    } catch (error) {
-      if (asked === this._asked) {
-        this._note.textContent = errorText(error);
-      }
-    }
+    void this._newest.ask(
+      this._history.changes(from, to),
+      found => this._draw(found, from, to),
+      error => (this._note.textContent = errorText(error))
+    );
   }
 
   private _draw(found: IFileChanges, from: string, to: string): void {
@@ -54,7 +49,7 @@ export class CheckpointChangesView {
       modified: this._host.trans('modified'),
       deleted: this._host.trans('deleted')
     };
-    const kind = Object.prototype.hasOwnProperty.call(kinds, change.kind) ? kinds[change.kind] : '';
+    const kind = Object.hasOwn(kinds, change.kind) ? kinds[change.kind] : '';
     const name = h('code', { dir: 'auto' }, visibleName(change.path));
     const summary = h('summary', {}, `${kind} `, name, ` (${formatSize(change.size)})`);
     const details = h('details', { class: 'lsn-change', 'data-kind': change.kind }, summary);

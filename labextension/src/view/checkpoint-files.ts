@@ -1,117 +1,83 @@
-/** The files of the sandbox as they were at a checkpoint: look into folders, read, download. */
+/** The files of the sandbox as they were at a checkpoint: folders, content, downloads. */
 
 import { renderArtifact } from '../artifacts';
 import { visibleName } from '../artifacts/names';
 import { errorText, h } from './dom';
+import { FolderList, nameButton, sortedEntries } from './folder-list';
 import { formatSize } from '../formatting';
 import { IHistory, IHost, IOldFile, IOldFolder } from './host';
+import { Newest } from './newest';
 
-/** Larger files are not loaded to be shown. */
-const LARGEST = 32 * 1024 * 1024;
+const LARGEST_FILE_BYTES = 32 * 1024 * 1024;
 
 export class CheckpointFilesView {
   readonly node: HTMLElement;
-  private _place = h('code', { class: 'lsn-files-place', dir: 'auto' });
-  private _up: HTMLButtonElement;
-  private _list = h('ul', { class: 'lsn-old-files' });
+  private _list: FolderList;
   private _note = h('div', { class: 'lsn-note', role: 'status' });
   private _file = h('div', { class: 'lsn-old-file' });
-  private _folder = '';
-  private _asked = 0;
+  private _newest = new Newest();
 
   constructor(
     private _history: IHistory,
     private _checkpoint: string,
     private _host: IHost
   ) {
-    const { trans } = _host;
-    this._up = h('button', { type: 'button', title: trans('Folder above'), 'aria-label': trans('Folder above') }, '↑');
-    this._up.onclick = () => void this._enter(parent(this._folder));
-    const bar = h('div', { class: 'lsn-files-bar' }, this._up, this._place);
-    this.node = h('div', { class: 'lsn-old' }, bar, this._list, this._note, this._file);
-    void this._enter('');
+    this._list = new FolderList('lsn-old-files', _host.trans, folder => this._enter(folder));
+    const bar = h('div', { class: 'lsn-files-bar' }, this._list.up, this._list.place);
+    this.node = h('div', { class: 'lsn-old' }, bar, this._list.node, this._note, this._file);
+    this._enter('');
   }
 
-  private async _enter(folder: string): Promise<void> {
-    const asked = ++this._asked;
+  private _enter(folder: string): void {
+    this._ask(this._history.files(this._checkpoint, folder), found => this._show(found));
+  }
+
+  private _ask<T>(answer: Promise<T>, show: (value: T) => void): void {
     this._note.textContent = this._host.trans('…');
-    try {
-      const found = await this._history.files(this._checkpoint, folder);
-      if (asked === this._asked) {
-        this._show(found);
-      }
-    } catch (error) {
-      if (asked === this._asked) {
-        this._note.textContent = errorText(error);
-      }
-    }
+    void this._newest.ask(answer, show, error => (this._note.textContent = errorText(error)));
   }
 
   private _show(found: IOldFolder): void {
     const { trans } = this._host;
-    this._folder = found.path;
-    this._place.textContent = visibleName(found.path);
-    this._up.disabled = found.path === '/';
-    const rank = (file: IOldFile) => (file.kind === 'directory' ? 0 : 1);
-    const sorted = [...found.files].sort((a, b) => rank(a) - rank(b) || a.path.localeCompare(b.path));
-    this._list.replaceChildren(...sorted.map(file => this._row(file)));
+    this._list.show(found.path, sortedEntries(found.files), (file, name) => this._parts(file, name));
     this._file.replaceChildren();
-    const more = found.total - sorted.length;
+    const more = found.total - found.files.length;
     this._note.textContent = found.base
       ? trans('This folder was as in the sandbox’s image; the history does not list it.')
       : more > 0
         ? trans('… and %1 more', more)
-        : sorted.length
+        : found.files.length
           ? ''
           : trans('This folder was empty.');
   }
 
-  private _row(file: IOldFile): HTMLElement {
+  private _parts(file: IOldFile, name: string): HTMLElement[] {
     const { trans } = this._host;
-    const name = visibleName(file.path.slice(file.path.lastIndexOf('/') + 1));
-    if (file.kind === 'directory') {
-      const enter = () => void this._enter(file.path);
-      return h(
-        'li',
-        {},
-        h('button', { class: 'lsn-file-name', type: 'button', onclick: enter, dir: 'auto' }, `${name}/`)
-      );
-    }
+    const note = (text: string) => h('span', { class: 'lsn-note' }, text);
     if (file.kind !== 'file') {
       const target = file.target ? ` → ${visibleName(file.target)}` : '';
-      return h('li', {}, h('span', { dir: 'auto' }, name, target), h('span', { class: 'lsn-note' }, trans(file.kind)));
+      return [h('span', { dir: 'auto' }, name, target), note(trans(file.kind))];
     }
-    const open = () => void this._open(file);
-    return h(
-      'li',
-      {},
-      h('button', { class: 'lsn-file-name', type: 'button', onclick: open, dir: 'auto' }, name),
-      h('span', { class: 'lsn-note' }, file.base ? trans('as in the image') : formatSize(file.size))
-    );
+    return [
+      nameButton(name, () => this._open(file)),
+      note(file.base ? trans('as in the image') : formatSize(file.size))
+    ];
   }
 
-  private async _open(file: IOldFile): Promise<void> {
-    const { trans } = this._host;
-    const asked = ++this._asked;
-    this._note.textContent = trans('…');
-    let shown: HTMLElement | string = '';
-    let note = '';
-    if (file.size > LARGEST) {
-      note = trans('%1 is too large to be shown here.', visibleName(file.path));
-    } else {
-      try {
-        shown = this._render(file, await this._history.read(this._checkpoint, file.path));
-      } catch (error) {
-        note = errorText(error);
-      }
+  private _open(file: IOldFile): void {
+    this._file.replaceChildren();
+    if (file.size > LARGEST_FILE_BYTES) {
+      const tooLarge = this._host.trans('%1 is too large to be shown here.', visibleName(file.path));
+      this._ask(Promise.resolve(), () => (this._note.textContent = tooLarge));
+      return;
     }
-    if (asked === this._asked) {
-      this._note.textContent = note;
-      this._file.replaceChildren(shown);
-    }
+    this._ask(this._history.read(this._checkpoint, file.path), data => {
+      this._note.textContent = '';
+      this._file.replaceChildren(this._render(file, data));
+    });
   }
 
-  /** As the files that a run keeps are shown: what is in them is the model's. */
+  /** Render a file like those that a run keeps: its content is the model's. */
   private _render(file: IOldFile, data: Uint8Array): HTMLElement {
     const mime = isText(data) ? 'text/plain' : 'application/octet-stream';
     const artifact = { id: `${this._checkpoint}:${file.path}`, path: file.path, mime, size: file.size, sha256: '' };
@@ -120,7 +86,7 @@ export class CheckpointFilesView {
   }
 }
 
-/** Whether bytes are text, as far as their beginning tells. */
+/** Return true for bytes that begin with UTF-8 text. */
 function isText(data: Uint8Array): boolean {
   const start = data.subarray(0, 64 * 1024);
   try {
@@ -129,8 +95,4 @@ function isText(data: Uint8Array): boolean {
     return false;
   }
   return !start.includes(0);
-}
-
-function parent(path: string): string {
-  return path.slice(0, path.lastIndexOf('/')) || '/';
 }

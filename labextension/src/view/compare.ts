@@ -43,7 +43,7 @@ export function renderComparison(left: Trajectory, head: Trajectory, host: IHost
     return h('div', { class: 'lsn-compare-view' }, table, rest);
   }
   const files = new CheckpointChangesView(host.history, host);
-  void files.show(from, to);
+  files.show(from, to);
   return h('div', { class: 'lsn-compare-view' }, table, rest, h('h4', {}, trans('Files at the end')), files.node);
 }
 
@@ -68,7 +68,7 @@ function same([one, other]: Pair): boolean {
   return !!one && !!other && JSON.stringify(told(one)) === JSON.stringify(told(other)) && one.thought === other.thought;
 }
 
-/** What each gave as its answer, with what differs marked; the state of one that has none. */
+/** Return the answers with their differences marked; without an answer the state. */
 function answers(left: Trajectory, head: Trajectory, host: IHost): [Parts, Parts] {
   const { trans } = host;
   const [one, other] = [left, head].map(run => run.finish?.answer ?? null);

@@ -1,6 +1,6 @@
 /** Stop, pause, resume, and say something, while a run can be controlled. */
 
-import { errorText, h } from './dom';
+import { errorText, h, makeButton, onEnter } from './dom';
 import { IControlled } from '../generated/events';
 import { IControls, IHost } from './host';
 
@@ -17,7 +17,7 @@ export class ControlBar {
     private _host: IHost
   ) {
     const trans = _host.trans;
-    this._pause = h('button', { type: 'button', onclick: () => this._toggle() }, trans('Pause'));
+    this._pause = makeButton(trans('Pause'), () => this._toggle());
     this._say = h('input', {
       type: 'text',
       class: 'lsn-say',
@@ -26,15 +26,9 @@ export class ControlBar {
       'data-lm-suppress-shortcuts': 'true'
     });
     // JupyterLab keeps a form within an output from being submitted by the key alone.
-    this._say.addEventListener('keydown', event => {
-      if (event.key === 'Enter' && !event.isComposing) {
-        event.preventDefault();
-        event.stopPropagation();
-        this._sendWords();
-      }
-    });
-    const stop = h('button', { type: 'button', class: 'lsn-stop' }, trans('Stop'));
-    stop.addEventListener('click', () => this._do(() => this._controls.stop(), trans('Stopping…')));
+    onEnter(this._say, () => this._sendWords());
+    const end = () => this._do(() => _controls.stop(), trans('Stopping…'));
+    const stop = makeButton(trans('Stop'), end, { class: 'lsn-stop' });
     const form = h('form', { class: 'lsn-say-form' }, this._say, h('button', { type: 'submit' }, trans('Send')));
     form.addEventListener('submit', event => {
       event.preventDefault();

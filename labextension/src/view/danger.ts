@@ -13,7 +13,7 @@ interface IRule {
   /** Global, and with no repetition within a repetition: hostile text must not keep the page busy. */
   pattern: RegExp;
   text: string;
-  /** Whether it reaches beyond the sandbox, where no rewind undoes it. */
+  /** True if the effect is outside the sandbox, where no rewind undoes it. */
   outside?: boolean;
 }
 

@@ -1,10 +1,10 @@
-/** What shows while a call waits for a person: what would happen, what it may destroy, and the ways to decide. */
+/** The panel while a call waits for a person: the call, its dangers, and the ways to decide. */
 
 import { ArgumentsEditor, editArea } from './arguments';
 import { callText, toolOf } from './call-summary';
 import { IMessage } from '../trajectory/conversation';
 import { dangersOf, IDanger, LOOKED_AT } from './danger';
-import { errorText, h, plainText } from './dom';
+import { errorText, h, makeButton, plainText } from './dom';
 import { ICallHeld } from '../generated/events';
 import { ICall } from '../trajectory/fold';
 import { IChangedSettings, IControls, IDecisions, IHost } from './host';
@@ -15,15 +15,15 @@ export interface IPausePoint {
   held: ICallHeld;
   /** The call that is held; none when the record does not tell. */
   call: ICall | null;
-  /** What the model said with it. */
+  /** The model's text with the call. */
   thought: string;
   messages(): IMessage[];
   model: string;
   /** The protection in force, as the sandbox reported it. */
   protection: Record<string, unknown>;
-  /** Whether the files are kept, so that a rewind can undo what the call does to them. */
+  /** True if the files are kept, so that a rewind can undo the call's changes. */
   kept: boolean;
-  /** Whether the record knows a file at a path. */
+  /** True if the record knows a file at a path. */
   exists(path: string): boolean;
   /** The button that sets a breakpoint for such calls; null where none fits. */
   always: HTMLElement | null;
@@ -39,7 +39,7 @@ export class PausePanel {
   private _status = h('span', { class: 'lsn-count', role: 'status' });
   private _form = h('div', { class: 'lsn-stop-form', hidden: true });
   private _open: HTMLButtonElement | null = null;
-  /** What to say to a person who wrote something into the open form and presses another button; '' when nothing was. */
+  /** Returns a sentence for a person who wrote into the open form and presses another button; '' for an empty form. */
   private _unsent = () => '';
   private _deciding = false;
 
@@ -150,7 +150,7 @@ export class PausePanel {
       approval: '',
       pause: trans('You paused the run.')
     };
-    const known = Object.prototype.hasOwnProperty.call(words, reason) ? words[reason] : '';
+    const known = Object.hasOwn(words, reason) ? words[reason] : '';
     const shown = plainText(text);
     return h('small', {}, `${trans('Step %1.', step)} `, known ? `${known} ` : '', shown && h('code', {}, shown));
   }
@@ -162,7 +162,7 @@ export class PausePanel {
     const effects = [...new Set(dangers.map(one => one.text))].join(' ');
     const names: Record<string, string> = { docker: 'Docker', bubblewrap: 'bubblewrap' };
     const isolation = String(protection.isolation ?? '');
-    const known = Object.prototype.hasOwnProperty.call(names, isolation);
+    const known = Object.hasOwn(names, isolation);
     const place =
       isolation === 'process'
         ? trans('Not isolated: it runs on this machine')
@@ -304,15 +304,15 @@ export class PausePanel {
   }
 
   private _button(label: string, action: () => void, key?: string): HTMLButtonElement {
-    return h(
-      'button',
-      { type: 'button', onclick: action, 'aria-keyshortcuts': key, title: key && `${label} (${key})` },
+    return makeButton(
       label,
+      action,
+      { 'aria-keyshortcuts': key, title: key && `${label} (${key})` },
       key && h('kbd', { 'aria-hidden': 'true' }, key)
     );
   }
 
-  /** The same for a decision that runs the call as the model proposed it: refused while a form holds other words. */
+  /** Run the call as the model proposed it; refused while a form has unsent text. */
   private _doAsProposed(action: (call: string) => Promise<void>): void {
     const unsent = this._unsent();
     if (unsent) {
@@ -345,7 +345,7 @@ export class PausePanel {
   private _key(event: KeyboardEvent): void {
     const actions: Record<string, () => void> = { F9: () => this.continue(), F10: () => this.step() };
     const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.shiftKey;
-    if (plain && Object.prototype.hasOwnProperty.call(actions, event.key)) {
+    if (plain && Object.hasOwn(actions, event.key)) {
       event.preventDefault();
       event.stopPropagation();
       actions[event.key]();

@@ -1,11 +1,11 @@
-/** What a person decided about a call, next to what the model had proposed. */
+/** A person's decisions about a call, next to the model's proposal. */
 
 import { h, plainText } from './dom';
 import { ICallDecided } from '../generated/events';
 import { ICall } from '../trajectory/fold';
 import { IHost } from './host';
 
-/** One line for each decision that changed something. */
+/** Render a line for each decision that changed something. */
 export function renderDecisions(call: ICall, host: IHost): HTMLElement[] {
   return call.decisions.filter(one => one.action !== 'run').map(one => renderDecision(one, call, host));
 }
@@ -17,7 +17,7 @@ function renderDecision(decided: ICallDecided, call: ICall, host: IHost): HTMLEl
     skip: trans('Denied by you; the model read your answer'),
     observe: trans('Result changed by you')
   };
-  const known = Object.prototype.hasOwnProperty.call(words, decided.action);
+  const known = Object.hasOwn(words, decided.action);
   const label = h(
     'span',
     { class: 'lsn-decided', title: decided.source && trans('By way of %1', plainText(decided.source)) },

@@ -1,6 +1,6 @@
 /** A unified diff, line by line, coloured, with the numbers of its lines. Long ones are cut until asked for. */
 
-import { h, plainText } from './dom';
+import { h, makeButton, plainText } from './dom';
 import { formatCount } from '../formatting';
 import { highlight } from './highlight';
 import { IHost } from './host';
@@ -28,18 +28,14 @@ export function renderDiff(diff: string, host: IHost, language: string | null = 
   box.append(...render(0, LINES_SHOWN));
   const rest = lines.length - LINES_SHOWN;
   if (rest > 0) {
-    const more = h(
-      'button',
-      { class: 'lsn-cut', type: 'button' },
-      trans('%1 more lines · show all', formatCount(rest))
-    );
-    more.addEventListener('click', () => more.replaceWith(...render(LINES_SHOWN, lines.length)));
+    const show = () => more.replaceWith(...render(LINES_SHOWN, lines.length));
+    const more = makeButton(trans('%1 more lines · show all', formatCount(rest)), show, { class: 'lsn-cut' });
     box.append(more);
   }
   return box;
 }
 
-/** What the diff says, without the names of the two sides; they stand above it. */
+/** Parse the diff, without the names of the two sides; they stand above it. */
 function linesOf(diff: string): ILine[] {
   const all = diff.replace(/\n$/, '').split('\n');
   const lines: ILine[] = [];

@@ -28,6 +28,27 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** Make a button. */
+export function makeButton(
+  label: Child,
+  onclick: (event: Event) => void,
+  attributes: Attributes = {},
+  ...children: Child[]
+): HTMLButtonElement {
+  return h('button', { type: 'button', onclick, ...attributes }, label, ...children);
+}
+
+/** Call `action` at Enter in an input; the page and JupyterLab get no such key. */
+export function onEnter(input: HTMLInputElement, action: () => void): void {
+  input.addEventListener('keydown', event => {
+    if (event.key === 'Enter' && !event.isComposing) {
+      event.preventDefault();
+      event.stopPropagation();
+      action();
+    }
+  });
+}
+
 /** Put `text` into `node` if it is not there already; text that grew at its end is only appended to. */
 export function setText(node: HTMLElement, text: string): void {
   const first = node.firstChild;

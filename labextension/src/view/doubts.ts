@@ -1,13 +1,13 @@
 /** Doubts in one line under the answer, the worst first: why the result may be wrong, each with a link to its step. */
 
-import { h, plainText } from './dom';
+import { h, makeButton, plainText } from './dom';
 import { IDoubt } from '../generated/events';
 import { Trajectory } from '../trajectory/fold';
 import { IHost } from './host';
 
 /** Doubts that are shown, and characters of one: a record may have any number. */
-const SHOWN = 20;
-const LONGEST = 300;
+const SHOWN_DOUBTS = 20;
+const DOUBT_CHARACTERS = 300;
 
 export class Doubts {
   readonly node = h('div', { class: 'lsn-doubts', role: 'note', hidden: true });
@@ -30,7 +30,7 @@ export class Doubts {
     }
     this._drawn = doubts;
     this._steps = steps.length;
-    const shown = doubts.slice(0, SHOWN).map(doubt => this._render(doubt));
+    const shown = doubts.slice(0, SHOWN_DOUBTS).map(doubt => this._render(doubt));
     const parts = shown.flatMap((node, at) => (at ? [' · ', node] : [node]));
     this.node.hidden = !parts.length;
     this.node.replaceChildren(h('b', {}, this._host.trans('Doubts')), ...parts);
@@ -38,12 +38,10 @@ export class Doubts {
 
   private _render(doubt: IDoubt): HTMLElement {
     const { step } = doubt;
-    const text = plainText(doubtLine(doubt)).slice(0, LONGEST);
+    const text = plainText(doubtLine(doubt)).slice(0, DOUBT_CHARACTERS);
     const known = step !== null && this._trajectory.steps.some(one => one.number === step);
     const attributes = { class: 'lsn-doubt', 'data-severity': doubt.severity, title: plainText(doubt.rule) };
-    return known
-      ? h('button', { type: 'button', ...attributes, onclick: () => this._show(step) }, text)
-      : h('span', attributes, text);
+    return known ? makeButton(text, () => this._show(step), { ...attributes }) : h('span', attributes, text);
   }
 }
 

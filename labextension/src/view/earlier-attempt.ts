@@ -1,4 +1,4 @@
-/** What the attempt before did at the same step, where it did something else: its call, with the part that differs marked. */
+/** The call of the attempt before at the same step, with the differing part marked. */
 
 import { callText } from './call-summary';
 import { h, plainText } from './dom';

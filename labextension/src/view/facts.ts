@@ -1,6 +1,6 @@
-/** Facts about a run in a line: how far it is, what it took, where it runs, where it first went wrong, what it changed. */
+/** Facts about a run in a line: steps, tokens, time, model, cost, sandbox, first error, changed files. */
 
-import { h, plainText, setText } from './dom';
+import { h, makeButton, plainText, setText } from './dom';
 import { IStep, Trajectory } from '../trajectory/fold';
 import { ISOLATIONS } from '../generated/words';
 import { formatDuration, formatShort, formatSize, formatSpent, plural } from '../formatting';
@@ -27,15 +27,11 @@ export class Facts {
   constructor(
     private _trajectory: Trajectory,
     private _host: IHost,
-    private _actions: IFactsActions,
+    _actions: IFactsActions,
     files: HTMLElement
   ) {
-    this._error = h('button', { class: 'lsn-chip', 'data-kind': 'bad', type: 'button' });
-    this._error.addEventListener('click', () => {
-      if (this._firstError !== null) {
-        this._actions.show(this._firstError);
-      }
-    });
+    const show = () => this._firstError !== null && _actions.show(this._firstError);
+    this._error = makeButton('', show, { class: 'lsn-chip', 'data-kind': 'bad' });
     this.node = h(
       'div',
       { class: 'lsn-facts' },
@@ -55,7 +51,6 @@ export class Facts {
     return this._firstError;
   }
 
-  /** What is shown is of another branch now. */
   reset(): void {
     this._notes.replaceChildren();
     this._firstError = null;
@@ -137,7 +132,7 @@ export class Facts {
   }
 }
 
-/** Where the run works, in a few words. */
+/** Return the isolation and the network in a few words. */
 export function protectionLine(protection: Record<string, unknown>, host: IHost): string {
   const { trans } = host;
   const isolation = plainText(String(protection.isolation ?? ''));

@@ -4,7 +4,7 @@
  */
 
 import { visibleName } from '../artifacts/names';
-import { h, setText } from './dom';
+import { h, makeButton, setText } from './dom';
 import { FileHistory, IFileEvent } from './file-history';
 import { Trajectory } from '../trajectory/fold';
 import { formatCount } from '../formatting';
@@ -29,7 +29,6 @@ export class FileFacts {
   /** The list of all changed files; hidden until it is asked for. */
   readonly list = h('div', { class: 'lsn-file-list' });
   private _drawn = '';
-  /** What stands in the row, by what it says. */
   private _chips = new Map<string, HTMLElement>();
   private _toggle: HTMLButtonElement | null = null;
 
@@ -96,16 +95,10 @@ export class FileFacts {
   }
 
   private _firstWarning(first: number, warned: string): HTMLElement {
-    return h(
-      'button',
-      {
-        type: 'button',
-        class: 'lsn-chip',
-        'data-kind': 'warn',
-        title: warned,
-        onclick: () => this._actions.goTo(first)
-      },
-      this._host.trans('Step %1: %2 →', first, warned.split(', ')[0])
+    return makeButton(
+      this._host.trans('Step %1: %2 →', first, warned.split(', ')[0]),
+      () => this._actions.goTo(first),
+      { class: 'lsn-chip', 'data-kind': 'warn', title: warned }
     );
   }
 
@@ -140,11 +133,10 @@ export class FileFacts {
 
   private _number(event: IFileEvent, path: string, what: string): HTMLElement {
     const label = this._host.trans('%1 %2 in step %3', shortName(path), what, event.step);
-    return h(
-      'button',
-      { type: 'button', class: 'lsn-step-link', 'aria-label': label, onclick: () => this._actions.goTo(event.step) },
-      String(event.step)
-    );
+    return makeButton(String(event.step), () => this._actions.goTo(event.step), {
+      class: 'lsn-step-link',
+      'aria-label': label
+    });
   }
 
   private _filesChanged(history: FileHistory): HTMLElement {
@@ -171,20 +163,14 @@ export class FileFacts {
   private _drawList(history: FileHistory): void {
     const { trans } = this._host;
     const changed = [...history.files.keys()].filter(path => history.files.get(path)!.some(event => event.change));
-    const rows = changed
-      .slice(0, LISTED)
-      .map(path =>
-        h(
-          'div',
-          { class: 'lsn-file-row' },
-          this._file(visibleName(path), path, history.files.get(path)!),
-          h(
-            'button',
-            { type: 'button', class: 'lsn-quiet', onclick: () => this._actions.filter(path) },
-            trans('Only these steps')
-          )
-        )
-      );
+    const rows = changed.slice(0, LISTED).map(path =>
+      h(
+        'div',
+        { class: 'lsn-file-row' },
+        this._file(visibleName(path), path, history.files.get(path)!),
+        makeButton(trans('Only these steps'), () => this._actions.filter(path), { class: 'lsn-quiet' })
+      )
+    );
     const more = changed.length - rows.length;
     this.list.replaceChildren(...rows);
     if (more > 0) {

@@ -1,4 +1,4 @@
-/** What a run did to each file, step by step, and which steps succeeded and still lost something. Constant work for each call. */
+/** The changes of each file, step by step, and the steps that succeeded and still lost data. Constant work for each call. */
 
 import { ICallFinished, IFileDiff } from '../generated/events';
 import { ICall, IStep } from '../trajectory/fold';
@@ -47,9 +47,9 @@ export class FileHistory {
   /** Each file by its path below the folder of the run, in the order in which the files were touched first. */
   readonly files = new Map<string, IFileEvent[]>();
   readonly warnings = new Map<number, IWarning[]>();
-  /** The same files, and those that were given, by their path and by the last part of it. */
+  /** Paths of these files and of given ones, by the path and by its last part. */
   readonly byName = new Map<string, string[]>();
-  /** How many files were made, changed or removed. */
+  /** Number of files that were made, changed or removed. */
   changed = 0;
   /** The first step with a warning; 0 when there is none. */
   firstWarning = 0;
@@ -75,7 +75,7 @@ export class FileHistory {
     return this.root && path.startsWith(`${this.root}/`) ? path.slice(this.root.length + 1) : path;
   }
 
-  /** Whether the file was there before the run's first step. */
+  /** True for a file that existed before the first step. */
   given(path: string): boolean {
     const first = this.files.get(path)?.[0];
     return !!first && (first.what === 'changed' || first.what === 'removed');
@@ -118,7 +118,7 @@ export class FileHistory {
     }
   }
 
-  /** What a change lost, given what was known of the file before. */
+  /** Return the losses of a change, compared with the file before. */
   private _lossOf(step: number, path: string, change: IFileDiff, call: ICall): IWarning[] {
     const known = this.files.get(path);
     const given = change.kind !== 'added' && (!known || this.given(path));

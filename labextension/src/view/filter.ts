@@ -2,7 +2,7 @@
 
 import { visibleName } from '../artifacts/names';
 import { Cause } from './cause';
-import { h, setText } from './dom';
+import { h, makeButton, onEnter, setText } from './dom';
 import { IHost } from './host';
 import { StepView } from './step';
 
@@ -16,7 +16,7 @@ export interface IFilter {
   path: string;
 }
 
-/** Whether a step is to be shown. */
+/** True for a step that the filter lets through. */
 export function matches(view: StepView, filter: IFilter, cause: Cause): boolean {
   return (
     (!filter.errorsOnly || view.failed) &&
@@ -28,11 +28,9 @@ export function matches(view: StepView, filter: IFilter, cause: Cause): boolean 
 
 export interface IBarActions {
   filter(filter: IFilter): void;
-  /** Whether any step that is shown is open. */
   anyOpen(): boolean;
   foldAll(folded: boolean): void;
   nextProblem(): void;
-  /** Whether a step that is shown has a problem. */
   anyProblem(): boolean;
   /** Go to the next step that is found. */
   nextFound(): void;
@@ -64,12 +62,7 @@ export class Bar {
       'aria-label': trans('Search the steps'),
       oninput: apply
     });
-    this.search.addEventListener('keydown', event => {
-      if (event.key === 'Enter' && !event.isComposing) {
-        event.preventDefault();
-        this._actions.nextFound();
-      }
-    });
+    onEnter(this.search, () => this._actions.nextFound());
     this._tool = h(
       'select',
       { 'aria-label': trans('Tool'), onchange: apply },
@@ -77,7 +70,7 @@ export class Bar {
     );
     this._errors = h('input', { type: 'checkbox', onchange: apply });
     this._changes = h('input', { type: 'checkbox', onchange: apply });
-    this._pathChip = h('button', { type: 'button', class: 'lsn-chip', onclick: () => this.setPath('') });
+    this._pathChip = makeButton('', () => this.setPath(''), { class: 'lsn-chip' });
     this._pathChip.hidden = true;
     this._problem = this._button(trans('Next problem'), 'e', () => this._actions.nextProblem());
     this._fold = this._button('', 'f', () => this.toggleFold());
@@ -131,7 +124,7 @@ export class Bar {
     this.update();
   }
 
-  /** Say what the button for all steps does now, and whether there is a problem to go to. */
+  /** Update the buttons for all steps and for the next problem. */
   update(): void {
     const { trans } = this._host;
     this._problem.disabled = !this._actions.anyProblem();
@@ -150,16 +143,12 @@ export class Bar {
     }
   }
 
-  /** Say how many steps are shown. */
+  /** Show the number of steps that are shown. */
   setCount(shown: number, all: number): void {
     this._count.textContent = shown === all ? '' : this._host.trans('%1 of %2 steps', shown, all);
   }
 
   private _button(label: string, key: string, action: () => void): HTMLButtonElement {
-    return h(
-      'button',
-      { type: 'button', 'aria-keyshortcuts': key, title: `${label} (${key})`, onclick: action },
-      label
-    );
+    return makeButton(label, action, { 'aria-keyshortcuts': key, title: `${label} (${key})` });
   }
 }

@@ -13,7 +13,7 @@ const TASK_LINE = 300;
 
 export class Header {
   readonly node: HTMLElement;
-  /** Where buttons for the whole run stand. */
+  /** The place for buttons for the whole run. */
   readonly actions = h('span', { class: 'lsn-head-actions' });
   private _state = h('span', { class: 'lsn-badge', role: 'status' });
   private _line = h('span', { class: 'lsn-task-line' });

@@ -10,7 +10,7 @@ import { suffix } from '../artifacts/names';
 import { h, setText } from './dom';
 
 /** Characters that are highlighted; longer code stays plain, for a hostile one can take its time. */
-const LONGEST = 20_000;
+const MOST_CHARACTERS = 20_000;
 
 const lowlight = createLowlight({ bash, json, python, xml, yaml });
 
@@ -37,7 +37,7 @@ export function languageOf(path: string): string | null {
 /** Put `code` into `node`, coloured where its language is known. The colours come when the page has time for them. */
 export function highlight(code: string, language: string | null, node: HTMLElement): void {
   setText(node, code);
-  if (!language || code.length > LONGEST) {
+  if (!language || code.length > MOST_CHARACTERS) {
     return;
   }
   const colour = () => {

@@ -1,9 +1,9 @@
-/** What can be done with a step: rewind to it, fork from it, see its files, compare attempts, link to it. */
+/** Actions on a step: rewind to it, fork from it, see its files, compare attempts, link to it. */
 
 import { CheckpointChangesView } from './checkpoint-changes';
 import { CheckpointFilesView } from './checkpoint-files';
 import { renderComparison } from './compare';
-import { errorText, h, plainText } from './dom';
+import { errorText, h, makeButton, plainText } from './dom';
 import { IStep, Trajectory } from '../trajectory/fold';
 import { IHost, ITimeTravel } from './host';
 import { RewindForm } from './rewind-form';
@@ -37,7 +37,7 @@ export class HistoryPanel {
     const { trans } = _host;
     const { number, head } = _chosen;
     const title = number ? trans('Step %1', number) : trans('Before the first step');
-    const close = h('button', { type: 'button', onclick: () => _actions.close(), 'aria-label': trans('Close') }, '×');
+    const close = makeButton('×', () => _actions.close(), { 'aria-label': trans('Close') });
     const heading = h('h3', {}, head ? title : trans('%1 of an earlier attempt', title));
     this.node = h(
       'section',
@@ -84,8 +84,7 @@ export class HistoryPanel {
     const { trans, history, timeTravel } = this._host;
     const { number, head } = this._chosen;
     const bar = h('div', { class: 'lsn-history-buttons', role: 'toolbar', 'aria-label': trans('Step') });
-    const add = (label: string, action: () => void) =>
-      bar.append(h('button', { type: 'button', onclick: action }, label));
+    const add = (label: string, action: () => void) => bar.append(makeButton(label, action));
     if (head && timeTravel) {
       add(trans('Rewind'), () => this._showRewind(timeTravel));
       add(trans('Fork'), () => void this._fork(timeTravel));
@@ -151,7 +150,7 @@ export class HistoryPanel {
     select.value = String(before);
     const show = () => {
       const from = filesAt(this._head, Number(select.value));
-      void view.show(from ?? this.checkpoint!, this.checkpoint!);
+      view.show(from ?? this.checkpoint!, this.checkpoint!);
     };
     select.addEventListener('change', show);
     this._body.replaceChildren(h('label', { class: 'lsn-compare' }, trans('Compared with'), ' ', select), view.node);

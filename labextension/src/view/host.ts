@@ -1,4 +1,4 @@
-/** What a host (Lab, Notebook, the cell's panel, an exported page) gives to the view. Everything optional may be missing. */
+/** Services of a host (Lab, Notebook, the cell's panel, an exported page) for the view. Optional ones may be missing. */
 
 import type { IKeyPlaces } from './keys';
 
@@ -15,7 +15,7 @@ export interface IArtifactContent {
   url?: string;
   mime: string;
   preview?: ITablePreview;
-  /** Why there is nothing to show, in words, when both are missing. */
+  /** The reason in words if both are missing. */
   omitted?: string;
 }
 
@@ -27,7 +27,7 @@ export interface IControls {
   say(text: string): Promise<void>;
 }
 
-/** What holds from the next request on; what is left out stays as it is. */
+/** Settings from the next request on; missing ones stay as they are. */
 export interface IChangedSettings {
   model?: string;
   settings?: Record<string, unknown>;
@@ -42,7 +42,7 @@ export interface IChangedSettings {
   allow_once?: string[];
 }
 
-/** What a person may decide about the call that is held; `call` is its id, so that no decision hits the next one. */
+/** Decisions about the held call; `call` is its id, so that no decision hits the next one. */
 export interface IDecisions {
   /** Execute it and resume. */
   continue(call: string): Promise<void>;
@@ -57,23 +57,27 @@ export interface IDecisions {
   change(changed: IChangedSettings): Promise<void>;
 }
 
-/** A file or folder as it was at a checkpoint. */
-export interface IOldFile {
+/** A file or folder of a sandbox. */
+export interface IFileEntry {
   path: string;
   kind: 'file' | 'directory' | 'link' | 'other';
   size: number;
-  /** Whether it is as in the sandbox's image, so that the history does not hold its content. */
+}
+
+/** A file or folder as it was at a checkpoint. */
+export interface IOldFile extends IFileEntry {
+  /** True for a file of the sandbox's image: the history does not hold its content. */
   base?: boolean;
-  /** Where a link leads. */
+  /** Target of a link. */
   target?: string | null;
 }
 
 export interface IOldFolder {
   path: string;
   files: IOldFile[];
-  /** How many there are, if more than are listed. */
+  /** Number of all, listed or not. */
   total: number;
-  /** Whether it is as in the sandbox's image, so that the history does not list it. */
+  /** True for a folder of the sandbox's image: the history does not list it. */
   base: boolean;
 }
 
@@ -86,9 +90,9 @@ export interface IFileChange {
 
 export interface IFileChanges {
   changes: IFileChange[];
-  /** How many there are, if more than are listed. */
+  /** Number of all, listed or not. */
   total: number;
-  /** What is not known of them, in words. */
+  /** The unknown part, in words. */
   incomplete: string;
 }
 
@@ -110,18 +114,18 @@ export interface IRewindPaths {
   paths: { path: string; kind: string }[];
 }
 
-/** What a rewind would undo. */
+/** Effects of a rewind. */
 export interface IRewindPreview {
   steps_left: number;
-  /** What this run has changed. */
+  /** Paths that this run changed. */
   own: IRewindPaths;
-  /** What was changed since, and not by a step of this run. */
+  /** Paths that were changed since, not by a step of this run. */
   others: IRewindPaths;
   /** Tasks of the other runs that used the sandbox since. */
   other_runs: string[];
-  /** Who changed `others`, for a sentence. */
+  /** The author of `others`, for a sentence. */
   by: string;
-  /** What is not known, in words. */
+  /** The unknown part, in words. */
   incomplete: string;
 }
 
@@ -131,7 +135,7 @@ export interface IForkMade {
   folder: string;
 }
 
-/** What a resumed run is told or does first. */
+/** The beginning of a resumed run. */
 export interface IResumeOptions {
   /** Something to say to the model. */
   say?: string;
@@ -143,7 +147,7 @@ export interface IResumeOptions {
 
 /** Rewinding, continuing and forking a run, with the kernel that ran it. */
 export interface ITimeTravel {
-  /** What a rewind would undo; null when the host cannot know more than `IHistory`. */
+  /** Preview a rewind; null if the host does not know more than `IHistory`. */
   preview?(step: number, what: RewindWhat): Promise<IRewindPreview | null>;
   /** Says in words what was done. `others`: changes of other runs may be undone too. */
   rewind(step: number, what: RewindWhat, others: boolean): Promise<string>;
@@ -162,11 +166,11 @@ export interface IHost {
   artifact(path: string): Promise<IArtifactContent | null>;
   /** Translate; `%1`, `%2`... stand for the arguments. */
   trans(text: string, ...args: (string | number)[]): string;
-  /** Whether a person may run the scripts of artifacts (in their sandboxed frame). */
+  /** True if a person may run the scripts of artifacts (in their sandboxed frame). */
   readonly trusted: boolean;
-  /** Whether scripts of artifacts run without a click; a setting of the person. */
+  /** True if scripts of artifacts run without a click: a setting of the person. */
   readonly runsPages?: boolean;
-  /** Whether nothing on this page can use the network, whatever the person allows. */
+  /** True if nothing on this page can use the network, whatever the person allows. */
   readonly offline?: boolean;
   /** Render Markdown safely into `node`; without it Markdown is shown as text. */
   renderMarkdown?(text: string, node: HTMLElement): void;
@@ -184,7 +188,7 @@ export interface IHost {
   refresh?(): Promise<void>;
   /** Make `link` lead to another run, given the name of its folder beside this one's; absent where that cannot be. */
   linkRun?(link: HTMLAnchorElement, folder: string): void;
-  /** Which keys there are beside the view's own. */
+  /** Keys in addition to the view's. */
   readonly keys?: IKeyPlaces;
   /** Remember a choice for as long as this run is shown, e.g. that an artifact may use the network. */
   remember?(key: string, value: string): void;

@@ -1,10 +1,9 @@
 /** The list of keys, over the page until it is closed. */
 
-import { h } from './dom';
+import { h, makeButton } from './dom';
+import { Trans } from '../formatting';
 
-type Trans = (text: string, ...args: (string | number)[]) => string;
-
-/** What keys do where the view is: everywhere, in a tab of its own, and in JupyterLab and Notebook. */
+/** Places with more keys than the view's: a tab of its own, JupyterLab and Notebook. */
 export interface IKeyPlaces {
   tab?: boolean;
   lab?: boolean;
@@ -34,7 +33,7 @@ export function showKeys(place: HTMLElement, trans: Trans, places: IKeyPlaces): 
     return;
   }
   const rows = keys(trans, places).flatMap(([key, text]) => [h('dt', {}, h('kbd', {}, key)), h('dd', {}, text)]);
-  const close = h('button', { type: 'button', onclick: () => dialog.close() }, trans('Close'));
+  const close = makeButton(trans('Close'), () => dialog.close());
   const dialog = h(
     'dialog',
     { class: 'lsn-keys', 'aria-label': trans('Keys'), 'data-lm-suppress-shortcuts': 'true' },

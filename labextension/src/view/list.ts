@@ -9,9 +9,9 @@ import { h } from './dom';
 import { IHost } from './host';
 import { StepView } from './step';
 
-/** How far outside the visible part a step's body is kept, so that scrolling finds it there. */
+/** Distance from the visible part within which a step's body is kept, so that scrolling finds it there. */
 const MARGIN = '800px 0px';
-/** The same where the view itself scrolls; older browsers do not know it, and make a body when the step is in sight. */
+/** `scrollMargin` is for a view that scrolls itself; older browsers do not know it, and make a body when a step is in sight. */
 const OPTIONS = { rootMargin: MARGIN, scrollMargin: MARGIN };
 /** Steps that are laid out together. */
 const GROUP = 8;
@@ -29,7 +29,7 @@ export class StepList {
   private _groupObserver = new IntersectionObserver(entries => this._groupsMoved(entries), OPTIONS);
   private _stepObserver = new IntersectionObserver(entries => this._stepsMoved(entries), OPTIONS);
 
-  /** One more step; its body comes with it if `follows` and that of the step before is there. */
+  /** Add a step; with its body if `follows` and the step before has one. */
   append(view: StepView, follows: boolean): void {
     if (this._views.size % GROUP === 0) {
       const added = h('div', { class: 'lsn-step-group', role: 'presentation' });

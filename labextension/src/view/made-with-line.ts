@@ -1,15 +1,15 @@
 /** In an open step: the files that it used, each with a link to the step that changed it last. */
 
 import { visibleName } from '../artifacts/names';
-import { h } from './dom';
+import { h, makeButton } from './dom';
 import { FileHistory } from './file-history';
 import { IStep } from '../trajectory/fold';
 import { IHost } from './host';
 import { IUsed, madeWith } from './made-with';
 import { shortName, warningText } from './warning-text';
 
-const SHOWN = 12;
-const GIVEN_SHOWN = 3;
+const SHOWN_FILES = 12;
+const SHOWN_GIVEN_FILES = 3;
 
 /** The line; null when the step used no file that is known. */
 export function renderMadeWith(
@@ -23,7 +23,7 @@ export function renderMadeWith(
     return null;
   }
   const untouched = used.filter(one => !one.event);
-  const shown = [...used.filter(one => one.event).slice(0, SHOWN), ...untouched.slice(0, GIVEN_SHOWN)];
+  const shown = [...used.filter(one => one.event).slice(0, SHOWN_FILES), ...untouched.slice(0, SHOWN_GIVEN_FILES)];
   const entries = shown.map(one => renderUsed(one, history, host, goTo));
   const more = used.length - entries.length;
   return h(
@@ -49,10 +49,10 @@ function renderUsed(used: IUsed, history: FileHistory, host: IHost, goTo: (step:
     refused: trans('%1 (edit refused %2)', name, event.step)
   };
   const warnings = history.warnings.get(event.step)?.map(one => warningText(one, host)) ?? [];
-  const link = h(
-    'button',
-    { type: 'button', class: 'lsn-chip lsn-step-link', 'data-mark': used.mark, onclick: () => goTo(event.step) },
-    used.mark === 'warn' ? `${words[event.what]} · ${warnings[0]}` : words[event.what]
+  const link = makeButton(
+    used.mark === 'warn' ? `${words[event.what]} · ${warnings[0]}` : words[event.what],
+    () => goTo(event.step),
+    { class: 'lsn-chip lsn-step-link', 'data-mark': used.mark }
   );
   link.title = [visibleName(used.path), ...warnings].join('\n');
   return link;

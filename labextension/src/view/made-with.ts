@@ -10,9 +10,9 @@ export interface IUsed {
   path: string;
   /** Its last change before the step, or a later edit that was refused; none when it was given and never touched. */
   event: IFileEvent | null;
-  /** Whether the step with that change has a warning, or refused the edit. */
+  /** `warn`: the step with that change has a warning. `bad`: the edit was refused. */
   mark: '' | 'warn' | 'bad';
-  /** Whether the step wrote it again, so that it may not have read it. */
+  /** True if the step wrote the file again, so that it may not have read it. */
   rewritten: boolean;
 }
 
@@ -58,7 +58,7 @@ function stepOf(used: IUsed): number {
   return used.event?.step ?? 0;
 }
 
-/** Whether the step only writes this file, as an edit does: what is in it is not run. */
+/** True if the step only writes this file, as an edit does, and does not run it. */
 function written(step: IStep, path: string, history: FileHistory): boolean {
   return step.calls.every(call => {
     const edited = call.arguments?.path;
@@ -150,7 +150,7 @@ function textOf(call: ICall): string {
   return words.join(' ');
 }
 
-/** What the run wrote into a program before a step. */
+/** Return the lines that the run wrote into a program before a step. */
 function programText(path: string, history: FileHistory, step: number): string {
   const diffs = (history.files.get(path) ?? [])
     .filter(event => event.step <= step)

@@ -1,4 +1,4 @@
-/** What the model saw, message by message; made only when a person looks. */
+/** The messages that the model saw; rendered only when a person looks. */
 
 import { h, plainText } from './dom';
 import { IMessage } from '../trajectory/conversation';
@@ -6,7 +6,7 @@ import { formatCount } from '../formatting';
 import { IHost } from './host';
 
 /** Messages that are shown at first: the newest. */
-const SHOWN = 40;
+const SHOWN_MESSAGES = 40;
 
 export class MessagesView {
   readonly node: HTMLDetailsElement;
@@ -31,8 +31,8 @@ export class MessagesView {
     const messages = this._messages();
     const { trans } = this._host;
     this._summary.textContent = `${this._title} (${formatCount(messages.length)})`;
-    const earlier = messages.slice(0, -SHOWN);
-    this._list.replaceChildren(...messages.slice(-SHOWN).map(renderMessage));
+    const earlier = messages.slice(0, -SHOWN_MESSAGES);
+    this._list.replaceChildren(...messages.slice(-SHOWN_MESSAGES).map(renderMessage));
     if (earlier.length) {
       const more = h('button', { class: 'lsn-more', type: 'button' }, trans('%1 earlier messages', earlier.length));
       more.addEventListener('click', () => this._list.firstElementChild!.replaceWith(...earlier.map(renderMessage)));

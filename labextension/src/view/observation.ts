@@ -1,4 +1,4 @@
-/** What a call wrote, apart from what is said around it for the model: its two streams, and jobs in the background. */
+/** The output of a call, without the words around it for the model: its two streams, and jobs in the background. */
 
 import { ICall } from '../trajectory/fold';
 import { ICallFinished, Text } from '../generated/events';
@@ -6,7 +6,7 @@ import { ICallFinished, Text } from '../generated/events';
 export interface IStreams {
   stdout: string;
   stderr: string;
-  /** What jobs in the background wrote meanwhile. */
+  /** Output of jobs in the background. */
   background: string;
 }
 
@@ -25,7 +25,7 @@ export function streamsOf(call: ICall): IStreams {
   return { stdout, stderr, background };
 }
 
-/** What the tool gave, without what the loop says around it. Records of earlier versions do not tell the two apart. */
+/** Return the tool's output without the words of the loop. Records of earlier versions do not separate the two. */
 export function bodyOf({ observation, before, after }: ICallFinished): string {
   const start = before && observation.startsWith(before) ? before.length : 0;
   const end = after && observation.slice(start).endsWith(after) ? after.length : 0;

@@ -55,7 +55,7 @@ function plainLines(text: string): string[] {
     .map(line => line.replace(/\r+$/, '').replace(/^.*\r/, ''));
 }
 
-/** Whether a line, which is the first sentence of a text, says all of it. */
+/** True if a line, the first sentence of a text, has the whole text. */
 export function saysAll(line: string, text: string): boolean {
   const plain = text
     .slice(0, 2 * line.length + 40)

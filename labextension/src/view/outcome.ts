@@ -3,7 +3,7 @@
 import { addressFor, IArtifact, load } from '../artifacts/content';
 import { kindOf } from '../artifacts/kinds';
 import { visibleName } from '../artifacts/names';
-import { h, plainText, setText } from './dom';
+import { h, makeButton, plainText, setText } from './dom';
 import { Trajectory } from '../trajectory/fold';
 import { formatSize } from '../formatting';
 import { IChecked } from '../generated/events';
@@ -11,15 +11,15 @@ import { CHECK_LABELS, UNPROTECTED } from '../generated/words';
 import { IHost } from './host';
 
 /** Files that have a picture of their own here; the others are counted. */
-const SHOWN = 12;
+const SHOWN_FILES = 12;
 /** Lines of the end of a check's output. */
 const CHECK_LINES = 20;
 /** Bytes of a picture that is also shown small. */
-const LARGEST_PICTURE = 8 * 2 ** 20;
+const PICTURE_BYTES = 8 * 2 ** 20;
 
-/** What the files of the run tell of its outcome. */
+/** The origins of the answer and of the files. */
 export interface IOrigins {
-  /** Where the answer comes from, each file with its step. */
+  /** Return the chain of files that led to the answer, each with its step. */
   answerChain(): HTMLElement | null;
   /** The step that replaced a file that another one had made. */
   replacedIn(path: string): number | null;
@@ -90,7 +90,7 @@ export class Outcome {
   private _drawFiles(): void {
     const { artifacts } = this._trajectory;
     const all = [...artifacts.values()].sort((one, other) => rank(one) - rank(other));
-    const shown = all.slice(0, SHOWN);
+    const shown = all.slice(0, SHOWN_FILES);
     const nodes = shown.map(artifact => {
       const known = this._shown.get(artifact.path);
       const replaced = this._origins.replacedIn(artifact.path);
@@ -103,7 +103,7 @@ export class Outcome {
       return node;
     });
     const rest = all.length - shown.length;
-    const more = rest > 0 && this._more(rest, all[SHOWN].path);
+    const more = rest > 0 && this._more(rest, all[SHOWN_FILES].path);
     this._outputs.hidden = !all.length;
     const next = more ? [...nodes, more] : nodes;
     if (
@@ -118,7 +118,7 @@ export class Outcome {
   private _more(rest: number, path: string): HTMLElement {
     if (this._rest?.path !== path || this._rest.count !== rest) {
       const label = this._host.trans('and %1 more', rest);
-      const node = h('button', { type: 'button', class: 'lsn-out-more', onclick: () => this._open(path) }, label);
+      const node = makeButton(label, () => this._open(path), { class: 'lsn-out-more' });
       this._rest = { path, count: rest, node };
     }
     return this._rest.node;
@@ -148,7 +148,7 @@ function renderCheck(check: IChecked, host: IHost): HTMLElement[] {
   return [box];
 }
 
-/** What can be seen comes first. */
+/** Return the place in the order: visible kinds first. */
 function rank(artifact: IArtifact): number {
   const order = ['image', 'document', 'video', 'audio', 'midi', 'pdf', 'table'];
   const place = order.indexOf(kindOf(artifact).shown);
@@ -159,15 +159,15 @@ function renderThumbnail(artifact: IArtifact, replaced: number | null, host: IHo
   const name = visibleName(artifact.path);
   const { shown } = kindOf(artifact);
   const picture = h('span', { class: 'lsn-pic', 'data-shown': shown, 'aria-hidden': 'true' });
-  const node = h(
-    'button',
-    { class: 'lsn-out', type: 'button', title: host.trans('Show %1', name), onclick: open },
+  const node = makeButton(
     picture,
+    open,
+    { class: 'lsn-out', title: host.trans('Show %1', name) },
     h('span', { class: 'lsn-cap' }, h('b', { dir: 'auto' }, name), h('span', {}, formatSize(artifact.size))),
     replaced !== null && h('span', { class: 'lsn-replaced' }, host.trans('replaced in step %1', replaced))
   );
   node.classList.toggle('lsn-was-replaced', replaced !== null);
-  if (shown === 'image' && artifact.size <= LARGEST_PICTURE) {
+  if (shown === 'image' && artifact.size <= PICTURE_BYTES) {
     void showPicture(artifact, host, picture);
   }
   return node;

@@ -1,6 +1,6 @@
 /** The box with what a call wrote: its end is always visible, with stderr; what is left out between can be shown. */
 
-import { h, plainText, setText } from './dom';
+import { h, makeButton, plainText, setText } from './dom';
 import { formatCount, formatSize } from '../formatting';
 import { IHost } from './host';
 
@@ -8,7 +8,7 @@ import { IHost } from './host';
 const HEAD = 5;
 const TAIL = 20;
 const ERRORS = 40;
-/** Of an output before errors: they are what a reader looks for. */
+/** Lines of an output before errors: a reader looks for the errors. */
 const BRIEF = 5;
 /** A few lines more are shown rather than hidden. */
 const SPARE = 5;
@@ -16,7 +16,7 @@ const SPARE = 5;
 const CHARACTERS = 8000;
 const LINE = 1000;
 
-/** Where a text is cut: always at line ends. */
+/** A text that is cut at line ends. */
 export interface ICut {
   head: string;
   /** Lines left out; 0 when all are there. */
@@ -41,7 +41,7 @@ export function cut(text: string, head: number, tail: number): ICut {
     : { head: '', hidden: 0, tail: body };
 }
 
-/** Where the line after the first `count` begins; null when there are not so many. */
+/** Find the start of the line after the first `count`; null if there are fewer. */
 function lineStarts(text: string, count: number): number | null {
   let place = 0;
   for (; count > 0; count--) {
@@ -54,7 +54,7 @@ function lineStarts(text: string, count: number): number | null {
   return place;
 }
 
-/** Where the last `count` lines begin; null when there are not more. */
+/** Find the start of the last `count` lines; null if there are no more. */
 function lineEnds(text: string, count: number): number | null {
   let place = text.length;
   for (; count > 0; count--) {
@@ -80,7 +80,7 @@ function bounded(text: string, most: number): string {
     .join('\n');
 }
 
-/** One stream. What it shows follows the text that it is given. */
+/** The box of a stream. */
 export class OutputBox {
   readonly node: HTMLElement;
   private _text: string | null = null;
@@ -90,7 +90,7 @@ export class OutputBox {
     private _kind: 'stdout' | 'stderr' | 'live' | 'text',
     private _host: IHost,
     private _label: string,
-    /** Whether errors follow it. */
+    /** True if errors follow. */
     private _brief = false
   ) {
     this.node = h('div', { class: 'lsn-stream', 'data-stream': _kind });
@@ -166,7 +166,7 @@ export class OutputBox {
       this._draw();
       this.node.querySelector<HTMLElement>('pre')?.focus();
     };
-    return h('button', { class: 'lsn-cut', type: 'button', onclick: show }, label);
+    return makeButton(label, show, { class: 'lsn-cut' });
   }
 
   /** `atEnd`: of a text that is too high for its box the end is in sight, and not the beginning. */

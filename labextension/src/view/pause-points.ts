@@ -22,7 +22,6 @@ export class PausePoints {
     this.node.append(this._breakpoints.node);
   }
 
-  /** Whether there is a panel to decide in. */
   get shown(): boolean {
     return this._panel !== null;
   }
@@ -70,7 +69,7 @@ export class PausePoints {
   }
 }
 
-/** Whether the run was given a file of that path, or a call has made or changed it. */
+/** True if the run was given a file of that path, or a call has made or changed it. */
 function knowsFile(trajectory: Trajectory, path: string): boolean {
   const name = `/${path.replace(/^\.\//, '').replace(/^\/+/, '')}`;
   const ends = (known: string) => `/${known}`.endsWith(name);

@@ -1,6 +1,6 @@
 /** The panels of all runs that wait for a person on this page: keys and commands act on one of them. */
 
-/** What a key can do with a run that waits. */
+/** Actions of keys on a run that waits. */
 export interface IPausedRun {
   readonly node: HTMLElement;
   continue(): void;

@@ -1,7 +1,7 @@
 /** After a rewind: what became of the steps that followed, and the ways to continue from here. */
 
 import { ArgumentsEditor, editArea } from './arguments';
-import { errorText, h, plainText } from './dom';
+import { errorText, h, makeButton, plainText } from './dom';
 import { ICall, Trajectory } from '../trajectory/fold';
 import { IRewound } from '../generated/events';
 import { IHost } from './host';
@@ -189,8 +189,7 @@ export class ReadyBanner {
   }
 
   private _button(label: string, action: () => Promise<unknown>, primary = false): HTMLButtonElement {
-    const button = h('button', { type: 'button', class: primary ? 'lsn-primary' : null }, label);
-    button.addEventListener('click', () => void this._do(button, action));
+    const button = makeButton(label, () => this._do(button, action), { class: primary ? 'lsn-primary' : null });
     return button;
   }
 

@@ -1,4 +1,4 @@
-/** What the model saw when it wrote the reply of a step: the messages of that request, and how full its context was. */
+/** The messages that the model saw when it wrote the reply of a step, and the fill of its context. */
 
 import { h } from './dom';
 import { IMessage, messagesOf } from '../trajectory/conversation';
@@ -12,7 +12,7 @@ export interface IContextFill {
   tokens: number;
   /** Tokens that fit, when that is known. */
   limit: number | null;
-  /** Whether the run's own limit is the smaller one. */
+  /** True if the run's own limit is the smaller one. */
   own: boolean;
 }
 
@@ -20,7 +20,7 @@ export function messagesSeen(step: number, trajectory: Trajectory): IMessage[] {
   return messagesOf(trajectory.beforeRequest(step));
 }
 
-/** How full the context was with the request of a step; null when the provider did not count. */
+/** Return the fill of the context at the request of a step; null if the provider did not count. */
 export function contextFill(step: IStep, trajectory: Trajectory): IContextFill | null {
   const tokens = step.usage?.prompt_tokens ?? 0;
   if (!tokens) {

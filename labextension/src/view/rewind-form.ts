@@ -1,9 +1,10 @@
 /** Asks before a rewind: what it undoes of this run and, apart from that, of others. Nothing is rewound before that is shown. */
 
 import { visibleName } from '../artifacts/names';
-import { errorText, h, plainText, setText } from './dom';
+import { errorText, h, makeButton, plainText, setText } from './dom';
 import { Trajectory } from '../trajectory/fold';
 import { IHost, IRewindPaths, IRewindPreview, ITimeTravel, RewindWhat } from './host';
+import { Newest } from './newest';
 
 /** Paths that are listed. */
 const PATHS_MOST = 20;
@@ -23,7 +24,7 @@ export class RewindForm {
   private _told = h('p', { role: 'status' });
   private _others = h('div', { class: 'lsn-others' });
   private _rewind: HTMLButtonElement;
-  private _asked = 0;
+  private _newest = new Newest();
   private _undoesOthers = false;
 
   constructor(
@@ -39,56 +40,39 @@ export class RewindForm {
       : trans('Rewind to the start?');
     this._what = h(
       'select',
-      { 'aria-label': trans('What to rewind'), onchange: () => void this._ask() },
+      { 'aria-label': trans('What to rewind'), onchange: () => this._ask() },
       h('option', { value: 'both' }, trans('conversation and files')),
       h('option', { value: 'files' }, trans('files only')),
       h('option', { value: 'conversation' }, trans('conversation only'))
     );
-    this._rewind = h(
-      'button',
-      { type: 'button', class: 'lsn-primary', onclick: () => void this._act() },
-      trans('Rewind')
-    );
+    this._rewind = makeButton(trans('Rewind'), () => void this._act(), { class: 'lsn-primary' });
     this.node = h(
       'div',
       { class: 'lsn-banner', 'data-kind': 'back', role: 'group', 'aria-label': question },
       h('div', { class: 'lsn-banner-text' }, h('b', {}, question), this._told, this._others),
       this._what,
       this._rewind,
-      h('button', { type: 'button', onclick: cancel }, trans('Cancel'))
+      makeButton(trans('Cancel'), cancel)
     );
-    void this._ask();
+    this._ask();
   }
 
-  focus(): void {
-    this._rewind.focus();
-  }
-
-  /** What the person chose to rewind. */
   get what(): RewindWhat {
     return this._what.value as RewindWhat;
   }
 
-  private async _ask(): Promise<void> {
-    const { trans } = this._host;
-    const asked = ++this._asked;
+  private _ask(): void {
     this._rewind.disabled = true;
     this._others.replaceChildren();
-    setText(this._told, trans('Looking at the files…'));
-    try {
-      const found = await this._preview();
-      if (asked === this._asked) {
-        this._show(found);
-        this._rewind.disabled = false;
-      }
-    } catch (error) {
-      if (asked === this._asked) {
-        setText(this._told, errorText(error));
-      }
-    }
+    setText(this._told, this._host.trans('Looking at the files…'));
+    const show = (found: IRewindPreview | null) => {
+      this._show(found);
+      this._rewind.disabled = false;
+    };
+    void this._newest.ask(this._preview(), show, error => setText(this._told, errorText(error)));
   }
 
-  /** By the kernel, which knows what others have changed; else by the run's own checkpoints. */
+  /** Ask the kernel, which knows the changes of others, or else compare the run's own checkpoints. */
   private async _preview(): Promise<IRewindPreview | null> {
     const { head, number, checkpoint } = this._place;
     const known = await this._travel.preview?.(number, this.what);

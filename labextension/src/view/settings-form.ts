@@ -1,6 +1,6 @@
 /** Another model, temperature or limits from here on. */
 
-import { errorText, h } from './dom';
+import { errorText, h, makeButton, onEnter } from './dom';
 import { IChangedSettings, IHost } from './host';
 
 /** Fields with the part of the change that each goes into; a number unless it is the model. */
@@ -33,11 +33,11 @@ export class SettingsForm {
         placeholder: step ? trans('as it is') : model,
         'data-lm-suppress-shortcuts': 'true'
       });
-      input.addEventListener('keydown', event => this._enter(event));
+      onEnter(input, () => this._apply());
       this._inputs.set(name, input);
       return h('label', {}, trans(label), input);
     });
-    const apply = h('button', { type: 'button', onclick: () => this._apply() }, trans('Apply'));
+    const apply = makeButton(trans('Apply'), () => this._apply());
     this.node = h(
       'details',
       { class: 'lsn-settings' },
@@ -48,7 +48,6 @@ export class SettingsForm {
     );
   }
 
-  /** What was filled in. */
   private _changed(): IChangedSettings | null {
     const changed: IChangedSettings = {};
     for (const { name, into } of FIELDS) {
@@ -76,13 +75,5 @@ export class SettingsForm {
     this._change(changed).then(done, error => {
       this._status.textContent = errorText(error);
     });
-  }
-
-  private _enter(event: KeyboardEvent): void {
-    if (event.key === 'Enter' && !event.isComposing) {
-      event.preventDefault();
-      event.stopPropagation();
-      this._apply();
-    }
   }
 }

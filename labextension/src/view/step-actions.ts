@@ -1,7 +1,7 @@
 /** The buttons at the end of a step's line, shown on hover and on focus: what can be done with the step. */
 
 import { alwaysButton } from './breakpoints';
-import { h } from './dom';
+import { makeButton } from './dom';
 import { IStep, Trajectory } from '../trajectory/fold';
 import { IHost } from './host';
 
@@ -28,7 +28,7 @@ export function fillStepActions(
   made.push(['link', trans('Link'), trans('Link to step %1', step.number)]);
   place.replaceChildren(
     ...made.map(([action, label, name]) =>
-      h('button', { type: 'button', 'aria-label': name, title: name, onclick: () => act(action, step) }, label)
+      makeButton(label, () => act(action, step), { 'aria-label': name, title: name })
     ),
     ...(always ? [always] : [])
   );

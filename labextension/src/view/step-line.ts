@@ -110,7 +110,7 @@ export function figuresText(tokens: number, seconds: number | null): string {
   return [tokens ? formatShort(tokens) : '', time].filter(part => part).join(' · ');
 }
 
-/** What a call changed; what it is to write when no diff tells. */
+/** Count the lines that a call changed, or would write if there is no diff. */
 function changedLines(call: ICall): { added: number; removed: number } {
   const diffs = (call.result?.changes ?? []).slice(0, LIMITS.changes).flatMap(change => change.diff || []);
   if (diffs.length || call.result?.error || failed(call)) {
@@ -174,7 +174,7 @@ function chip(text: string, kind: IChip['kind'] = 'plain'): IChip {
   return { kind, text, added: 0, removed: 0 };
 }
 
-/** Whether a changed path is that of a saved file, which is named below the output folder. */
+/** True if a changed path is that of a saved file, which is named below the output folder. */
 function isSame(path: string, artifact: string): boolean {
   return path === artifact || path.endsWith(`/${artifact}`);
 }

@@ -1,9 +1,9 @@
-/** One step: a line and a body, which exist only while the step is near the visible part of the page. */
+/** A step: a line and a body, which exist only while the step is near the visible part of the page. */
 
 import { CallView } from './call';
 import { callText } from './call-summary';
 import { Cause } from './cause';
-import { h, setText } from './dom';
+import { h, makeButton, setText } from './dom';
 import { IStep } from '../trajectory/fold';
 import { formatClock, formatDuration } from '../formatting';
 import { IHost } from './host';
@@ -16,18 +16,18 @@ const SMALL = 1500;
 
 const SIGNS = { bash: '$', edit: '✎', submit: '✓', other: '•', none: '…' };
 
-/** What all steps of a view share. */
+/** The context that all steps of a view share. */
 export interface IStepContext {
   host: IHost;
   /** The folder in which the run works; it is left out of paths. */
   root(): string;
   /** Fill the place for buttons at the end of a step's line; called when the step comes near the visible part. */
   fillActions?(place: HTMLElement, step: IStep): void;
-  /** What led to a step, and what it lost. */
+  /** The causes of steps, and their losses. */
   cause?: Cause;
-  /** Whether more steps come: then a step that nobody opened says nothing of its causes. */
+  /** True if more steps come: then only steps that a person opened show their causes. */
   live?(): boolean;
-  /** Whether the model may still reply in a step. */
+  /** True if the model may still reply in a step. */
   running?(step: IStep): boolean;
 }
 
@@ -67,7 +67,7 @@ export class StepView {
     return stepDecided(this.step);
   }
 
-  /** Whether all of it is short. */
+  /** True if the whole step is short. */
   get small(): boolean {
     const { thought, calls } = this.step;
     let size = thought.length;
@@ -109,7 +109,7 @@ export class StepView {
     this._row?.tick(now, this._ended);
   }
 
-  /** Whether events may still come; else a running call has no end. */
+  /** Stop or start the clock of a running call: without more events it has no end. */
   setLive(live: boolean): void {
     if (live === this._ended) {
       this._ended = !live;
@@ -130,7 +130,7 @@ export class StepView {
     this._updateBody();
   }
 
-  /** Whether a row of calm steps stands in its place. */
+  /** True if a row of calm steps stands in its place. */
   get folded(): boolean {
     return this.node.classList.contains('lsn-folded');
   }
@@ -139,7 +139,7 @@ export class StepView {
     this.node.classList.toggle('lsn-folded', folded);
   }
 
-  /** Whether it is open as long as nobody chooses. */
+  /** Open or close the step unless a person has chosen. */
   suggest(open: boolean): void {
     if (open !== this._suggested) {
       this._suggested = open;
@@ -147,7 +147,7 @@ export class StepView {
     }
   }
 
-  /** Whether it is open because a search found something in it. */
+  /** Open the step because a search found something in it. */
   setFound(found: boolean): void {
     if (found !== this._found) {
       this._found = found;
@@ -176,7 +176,6 @@ export class StepView {
     }
   }
 
-  /** Whether its line and its body are kept. */
   get near(): boolean {
     return this._near;
   }
@@ -232,7 +231,7 @@ class StepRow {
   private _figures = h('span', { class: 'lsn-fig' });
   private _drawnChips = '';
   private _open = false;
-  /** Where buttons for this step stand. */
+  /** The place for buttons for this step. */
   readonly actions = h('span', { class: 'lsn-acts' });
 
   constructor(
@@ -240,10 +239,10 @@ class StepRow {
     private _context: IStepContext,
     toggle: () => void
   ) {
-    this._toggle = h(
-      'button',
-      { class: 'lsn-step-head', type: 'button', 'aria-expanded': 'false', onclick: toggle },
+    this._toggle = makeButton(
       h('span', { class: 'lsn-n' }, String(_step.number)),
+      toggle,
+      { class: 'lsn-step-head', 'aria-expanded': 'false' },
       this._icon,
       h('span', { class: 'lsn-what' }, this._thought, this._what, this._counts)
     );

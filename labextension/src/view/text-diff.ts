@@ -5,7 +5,7 @@ import { diffWordsWithSpace } from 'diff';
 import { h } from './dom';
 
 /** A longer text is not marked: the work grows with its length. */
-const LONGEST = 4000;
+const MOST_CHARACTERS = 4000;
 /** Texts with more differences than this have little in common; marks would not help. */
 const EDITS_MOST = 200;
 
@@ -13,7 +13,7 @@ type Parts = (HTMLElement | string)[];
 
 /** Each text in pieces, what only it has in a `mark`. Without marks when they have nothing, or too much, in common. */
 export function markDifferences(one: string, other: string): [Parts, Parts] {
-  const short = one.length <= LONGEST && other.length <= LONGEST;
+  const short = one.length <= MOST_CHARACTERS && other.length <= MOST_CHARACTERS;
   const found = one !== other && short ? diffWordsWithSpace(one, other, { maxEditLength: EDITS_MOST }) : undefined;
   if (!found?.some(part => !part.added && !part.removed && part.value.trim())) {
     return [[one], [other]];

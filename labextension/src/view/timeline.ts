@@ -26,7 +26,7 @@ const SLOTS = 9;
 const LONG = 200;
 const SPARE = 16;
 const LOWEST = 0.12;
-/** What the legend explains, once a bar has that colour. */
+/** Kinds that the legend explains, once a bar has that colour. */
 const KINDS = ['bash', 'edit', 'submit', 'failed', 'warn', 'human'] as const;
 
 /** A step that was chosen: of the branch of HEAD, or of one that was left. */
@@ -49,7 +49,7 @@ let pictures = 0;
 
 export class Timeline {
   readonly node: HTMLElement;
-  /** What the colours mean, or the step that is pointed at; on one line with the search. */
+  /** The meaning of the colours, or the step under the pointer; on one line with the search. */
   readonly legend: HTMLElement;
   private _picture = svg('svg', { class: 'lsn-bars', role: 'listbox', tabindex: '0', preserveAspectRatio: 'none' });
   private _head = svg('g', { role: 'group' });
@@ -244,7 +244,7 @@ export class Timeline {
     return HEIGHT + this._laneCount * LANE;
   }
 
-  /** What a bar says of its step, in colours and in words. */
+  /** Describe the step of a bar in colours and in words. */
   private _describe({ node, chosen, step }: IBar): void {
     const { trans } = this._host;
     if (!step) {
@@ -410,7 +410,7 @@ export class Timeline {
     };
     if (event.key === 'Enter' || event.key === ' ') {
       this._select(active);
-    } else if (Object.prototype.hasOwnProperty.call(moves, event.key)) {
+    } else if (Object.hasOwn(moves, event.key)) {
       this._point(moves[event.key]() ?? active);
     } else {
       return;

@@ -8,7 +8,7 @@ import { renderArtifact } from '../artifacts';
 import { CalmKind, calmGroups, calmKind, calmSteps } from './calm-steps';
 import { Cause } from './cause';
 import { ControlBar } from './controls';
-import { h } from './dom';
+import { h, makeButton } from './dom';
 import { Doubts } from './doubts';
 import { IEvent } from '../generated/events';
 import { Bar, matches } from './filter';
@@ -29,20 +29,20 @@ import { fillStepActions, StepAction } from './step-actions';
 import { linkedStep } from './step-link';
 import { IChosen, Timeline } from './timeline';
 
-/** New steps at once that a live run made, and not one that is shown. */
-const FEW = 3;
+/** New steps at once, at most, for which a run counts as followed live. */
+const FOLLOWED_STEPS = 3;
 
 /** Steps of a run in which all small ones are open; in a longer one only those that a reader looks for. */
-const SHORT_RUN = 8;
-/** Lines that a run keeps which are far away. */
+const SHORT_RUN_STEPS = 8;
+/** Lines of steps that are kept also far from the visible part. */
 const KEPT_LINES = 20;
 /** The newest steps of a live run that are open. */
-const NEWEST = 2;
+const NEWEST_STEPS = 2;
 
 export interface IViewOptions {
-  /** Whether more events may come: a run that has no end and is not live was broken off. */
+  /** True if more events may come: a run without an end that is not live was broken off. */
   live?: boolean;
-  /** Whether the view has a scrollbar of its own within a height, as in a notebook between other cells. */
+  /** True for a view with a limited height and its own scrollbar, as between the cells of a notebook. */
   capped?: boolean;
 }
 
@@ -68,7 +68,6 @@ export class TrajectoryView {
   private _history = h('div', {});
   private _panel: HTMLElement | null = null;
   private _views = new Map<number, StepView>();
-  /** What each step is to its neighbours. */
   private _kinds = new Map<IStep, CalmKind>();
   private _shownArtifacts = new Map<string, { sha256: string; node: HTMLElement }>();
   private _dirtySteps = new Set<IStep>();
@@ -100,7 +99,7 @@ export class TrajectoryView {
         fillStepActions(place, step, _host, (action, one) => this._act(action, one), this.trajectory)
     };
     this._ready = new ReadyBanner(this.trajectory, _host);
-    this._compare = h('button', { type: 'button', hidden: true, onclick: () => this._compareAttempts() });
+    this._compare = makeButton('', () => this._compareAttempts(), { hidden: true });
     this._compare.textContent = trans('Compare attempts');
     this._header = new Header(this.trajectory, _host);
     this._outcome = new Outcome(this.trajectory, _host, path => this._showFile(path), this._cause);
@@ -155,12 +154,12 @@ export class TrajectoryView {
     this._updateControls();
   }
 
-  /** Where a host puts buttons for the whole run. */
+  /** The place for a host's buttons for the whole run. */
   get actions(): HTMLElement {
     return this._header.actions;
   }
 
-  /** Take events into account; what they change is drawn with the next frame. */
+  /** Add events; their changes are drawn with the next frame. */
   add(...events: IEvent[]): void {
     for (const event of events) {
       const change = this.trajectory.add(event);
@@ -176,7 +175,6 @@ export class TrajectoryView {
     this._schedule();
   }
 
-  /** Whether more events may come. */
   setLive(live: boolean): void {
     this._live = live;
     this._views.forEach(view => view.near && view.update());
@@ -184,14 +182,14 @@ export class TrajectoryView {
     this._schedule();
   }
 
-  /** Say that nothing comes because the server or the kernel is away; null when it is back. */
+  /** Show that the server or the kernel is away; null once it is back. */
   setAway(away: Away): void {
     this._away = away;
     this._dirty.header = true;
     this._schedule();
   }
 
-  /** The host offers other things than before: the buttons follow. */
+  /** Update the buttons after a change of the host's services. */
   offersChanged(): void {
     this._views.forEach(view => view.refillActions());
     this._dirty.header = true;
@@ -206,7 +204,7 @@ export class TrajectoryView {
     const { header, artifacts } = this._dirty;
     this._dirtySteps.clear();
     this._dirty = {};
-    const follows = steps.length <= FEW;
+    const follows = steps.length <= FOLLOWED_STEPS;
     const before = this._views.size;
     steps.forEach(step => this._drawStep(step, follows));
     this._foldCalm(steps);
@@ -319,10 +317,10 @@ export class TrajectoryView {
   private _suggest(changed: IStep[], before: number): void {
     const { steps, finish } = this.trajectory;
     const live = this._live && !finish;
-    const long = steps.length > SHORT_RUN;
-    const newest = steps.slice(live ? -NEWEST : -1);
-    const all = long !== before > SHORT_RUN;
-    const affected = all ? steps : new Set([...changed, ...steps.slice(-NEWEST - FEW - 1)]);
+    const long = steps.length > SHORT_RUN_STEPS;
+    const newest = steps.slice(live ? -NEWEST_STEPS : -1);
+    const all = long !== before > SHORT_RUN_STEPS;
+    const affected = all ? steps : new Set([...changed, ...steps.slice(-NEWEST_STEPS - FOLLOWED_STEPS - 1)]);
     for (const step of affected) {
       const view = this._views.get(step.number);
       const looked = view?.decided || (live && newest.includes(step)) || step.number === this._facts.firstError;
@@ -413,7 +411,7 @@ export class TrajectoryView {
     this._history.scrollIntoView({ block: 'nearest' });
   }
 
-  /** What is known of one step below its line; nothing when none is chosen. */
+  /** Show the history of a chosen step below its line, or remove it. */
   private _showHistory(chosen: IChosen | null, action: StepAction | null = null): void {
     const close = () => {
       const line = this._panel?.closest('.lsn-step')?.querySelector<HTMLElement>('.lsn-step-head');
@@ -474,7 +472,7 @@ export class TrajectoryView {
     }
   }
 
-  /** Whether a step is open that is not filtered out; the newest are looked at first, for they are open in a live run. */
+  /** True if a step that is not filtered out is open. The newest are checked first: they are open in a live run. */
   private _anyOpen(): boolean {
     const { steps } = this.trajectory;
     for (let at = steps.length - 1; at >= 0; at--) {

@@ -38,6 +38,7 @@ def test_the_view_declares_what_the_events_give(check: Check) -> None:
     [
         ("events.ts", "exit_code: number | null", "exit_code: number"),
         ("events.ts", "  | ICallHeld\n", ""),
+        ("fields.json", '"exit_code": "number | null"', '"exit_code": "number"'),
         ("words.ts", "Waiting for you", "Waiting"),
         ("words.ts", "", None),
     ],

@@ -1,0 +1,53 @@
+/** Reading the headers of binary files, which may end anywhere and name any size. */
+
+export interface ISize {
+  width: number;
+  height: number;
+}
+
+/** The largest of several sizes. */
+export class Largest implements ISize {
+  width = 0;
+  height = 0;
+
+  grow(width = 0, height = 0): void {
+    this.width = Math.max(this.width, width);
+    this.height = Math.max(this.height, height);
+  }
+}
+
+/** Return the result of `look`; null if the file ends before. Partial results of `look` count. */
+export function withinEnd<T>(look: () => T): T | null {
+  try {
+    return look();
+  } catch (error) {
+    if (error instanceof RangeError) {
+      return null;
+    }
+    throw error;
+  }
+}
+
+export function viewOf(bytes: Uint8Array): DataView {
+  return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+/** Reads bits, the highest of a byte first. */
+export class Bits {
+  private _at: number;
+
+  constructor(
+    readonly view: DataView,
+    at: number
+  ) {
+    this._at = at * 8;
+  }
+
+  take(count: number): number {
+    let value = 0;
+    for (let bit = 0; bit < count; bit++, this._at++) {
+      value = value * 2 + ((this.view.getUint8(this._at >> 3) >> (7 - (this._at & 7))) & 1);
+    }
+    return value;
+  }
+}
