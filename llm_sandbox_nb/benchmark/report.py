@@ -196,7 +196,7 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
 
 
 def _other_rows(first: Iterable[Result], second: Iterable[Result]) -> set[str]:
-    """Return the ids of items that are another row in the second folder."""
+    """Return the ids of items that belong to a different row in the second folder."""
     known = {result.item: result.row for result in second if result.row}
     return {one.item for one in first if one.row and known.get(one.item, one.row) != one.row}
 

@@ -2,7 +2,8 @@
 
 The page is for places without the extension: state, task, answer, files, facts, and a line for each step. The record
 with it is complete within `Caps`; the extension shows the record in place of the page. The text is for terminals and
-front ends without HTML. A run or a file that is the last value of a cell is shown in the same way, without a run.
+front ends without HTML. A run or a file that is the last value of a cell is shown in the same way, even if nothing
+was run.
 """
 
 from __future__ import annotations

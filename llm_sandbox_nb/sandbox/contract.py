@@ -398,7 +398,7 @@ class Sandbox(Checkpointing):
     directories: Directories
     protection: Protection
     network: Network | None = None
-    """The network, if that is an allow-list that this process enforces."""
+    """The network, if this process enforces its allow-list; otherwise None."""
     renewals: int = 0
     """Number of times that the sandbox was renewed for another task."""
 

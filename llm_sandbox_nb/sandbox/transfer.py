@@ -204,7 +204,7 @@ def _stream(plan: UploadPlan) -> Iterator[bytes]:
 
 
 def _content(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file as chunks. Raises TransferError, also if the path is not a file any more."""
+    """Yield the content of a file as chunks. Raises TransferError, for example if the path is no longer a file."""
     try:
         with open(os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

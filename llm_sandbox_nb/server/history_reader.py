@@ -20,7 +20,7 @@ from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
 Json = dict[str, Any]
 LISTED = 2_000
-"""Entries of a folder, or changes, in one answer."""
+"""Maximum number of entries of a folder, or of changes, in one answer."""
 DIFF_CHARACTERS = 256 * 1024
 _READER_THREADS = 2
 """Threads that read histories: more would keep kernels and pages waiting."""
@@ -176,7 +176,7 @@ class HistoryReaders:
 
     def __init__(self, most: int = 4) -> None:
         self.turn = asyncio.Semaphore(_READER_THREADS)
-        """To be held, in the server's event loop, while a thread reads."""
+        """Limits the threads that read at one time: acquire it in the server's event loop before a read."""
         self._most = most
         self._mutex = threading.Lock()
         self._open: OrderedDict[tuple[str, int], HistoryReader] = OrderedDict()
@@ -223,7 +223,7 @@ def _kind(path: str, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> str:
 
 
 def _metadata_change(before: Entry | None, after: Entry | None) -> str:
-    """Describe the difference of two entries without text, for a person."""
+    """Describe the difference between two entries that are not text, for a person."""
     if before is None or after is None:
         one = before or after
         kind = _KINDS.get(one.type, "special file") if one else ""
