@@ -191,7 +191,7 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
             }
             rows.append(row | means)
     if not rows:
-        raise ResultsError(f"{out} and {other} have scores of no item in common: run the same task in both.")
+        raise ResultsError(f"{out} and {other} have no scored item in common: run the same task in both.")
     return {"comparisons": rows, "left_out": left_out}
 
 

@@ -542,7 +542,7 @@ class Sandbox(Checkpointing):
 
         Raises:
             FileNotFoundError: if `source` is missing.
-            TransferError: if the sandbox sent something else than the requested file; nothing was written.
+            TransferError: if the sandbox sent something other than the requested file; nothing was written.
         """
 
     @abstractmethod

@@ -337,7 +337,7 @@ def _check_only(name: bytes, reader: TreeRecordReader) -> None:
         if next(records, None) is None:
             return
     raise TransferError(
-        f"The sandbox sent something else than the file {_printable(name)}; nothing was written. "
+        f"The sandbox sent something other than the file {_printable(name)}; nothing was written. "
         "If it is a folder, write a slash after its name."
     )
 

@@ -64,7 +64,7 @@ class HistoryReader:
         place = _absolute(path) if path else _workplace(manifest)
         entry = self._entry(manifest, place)
         if entry.type != FOLDER:
-            raise NotADirectoryError(f"{_shown(place)} was no folder at this checkpoint.")
+            raise NotADirectoryError(f"{_shown(place)} was not a folder at this checkpoint.")
         found = self._children(manifest, place, entry)
         return {
             "path": _shown(place),
@@ -162,7 +162,7 @@ class HistoryReader:
         if entry.type == FOLDER:
             raise IsADirectoryError(f"{_shown(place)} was a folder at this checkpoint.")
         if entry.type != FILE:
-            raise PermissionError(f"{_shown(place)} was no ordinary file at this checkpoint.")
+            raise PermissionError(f"{_shown(place)} was not an ordinary file at this checkpoint.")
         if entry.base and entry.chunks is None:
             known = self._store.image_entry(place)
             if known is None or known[0] is None or known[0].chunks is None:

@@ -65,7 +65,7 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
             raise ConfigError(f"Row {row.id} has an empty document: leave it out or fill it in.")
     solved = [row.id for row in rows if _has_answer_in_prompt(row)]
     if solved and len(solved) == len(rows):
-        raise ConfigError(f"The answer of row {solved[0]} stands in its prompt: remove it there.")
+        raise ConfigError(f"The answer of row {solved[0]} is in its prompt: remove it there.")
     if solved:
         rows = [row for row in rows if row.id not in set(solved)]
         counted = plural(len(solved), "row is", "rows are")
