@@ -12,12 +12,12 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 WANDERING_SHARE = 0.5
 WANDERING_TURNS = 10
-"""A run wanders with at least `WANDERING_TURNS` turns of which at least that share makes no progress."""
+"""A run of at least `WANDERING_TURNS` turns wanders if at least `WANDERING_SHARE` of its turns make no progress."""
 
 
 @dataclass
 class Turn:
-    """A turn. `attempted`: capabilities that its code uses. `succeeded`: those whose call ended well.
+    """A turn. `attempted`: capabilities that its code uses. `succeeded`: those whose call succeeded.
 
     `why`: the reason if the turn made no progress: `no call`, `failed` (every call did) or `repeated` (every call was
     made before, with the same output); otherwise empty.
@@ -47,7 +47,7 @@ class Behaviour:
         return Counter(tool for turn in self.turns for tool in turn.tools)
 
     def rate(self, capability: str, *, only_succeeded: bool = False) -> float:
-        """Return the share of turns that use a capability; of all turns, also those without code."""
+        """Return the number of turns that use a capability, divided by the number of all turns."""
         used = [turn.succeeded if only_succeeded else turn.attempted for turn in self.turns]
         return sum(capability in found for found in used) / len(self.turns) if self.turns else 0.0
 
@@ -157,6 +157,6 @@ def writing_of(text: str) -> Writing:
 
 
 def _closable(text: str) -> str:
-    r"""Remove each `\[` after the last `\]`: searching for its end from each of them takes long."""
+    r"""Remove each `\[` after the last `\]`: a search for the missing end of each of them would take long."""
     last = max(0, text.rfind("\\]"))
     return text[:last] + text[last:].replace("\\[", "  ")

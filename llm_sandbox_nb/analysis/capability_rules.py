@@ -2,8 +2,8 @@
 
 The unit is one turn of the model, the denominator all turns. A turn may use several capabilities or none.
 `docs/explanation/capability-use.md` defines them in words; `tests/data/labelled_turns.yaml` is labelled by hand
-after these words. A change of the results is a new version. The code of a turn is its commands, programs given on a
-command line or in a here-document, and edited files.
+according to that page. A change that alters results needs a new version. The code of a turn is its commands, programs
+given on a command line or in a here-document, and edited files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Parts:
 
 
 def parts_of_call(tool: str, arguments: Mapping[str, Any] | None) -> Parts:
-    """Return the code of one call; arguments that are not valid have no parts."""
+    """Return the code of one call; no parts if the arguments are invalid."""
     arguments = arguments or {}
     if tool in BASH_TOOLS:
         return parts_of_shell(_text(arguments.get("command")))
@@ -62,7 +62,7 @@ def parts_of_call(tool: str, arguments: Mapping[str, Any] | None) -> Parts:
 
 
 def parts_of_file(path: str, text: str) -> Parts:
-    """Return the code of a file; a file that is not a program has no parts."""
+    """Return the code of a file; no parts if the file is not a program."""
     language = _LANGUAGES.get(posixpath.splitext(path)[1].lower())
     if language is None and text.startswith("#!"):
         language = _interpreter(text.partition("\n")[0].split()[-1:])
@@ -208,9 +208,9 @@ def _curly_uses(text: str) -> set[str]:
 
 
 def without_texts(text: str) -> str:
-    """Replace each closed string and comment of a text in the manner of C with a blank.
+    """Replace each closed string and comment of code in a C-like language with a blank.
 
-    Each character is read only a few times, also if many strings and comments are not closed.
+    Each character is read only a few times, even if many strings and comments are not closed.
     """
     parts: list[str] = []
     kept = place = 0

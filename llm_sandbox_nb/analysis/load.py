@@ -76,7 +76,7 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
 
 
 def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
-    """Add a run, or count the reason to leave the run out. Of two records of one run, the longer one is kept.
+    """Add a run, or count the reason to leave the run out. If a run has two records, the longer record is kept.
 
     `known`: the indexes of the runs so far, by the digest of the model's work.
     """
@@ -100,7 +100,7 @@ def _work_of(run: Loaded) -> str:
     if not replies:
         return ""
     keys = [reply.id for reply in replies]
-    if run.form != "journal":  # ids of other formats are made at each reading
+    if run.form != "journal":  # events of other formats get new ids at each reading
         keys = [f"{run.name} {reply.message} {reply.reasoning}" for reply in replies]
     return hashlib.sha256("\n".join(keys).encode("utf-8", "replace")).hexdigest()
 

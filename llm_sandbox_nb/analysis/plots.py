@@ -77,7 +77,7 @@ def tools_figure(tools: pandas.DataFrame) -> Figure:
 
 
 def svg_of(figure: Figure) -> str:
-    """Return the figure as the text of an `<svg>` element; the same figure has the same text."""
+    """Return the figure as the text of an `<svg>` element; equal figures give equal texts."""
     import matplotlib
 
     target = io.StringIO()

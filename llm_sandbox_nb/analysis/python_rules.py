@@ -51,7 +51,7 @@ _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.D
 def program_uses(text: str) -> tuple[set[str], list[str]]:
     """Return the capabilities that a program uses, and its literal shell commands.
 
-    Of a text that is not Python as a whole, the valid parts count.
+    If the text as a whole is not valid Python, its valid parts are read.
     """
     found: set[str] = set()
     shells: list[str] = []
@@ -79,7 +79,7 @@ def _trees(text: str) -> Iterator[ast.Module]:
 
 
 def _dedented(text: str) -> str:
-    """Remove the common margin, as `textwrap.dedent`, which makes a pattern of the margin, however long that is."""
+    """Remove the common indentation, like `textwrap.dedent`, but without a pattern as long as the indentation."""
     lines = [line if line.strip(" \t") else "" for line in text.split("\n")]
     margin = posixpath.commonprefix([line[: -len(line.lstrip(" \t"))] for line in lines if line])
     return "\n".join(line[len(margin) :] for line in lines)
@@ -209,7 +209,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
 
 
 def _path_names(tree: ast.Module) -> set[str]:
-    """Return names that hold paths or texts: operands of `/` and `+` there are not numbers."""
+    """Return the names of variables that hold a path or a text: with these, `/` and `+` are not arithmetic."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if (

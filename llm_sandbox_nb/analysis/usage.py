@@ -23,7 +23,7 @@ _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking_blocks", "reasoni
 @dataclass(frozen=True)
 class Tokens:
     """Tokens by origin. `prompt`: system, task and tools. `model`: replies. `environment`: observations and messages of
-    the loop. An observation that no further request carried was never read, and is not counted.
+    the loop. An observation that no later request contains was never read by the model, and is not counted.
     """
 
     prompt: int = 0

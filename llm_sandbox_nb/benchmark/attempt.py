@@ -124,10 +124,10 @@ async def in_sandbox(
             return Attempt(run, None, "sandbox", str(error))
         in_text = (run.trajectory.tool_calls or how.tool_calls) == "text"
         if answer is None and (task.answer == "reply" or (task.answer == "file" and in_text)):
-            answer = run.answer  # in text mode a line of a reply gives it, and no file has to
+            answer = run.answer  # in text mode the answer may be a line of a reply instead of a file
         spent = await resource_usage(box)
         if reused := box.renewals > 0:
-            spent = replace(spent, memory_peak=None)  # it may be that of an earlier task
+            spent = replace(spent, memory_peak=None)  # the peak may have been reached in an earlier task
         return Attempt(run, answer, spent=spent, reused=reused)
 
 
@@ -142,7 +142,7 @@ def kind_of(error: RunError) -> str:
 
 
 async def read_answer(box: Sandbox, task: Task) -> str | None:
-    """Read the answer file: that of the task, else the first existing file of those that its prompts name."""
+    """Read the answer file: the file that the task sets, else the first existing file that its prompts name."""
     prompts = task.prompts.under(box.directories.root)
     named = [replace(prompts, output_dir=task.answer_file).under(box.directories.root).output_dir]
     for path in [*(named if task.answer_file else ()), *prompts.answer_files]:
@@ -157,7 +157,7 @@ async def read_answer(box: Sandbox, task: Task) -> str | None:
 async def with_one_reply(
     task: Task, row: Row, how: HowToAsk, folder: Path, prompt: str | None = None
 ) -> Attempt:
-    """Ask once, without any tool; documents stand in the prompt, and the reply's text is the answer.
+    """Ask once, without any tool; the documents are in the prompt, and the reply's text is the answer.
 
     `prompt` replaces the task's own.
     """

@@ -240,7 +240,7 @@ class Agreement:
     pairs_agree: float | None
     """The share of equal pairs of verdicts on one answer."""
     kappa: float | None
-    """Fleiss' kappa: the same, less the agreement by chance; None if all verdicts are equal."""
+    """Fleiss' kappa: agreement of the verdicts beyond chance; None if all verdicts are equal."""
     ties: int
     no_verdict: int
     """Replies without a verdict, and failed requests."""

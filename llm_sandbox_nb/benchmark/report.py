@@ -191,12 +191,12 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
             }
             rows.append(row | means)
     if not rows:
-        raise ResultsError(f"{out} and {other} have scores of no item in common: run the same task in both.")
+        raise ResultsError(f"{out} and {other} have no scored item in common: run the same task in both.")
     return {"comparisons": rows, "left_out": left_out}
 
 
 def _other_rows(first: Iterable[Result], second: Iterable[Result]) -> set[str]:
-    """Return the ids of items that are another row in the second folder."""
+    """Return the ids of items that belong to a different row in the second folder."""
     known = {result.item: result.row for result in second if result.row}
     return {one.item for one in first if one.row and known.get(one.item, one.row) != one.row}
 

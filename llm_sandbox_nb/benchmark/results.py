@@ -16,9 +16,9 @@ from llm_sandbox_nb.errors import LLMSandboxError
 FILE = "results.jsonl"
 CONFIG = "config.json"
 SCORER = "scorer"
-"""Error kind of an item with an answer and no score: its scorer failed, did not end, or returned none."""
+"""Error kind of an item with an answer and no score: its scorer failed, did not end, or returned no score."""
 JUDGE = "judge"
-"""Error kind of an item with an answer whose judge could not be asked."""
+"""Error kind of an item that has an answer and no score, because the judge could not be asked."""
 ANSWERED = ("", SCORER, JUDGE)
 """Error kinds of results whose answer is kept."""
 Key = tuple[str, str, str, int]
@@ -34,7 +34,7 @@ class Result:
 
     task: str
     mode: str
-    """`sandbox`, `llm`, or `sandbox-prompt`: documents in the prompt in spite of a sandbox."""
+    """`sandbox`, `llm`, or `sandbox-prompt`: a sandbox, with the documents in the prompt and not in files."""
     item: str
     repeat: int
     score: float | None = None
@@ -104,7 +104,7 @@ def read_results(out: Path) -> list[Result]:
 
 
 def all_results(out: Path) -> Iterator[Result]:
-    """Yield all results, also those that a later result of the same item has replaced."""
+    """Yield all results, including those that a later result of the same item has replaced."""
     for path in sorted(out.glob(f"*/*/{FILE}")):
         info = path.stat()
         yield from _results_in(path, info.st_size, info.st_mtime_ns)
@@ -150,13 +150,15 @@ def count_errors(results: Iterable[Result]) -> dict[str, int]:
 
 
 def append_line(path: Path, record: object) -> None:
-    """Append one record as a JSON line in one write, so that a crash leaves at most one torn line."""
+    """Append one record as a JSON line in one write, so that a crash leaves at most one incomplete line."""
     data = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "replace")
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
         size = os.fstat(file).st_size
         if size and os.pread(file, 1, size - 1) != b"\n":
-            data = b"\n" + data  # what a crash left unfinished must not swallow this record
+            data = (
+                b"\n" + data
+            )  # end a line that a crash left unfinished, so that this record has its own line
         while data:
             data = data[os.write(file, data) :]
     finally:
@@ -164,7 +166,7 @@ def append_line(path: Path, record: object) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the whole records of a file, without lines that a crash tore."""
+    """Return the complete records of a file, without lines that a crash left unfinished."""
     if not path.exists():
         return []
     found = []

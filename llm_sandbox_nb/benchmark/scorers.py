@@ -75,7 +75,8 @@ def _is_list(gold: str) -> bool:
 
 
 def _free(answer: str, gold: str) -> Score:
-    """Score by equality, then ROUGE-L; only by equality if gold is not prose: to ROUGE-L, 10.0.0.9 is near 10.0.0.7."""
+    """Score by equality, else by ROUGE-L. No ROUGE-L for a gold number: 10.0.0.9 would get a high score for
+    10.0.0.7."""
     equal = math_equal(answer, gold)
     if equal.value == 1.0 or (
         re.search(r"\d", gold) and len(_WORD.findall(gold)) <= 3 and equal.value is not None

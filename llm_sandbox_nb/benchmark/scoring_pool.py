@@ -1,4 +1,4 @@
-"""The Python of tasks, for async code: workers in separate processes, with a deadline for each request."""
+"""Runs the Python files of tasks in worker processes, for async code, with a deadline for each request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _PIPE_SECONDS = 5.0
 
 
 def row_columns(row: Row) -> dict[str, Any]:
-    """Return the columns of a row for the Python of a task, by their published names; without the gold answer."""
+    """Return the columns of a row for the Python files of a task, by their published names; without the gold
+    answer."""
     columns: dict[str, Any] = json.loads(json.dumps(dict(row.extra), default=str))
     return columns | {
         "id": row.id,

@@ -1,4 +1,4 @@
-"""The process that runs the Python of tasks, above all scorers: one JSON line in, one out.
+"""The process that runs the Python files of tasks, mostly scorers: one JSON line in, one out.
 
 Answers are hostile: a formula may never finish, a pattern may explode, a task's own scorer may crash. This process can
 be killed, and scores on its main thread, which math-verify's time limit needs.

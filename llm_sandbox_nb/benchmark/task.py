@@ -243,7 +243,7 @@ def _keys(content: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, A
     if not isinstance(found, dict):
         raise ValueError(f"{name} has to hold keys such as `{known[0]}:`.")
     if unknown := [key for key in found if key not in known]:
-        raise ValueError(f"{name} has an unknown key {unknown[0]!r}; known are {', '.join(known)}.")
+        raise ValueError(f"{name} has an unknown key {unknown[0]!r}; the known keys are {', '.join(known)}.")
     return found
 
 

@@ -70,9 +70,10 @@ def letter(answer: str, gold: str, options: int = 10) -> Score:
 
 
 def set_f1(answer: str, gold: str) -> Score:
-    """Score F1 of two sets of items, by the better reading of "and", which joins items or is part of one.
+    """Score F1 of two sets of items. "and" may separate items or belong to an item: the higher score counts.
 
-    Commas, semicolons, lines, bullets and dashes separate items; if gold is letters, "C) water" is C.
+    Commas, semicolons, lines, bullets and dashes separate items; if the gold items are letters, "C) water" counts as
+    C.
     """
     answer, gold = given_text(answer), given_text(gold)
     found = [_f1(_items(answer, joined), _items(gold, joined)) for joined in (False, True)]
@@ -99,7 +100,7 @@ _OPTION = re.compile(r"\(?(?:option\s+)?([a-j])(?:[).:]\s.*|\s-\s.*|\)?)", re.DO
 
 
 def _letters(item: str) -> list[str]:
-    """Return the letters of an item: of "c) water", of "ac"."""
+    """Return the option letters in an item: "c" in "c) water", "a" and "c" in "ac"."""
     if match := _OPTION.fullmatch(item):
         return [match[1]]
     parts = re.split(r"\s*[/-]\s*|\s+", item)

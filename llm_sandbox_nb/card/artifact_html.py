@@ -52,7 +52,7 @@ def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
 
 
 def holds_all(artifact: Artifact) -> bool:
-    """Return True if the figure has all bytes, not an excerpt: then the record need not have them too."""
+    """Return True if the figure contains the whole file, so that the record need not contain it again."""
     whole = artifact.suffix in _IMAGES | _AUDIO | _VIDEO | _DOWNLOADS | _PAGES or artifact.suffix == ".pdf"
     excerpt = artifact.suffix in _EXCERPTS or _is_text(artifact)
     return artifact.data is not None and (whole or not excerpt)

@@ -37,7 +37,7 @@ class Artifact:
 def load_artifacts(
     saved: Iterable[ArtifactSaved], folder: Path | None, *, each: int, together: int
 ) -> list[Artifact]:
-    """Load the files, those of at most `each` bytes until all together have `together` bytes."""
+    """Load the content of files of at most `each` bytes, and of at most `together` bytes in total."""
     artifacts = []
     for file in saved:
         artifact = _load(file, folder, min(each, together), each)

@@ -67,7 +67,8 @@ def trajectory_json(
 
 
 def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
-    """Return a few bytes that stand for the record of a run that the page can watch at the server.
+    """Return a short reference to the record of a run, in place of the record: the page watches the run at the
+    server.
 
     `folder` is the folder of the record, relative to the notebook's folder; None for a folder elsewhere.
     """

@@ -32,10 +32,10 @@ _COLOURS = {
 _TINTS = {"bad": " lsn-r", "human": " lsn-y"}
 _ICONS = {"bash": "$", "edit": "✎", "submit": "✓"}
 _MAX_ROWS = 200
-"""Rows, and steps of a row; earlier ones are only in the record."""
+"""Maximum number of rows, and of steps in an unfolded row; earlier steps are only in the record."""
 _MAX_LIVE_ROWS = 15
 _MAX_OPEN_FILES = 12
-"""Files that are shown at once; the others are folded."""
+"""Maximum number of files that are shown unfolded."""
 
 
 def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limit: int, live: bool) -> str:
@@ -137,7 +137,7 @@ def facts_html(trajectory: Trajectory, *, live: bool) -> str:
 
 
 def findings(trajectory: Trajectory) -> list[tuple[int, str]]:
-    """Return the first error with the number of its step, and the number of changed files with 0."""
+    """Return pairs of a step and a text, for the first error and the number of changed files (step 0)."""
     last = (step.number for step in trajectory.steps[-1:] if step_failed(step))
     number = trajectory.first_failure or next(last, 0)
     changed = len(trajectory.changed_paths)
@@ -207,7 +207,7 @@ def _before(count: int) -> str:
 
 
 def _row_html(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> str:
-    """Return a step, or uneventful steps as a line that unfolds to theirs."""
+    """Return the line of a step, or one line for several uneventful steps, which unfolds to the line of each."""
     if not isinstance(row, CalmSteps):
         return _step_html(trajectory, row, live=live)
     lines = (_step_html(trajectory, step, live=live) for step in row.steps[-_MAX_ROWS:])
@@ -256,6 +256,6 @@ def card_html(body: str) -> str:
 
 @cache
 def style() -> str:
-    """Return the style of a card, to be put into each: a notebook's outputs know nothing of one another."""
+    """Return the style of a card. Every card has a copy, because the outputs of a notebook are independent."""
     rules = re.sub(r"/\*.*?\*/\n|\n *", "", card_file("card.css"), flags=re.DOTALL)
     return f"<style>{rules}</style>"

@@ -26,7 +26,7 @@ _VOID = frozenset(
     ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"]
 )
 _MAX_OPEN_ELEMENTS = 100
-"""Open elements that are remembered."""
+"""Maximum number of open elements that are remembered."""
 _MAX_DEPTH = 3
 """Levels of drawings within drawings that are counted."""
 
@@ -38,7 +38,7 @@ def unfolding_warning(text: str) -> str:
 
 
 def decoded_warning(text: str) -> str:
-    """Return a sentence if a page waits for a click because its content decodes to much; otherwise an empty text."""
+    """Return a sentence if a page waits for a click because its decoded content is large; otherwise an empty text."""
     elements, decoded = page_cost(text)
     return (
         f"What this page holds decodes to {format_size(decoded)}."
@@ -48,12 +48,12 @@ def decoded_warning(text: str) -> str:
 
 
 def page_cost(text: str, depth: int = 0) -> tuple[int, int]:
-    """Return the number of elements, and the bytes of the pictures, drawings and fonts in the page's addresses."""
+    """Return the number of elements, and the bytes of pictures, drawings and fonts in data addresses."""
     elements = open_tags = 0
     for end, formatting in _TAG.findall(text):
         if formatting:
             open_tags = max(0, open_tags - 1) if end else open_tags + 1
-        # formatting that is never closed begins again in each element
+        # browsers repeat formatting that is never closed in each later element
         elements += 0 if end else 1 + max(0, open_tags - 3)
     if depth > _MAX_DEPTH:
         return _MANY, 0
@@ -139,7 +139,7 @@ class _Count(HTMLParser):
         return self._sizes[name]
 
     def _addresses(self, text: str) -> None:
-        """Count the content of data addresses in a text. CSS may write any letter as its number."""
+        """Count the content of data addresses in a text. In CSS, any letter may be written as its number."""
         if len(text) < 20:
             return
         plain = _NUMBERED.sub(lambda found: chr(min(int(found[1], 16), 0x10FFFF)), text)

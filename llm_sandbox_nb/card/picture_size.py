@@ -1,7 +1,8 @@
 """Memory of a decoded picture, from its headers.
 
-The content decides and not the name, as in browsers: a file named .png may hold any of these formats. The view reads
-the same in `labextension/src/artifacts/picture-size.ts`, and AVIF too; tests/data/media_sizes.json has files for both.
+The format is read from the content and not from the name, as in browsers: a file named .png may hold any format. The
+view reads the same in `labextension/src/artifacts/picture-size.ts`, and AVIF too; tests/data/media_sizes.json has
+files for both.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _gif(data: bytes) -> PictureSize:
                 at += 1 + data[at]
             at += 1
     except (IndexError, struct.error):
-        pass  # browsers show a torn file as far as it is intact
+        pass  # browsers show the intact beginning of a damaged file
     return PictureSize(width, height, frames)
 
 

@@ -2,7 +2,7 @@
 
     python -m llm_sandbox_nb.card.saved FOLDER
 
-For the Jupyter server, which puts the card into a notebook that was saved while the run was live. A process of its own
+For the Jupyter server, which puts the card into a notebook that was saved while the run was live. A separate process
 reads the record, so that a damaged or very large record costs the server nothing. Files are named relative to the
 working folder, which is that of the notebook.
 """
@@ -22,7 +22,7 @@ UNREADABLE, RUNNING = 3, 4
 
 
 def main() -> int:
-    """Print the card of the run in the given folder; the exit code tells the reason if there is no card."""
+    """Print the card of the run in the given folder; without a card, the exit code is the reason."""
     folder = Path(sys.argv[1])
     try:
         if is_being_written(folder):

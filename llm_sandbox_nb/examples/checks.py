@@ -21,7 +21,8 @@ _PROTEIN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
 
 
 def read_files(folder: Path) -> Files:
-    """Read the files of a folder by name; of a too large file, one byte more than allowed. Links are left out."""
+    """Read the files of a folder by name, each up to one byte more than the limit. Links are
+    left out."""
     found = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_file() and not path.is_symlink():

@@ -1,6 +1,6 @@
 """A conversation as the messages of Anthropic's API: `system`, `messages` with blocks of content, and `tools`.
 
-The format has no room for anything else of a run.
+The format cannot hold anything else of a run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[i
 
 
 def _add(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
-    """Add blocks, to the last message if that has the same role: this API wants alternating roles."""
+    """Add blocks to the last message of the same role, else in a new message: roles have to alternate."""
     if messages and messages[-1]["role"] == role:
         messages[-1]["content"] += blocks
     else:

@@ -1,6 +1,6 @@
 """The Agent Trajectory Interchange Format (ATIF) 1.8, of Harbor and others; versions 1.0 to 1.8 are read.
 
-A branch is a file. Results of calls stand in the step of their reply. Steps that another branch's file has too are
+A branch is a file. The result of a call is in the step of its reply. Steps that are also in another branch's file are
 marked `is_copied_context`, so that training does not count them twice.
 """
 

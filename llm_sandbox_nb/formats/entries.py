@@ -344,7 +344,7 @@ def _end_events(step: int, end: End) -> list[ev.Event]:
 
 
 def add_rest(entries: Sequence[RecordEntry], read: Sequence[RecordEntry], places: Sequence[Place]) -> None:
-    """Write the data of `entries` that `read`, the same entries as read back, lacks into `places`, one for each."""
+    """Write to `places`, one for each entry, the data that is missing in `read`, the entries read back."""
     for entry, implied, place in zip(entries, implied_events(read), places, strict=True):
         rest = _difference(entry.events, implied)
         if len(rest) != len(implied) or any(len(values) > 1 for values in rest):
@@ -378,7 +378,7 @@ def _take(waiting: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
 
 
 def events_of(entries: Sequence[RecordEntry], name: str) -> Iterator[ev.Event]:
-    """Yield the events of a run, one branch. `name` is the run's id where the format has none.
+    """Yield the events of a run, one branch. `name` is the run's id if the format has no ids.
 
     Raises:
         ValueError: if the value under `llm_sandbox_nb` is not a list of events.
@@ -426,7 +426,7 @@ class Place(NamedTuple):
 
 @dataclass
 class WrittenRecord:
-    """A document, and for each entry the place for data without a field; no places where the format has no room."""
+    """A document, and for each entry the place for data without a field; no places if there can be none."""
 
     content: Any
     places: Sequence[Place] = ()
@@ -451,7 +451,7 @@ def implied_end(entries: Sequence[RecordEntry]) -> End:
 
 
 def conversation(entries: Iterable[RecordEntry]) -> list[dict[str, Any]]:
-    """Return all messages in the form of the chat completions API, also those that later requests left out."""
+    """Return all messages in the form of the chat completions API, including those that later requests left out."""
     messages: list[dict[str, Any]] = []
     in_text = False
     for entry in entries:

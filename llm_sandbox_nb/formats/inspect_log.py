@@ -104,7 +104,9 @@ def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
         try:
             log = read_eval_log(str(path), resolve_attachments=True)
             samples = [one.model_dump(mode="json") for one in log.samples or []]
-        except Exception as error:  # a stranger's log: its package raises anything
+        except (
+            Exception
+        ) as error:  # the log may come from anyone, and Inspect's package may raise any exception
             raise ValueError(f"Inspect cannot read it: {str(error).splitlines()[0][:200]}") from error
     found = []
     for sample in samples:
@@ -434,7 +436,7 @@ def _shared(
     messages: Sequence[dict[str, Any]],
     other_messages: Sequence[dict[str, Any]],
 ) -> int:
-    """Return the number of entries that two branches share from the first: same events and same messages."""
+    """Return the number of first entries that two branches share: same events and same messages."""
     place = 1
     while place <= min(len(messages), len(other_messages)):
         known = [[one.id for one in of[place].events] for of in (entries, others)]

@@ -1,8 +1,8 @@
 """The `trajectory.json` of the LLM-in-Sandbox paper's own package: written next to every journal, and read.
 
-One record is one call, as there; a reply with several calls gives several, the later ones without thought. The
-package's `run` calls the records `steps`; its `benchmark` calls them `trajectory`, and adds `agent_answer`.
-`save_responses` writes each request to the model and its reply as that package does, a file each.
+One record is one call, as in that package; a reply with several calls gives several records, of which only the first
+has the thought. The package's `run` calls the records `steps`; its `benchmark` calls them `trajectory`, and adds
+`agent_answer`. `save_responses` writes each request to the model and its reply as that package does, a file each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A conversation as the messages of OpenAI's chat completions API, the usual form of training data.
 
-Written as an object with `messages` and `tools`. A list of messages, and such objects as JSON lines, are read too. The
-format has no room for anything else of a run.
+Written as an object with `messages` and `tools`. A list of messages, and such objects as JSON lines, are read too.
+The format cannot hold anything else of a run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs as OpenTelemetry spans with the names of the GenAI conventions: for Langfuse, Phoenix, Jaeger and others.
 
 A run is a trace: `invoke_agent` holds a `chat` for each reply and an `execute_tool` for each call. Each branch other
-than HEAD's is a separate trace, linked to the step where it left. Texts of prompts, replies, calls and results are
-included only on request. The names of attributes are those of version 1.45 of the conventions.
+than HEAD's is a separate trace, linked to the step where the branches part. Texts of prompts, replies, calls and
+results are included only on request. The names of attributes are those of version 1.45 of the conventions.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def _message(entry: RecordEntry) -> dict[str, Any]:
 
 
 def _newest(entries: Sequence[RecordEntry]) -> list[dict[str, Any]]:
-    """Return the newest messages of a request; a first message counts those that were left out."""
+    """Return the newest messages of a request; if messages are left out, a first message gives their number."""
     messages = [entry for entry in entries if isinstance(entry, Message | ModelReply | CallResult)]
     left, kept = MAX_CONTENT_CHARACTERS, list[dict[str, Any]]()
     for place in range(len(messages) - 1, -1, -1):

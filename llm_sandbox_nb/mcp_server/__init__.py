@@ -1,1 +1,1 @@
-"""The Model Context Protocol as a server speaks both of its eras: messages and tools, without sandbox or transport."""
+"""The server side of the Model Context Protocol, in both eras: messages and tools, without transport."""

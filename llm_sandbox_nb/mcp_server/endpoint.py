@@ -78,7 +78,7 @@ class ToolHost(Protocol):
 
 
 class ClientLink(Protocol):
-    """The way back to the client while one of its requests is answered."""
+    """Messages to the client while one of its requests is answered."""
 
     def notify(self, message: Json) -> None:
         """Send a notification, if the transport can send one before the answer."""

@@ -1,4 +1,4 @@
-"""MCP over stdin and stdout: one message in each line, answered in whatever order the answers come."""
+"""MCP over stdin and stdout: one message in each line; answers may have another order than their requests."""
 
 from __future__ import annotations
 

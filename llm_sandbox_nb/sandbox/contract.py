@@ -398,7 +398,7 @@ class Sandbox(Checkpointing):
     directories: Directories
     protection: Protection
     network: Network | None = None
-    """The network, if that is an allow-list that this process enforces."""
+    """The network, if this process enforces its allow-list; otherwise None."""
     renewals: int = 0
     """Number of times that the sandbox was renewed for another task."""
 
@@ -542,7 +542,7 @@ class Sandbox(Checkpointing):
 
         Raises:
             FileNotFoundError: if `source` is missing.
-            TransferError: if the sandbox sent something else than the requested file; nothing was written.
+            TransferError: if the sandbox sent something other than the requested file; nothing was written.
         """
 
     @abstractmethod

@@ -204,7 +204,7 @@ def _stream(plan: UploadPlan) -> Iterator[bytes]:
 
 
 def _content(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file as chunks. Raises TransferError, also if the path is not a file any more."""
+    """Yield the content of a file as chunks. Raises TransferError, for example if the path is no longer a file."""
     try:
         with open(os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -337,7 +337,7 @@ def _check_only(name: bytes, reader: TreeRecordReader) -> None:
         if next(records, None) is None:
             return
     raise TransferError(
-        f"The sandbox sent something else than the file {_printable(name)}; nothing was written. "
+        f"The sandbox sent something other than the file {_printable(name)}; nothing was written. "
         "If it is a folder, write a slash after its name."
     )
 

@@ -84,7 +84,7 @@ class SandboxApp(ExtensionApp):
         )
 
     def initialize_handlers(self) -> None:
-        """Register the routes; the base URL is put before them by the server."""
+        """Register the routes; the server puts the base URL in front of each."""
         self.handlers.extend([*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes])
         self.handlers.extend([*mcp_token_routes, *mcp_routes])
 
@@ -110,7 +110,7 @@ class SandboxApp(ExtensionApp):
 
 
 def server_variables(serverapp: Any) -> dict[str, str]:
-    """Return the environment variables by which a kernel finds this server; empty values if they do not apply.
+    """Return the environment variables with which a kernel finds this server; a value is empty if it does not apply.
 
     Call this once the server listens: only then is its port known.
     """

@@ -75,7 +75,7 @@ SLOWEST = 64 * 1024
 
 
 def seconds_for(size: int) -> float:
-    """Return the longest that so many bytes may take."""
+    """Return the maximum seconds for the transfer of `size` bytes."""
     return PATIENCE + size / SLOWEST
 
 
@@ -92,7 +92,7 @@ async def until_taken(written: Awaitable[Any], size: int) -> bool:
 
 
 def report_errors(verb: Verb) -> Verb:
-    """Answer the errors that are meant for a person with their sentence and the class's name."""
+    """Answer an error that is meant for a person with its sentence and the name of its class."""
 
     @wraps(verb)
     async def wrapper(self: SandboxAPIHandler, *args: str, **kwargs: str) -> None:
@@ -183,7 +183,7 @@ class SandboxesHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self) -> None:
-        """List them, those of an ended server too."""
+        """List all sandboxes, including those of an ended server."""
         await self.manager.ready()
         self.finish({"sandboxes": [self.model(one) for one in self.manager.all()]})
 

@@ -1,4 +1,4 @@
-"""The routes by which the files of earlier steps of a run are read. See `rest-api.yml`.
+"""The routes that return files of earlier steps of a run. See `rest-api.yml`.
 
 They read the history in the folder of a run that one of this server's kernels has published, and write nothing.
 """
@@ -122,7 +122,7 @@ class OldDiffHandler(HistoryAPIHandler):
 
 def _journal(folder: Path, limit: int) -> bytes:
     try:
-        # Links are not followed, and the other end of a FIFO is not waited for.
+        # Do not follow a link, and do not wait for the other end of a FIFO.
         own = os.O_NOFOLLOW | os.O_NONBLOCK
         with open(folder / JOURNAL, "rb", opener=lambda path, flags: os.open(path, flags | own)) as file:
             regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)

@@ -20,7 +20,7 @@ from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
 Json = dict[str, Any]
 LISTED = 2_000
-"""Entries of a folder, or changes, in one answer."""
+"""Maximum number of entries of a folder, or of changes, in one answer."""
 DIFF_CHARACTERS = 256 * 1024
 _READER_THREADS = 2
 """Threads that read histories: more would keep kernels and pages waiting."""
@@ -64,7 +64,7 @@ class HistoryReader:
         place = _absolute(path) if path else _workplace(manifest)
         entry = self._entry(manifest, place)
         if entry.type != FOLDER:
-            raise NotADirectoryError(f"{_shown(place)} was no folder at this checkpoint.")
+            raise NotADirectoryError(f"{_shown(place)} was not a folder at this checkpoint.")
         found = self._children(manifest, place, entry)
         return {
             "path": _shown(place),
@@ -162,7 +162,7 @@ class HistoryReader:
         if entry.type == FOLDER:
             raise IsADirectoryError(f"{_shown(place)} was a folder at this checkpoint.")
         if entry.type != FILE:
-            raise PermissionError(f"{_shown(place)} was no ordinary file at this checkpoint.")
+            raise PermissionError(f"{_shown(place)} was not an ordinary file at this checkpoint.")
         if entry.base and entry.chunks is None:
             known = self._store.image_entry(place)
             if known is None or known[0] is None or known[0].chunks is None:
@@ -176,7 +176,7 @@ class HistoryReaders:
 
     def __init__(self, most: int = 4) -> None:
         self.turn = asyncio.Semaphore(_READER_THREADS)
-        """To be held, in the server's event loop, while a thread reads."""
+        """Limits the threads that read at one time: acquire it in the server's event loop before a read."""
         self._most = most
         self._mutex = threading.Lock()
         self._open: OrderedDict[tuple[str, int], HistoryReader] = OrderedDict()
@@ -223,7 +223,7 @@ def _kind(path: str, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> str:
 
 
 def _metadata_change(before: Entry | None, after: Entry | None) -> str:
-    """Describe the difference of two entries without text, for a person."""
+    """Describe the difference between two entries that are not text, for a person."""
     if before is None or after is None:
         one = before or after
         kind = _KINDS.get(one.type, "special file") if one else ""

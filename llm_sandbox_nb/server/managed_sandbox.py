@@ -59,7 +59,7 @@ class ManagedSandbox:
     ) -> None:
         self.id = sandbox_id
         self.fork_of = fork_of
-        """The sandbox that this is a fork of; such a one is never taken for the notebook's own."""
+        """Sandbox of which this one is a fork. A fork is never used as the sandbox of the notebook."""
         self.kernel_id = kernel_id
         self.notebook = notebook
         self.options = options
@@ -69,7 +69,7 @@ class ManagedSandbox:
         self.sandbox: ChannelSandbox | None = None
         self.kernel_dead_since: float | None = None
         self.unclaimed_since: float | None = None
-        """Time of the adoption from an ended server, until a kernel of this server uses the sandbox."""
+        """Time of the adoption from an ended server; None once a kernel of this server uses the sandbox."""
         self._starting: asyncio.Task[ChannelSandbox] | None = None
 
     @property
@@ -150,7 +150,7 @@ def _iso(moment: float) -> str:
 
 
 class Opener:
-    """Start and adoption of sandboxes. `server_key` stays the same when a server is restarted."""
+    """Start and adoption of sandboxes. A restarted server has the same `server_key`."""
 
     def __init__(self, server_key: str) -> None:
         self._key = hashlib.sha256(server_key.encode()).hexdigest()[:32]

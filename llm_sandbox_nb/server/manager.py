@@ -83,10 +83,10 @@ class SandboxManager(LoggingConfigurable):
         self._watcher = Housekeeping(self)
         self._closing = False
         self.live_kernels: Callable[[], Collection[str]] = tuple
-        """The kernels with a live run, whose sandboxes are in use also while nothing is asked of them."""
+        """The kernels with a live run. Their sandboxes count as in use even without a pending request."""
 
     async def ready(self) -> None:
-        """Wait until sandboxes of an earlier server are adopted, so that no client hears that they are gone."""
+        """Wait until sandboxes of an earlier server are adopted: no client may get the error that they are gone."""
         self._watcher.start(self._opener)
         await self._watcher.adopted(_ADOPTION_SECONDS)
 
@@ -242,7 +242,7 @@ class SandboxManager(LoggingConfigurable):
         await self.end(self.get(sandbox_id), reason)
 
     async def stop_idle(self, kernel_id: str, most: int | None) -> list[ManagedSandbox]:
-        """End the idle sandboxes of other kernels than this one, at most so many, the longest idle first."""
+        """End idle sandboxes of other kernels, at most `most` of them, the longest idle first."""
         stopped = self.idle(kernel_id)[:most]
         for managed in stopped:
             await self.end(
@@ -251,7 +251,7 @@ class SandboxManager(LoggingConfigurable):
         return stopped
 
     async def end(self, managed: ManagedSandbox, reason: str) -> None:
-        """End this very sandbox, if it still exists; clients and the log get `reason`."""
+        """End this sandbox if it is still the registered one; clients and the log get `reason`."""
         if self._sandboxes.get(managed.id) is not managed:
             return
         del self._sandboxes[managed.id]
@@ -296,7 +296,7 @@ class SandboxManager(LoggingConfigurable):
 
 
 _MAX_NAMED_NOTEBOOKS = 5
-"""Most notebooks that a refusal names."""
+"""Maximum number of notebooks that a refusal names."""
 
 
 def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:

@@ -53,7 +53,7 @@ class McpGrants:
         return token
 
     def keep(self, sandbox_id: str, notebook: str | None) -> Grant | None:
-        """Return the grant of a sandbox, or of its notebook's former sandbox, which passes to this one."""
+        """Return the grant of a sandbox; transfer the grant of the notebook's former sandbox, if any."""
         grant = self._of(sandbox_id, notebook)
         if grant is not None and grant.sandbox_id != sandbox_id:
             self._grants[grant.name] = grant = replace(grant, sandbox_id=sandbox_id)

@@ -42,7 +42,7 @@ from llm_sandbox_nb.server.runs import PublishedRun, RunControlError, RunRegistr
 
 MCP = "/llm-sandbox/mcp"
 _STREAM_AFTER_SECONDS = 0.5
-"""Seconds after which an answer that is not there yet is streamed."""
+"""Seconds to wait for an answer before it is sent as a stream."""
 _KEEP_ALIVE_SECONDS = 15.0
 """Seconds between two signs of life on a stream."""
 NOT_OPEN = (
@@ -148,7 +148,7 @@ class McpHandler(JupyterHandler):
     _token: object = None
 
     async def prepare(self) -> None:  # type: ignore[override]  # as JupyterHandler's, without cookies and login pages
-        """Refuse foreign names of this server and foreign pages, before anything is read."""
+        """Refuse requests with a foreign host name or from a foreign page, before anything is read."""
         self.current_user = None
         if not self.check_host():
             raise web.HTTPError(421, "This server is not called so: see ServerApp.allow_remote_access.")
@@ -306,7 +306,7 @@ class McpHandler(JupyterHandler):
         return await self._session.elicit(params, self._write_event)
 
     def _write_event(self, message: Json | None) -> None:
-        """Write a message to the stream, which begins with the first; None is a sign of life."""
+        """Write a message to the stream, and begin the stream with the first one; None writes a sign of life."""
         if not self._streaming:
             self._streaming = True
             self.set_header("Content-Type", "text/event-stream")
@@ -342,7 +342,7 @@ class McpHandler(JupyterHandler):
     # --- the caller ---
 
     def _caller(self, sandbox: str | None) -> Caller:
-        """Return the caller by the header. Raises HTTPError."""
+        """Return the caller that the header `Authorization` names. Raises HTTPError."""
         if not self.settings["llm_sandbox_manager"].policy.allow_mcp:
             raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
@@ -378,7 +378,7 @@ class McpTokenHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def post(self, sandbox_id: str) -> None:
-        """Make one; the one before is revoked. With `keep` true, an existing one stays, and `token` is null."""
+        """Make a token, and revoke the earlier one. With `keep`, an existing token stays, and `token` is null."""
         if not self.manager.policy.allow_mcp:
             raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
         managed = self.manager.get(sandbox_id)

@@ -38,7 +38,7 @@ print(count, ticks * 1000 // tick, pages * page)
 """
 _MEASURE_TIMEOUT = 10.0
 _MEASUREMENT_SECONDS = 0.5
-"""Seconds for which a measurement is good enough for the next who asks: many pages may watch one sandbox."""
+"""Seconds for which a measurement also answers later requests: many pages may watch one sandbox."""
 _MAX_MEASUREMENTS = 64
 
 
@@ -57,7 +57,7 @@ class SandboxUsage:
 
 
 class UsageMeter:
-    """Measures sandboxes, each not more often than a person can follow."""
+    """Measures sandboxes, each at most once in `_MEASUREMENT_SECONDS`."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """`clock` gives the seconds since 1970."""

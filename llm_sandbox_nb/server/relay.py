@@ -28,7 +28,7 @@ MAX_REQUESTS = 64
 """Pending requests that one client may have."""
 QUEUE_HIGH = 4 * 1024 * 1024
 QUEUE_LOW = 1024 * 1024
-"""Bytes waiting for a client at which the sandbox pauses, and below which it continues."""
+"""Number of waiting bytes of a client at which the sandbox pauses, and number below which it continues."""
 STALL = 10.0
 """Seconds for which one client may hold the sandbox back."""
 

@@ -36,7 +36,7 @@ RECORDS = "sandbox-runs"
 SHARED_NOTEBOOKS = "collaborative_document_save_delay"
 """A setting of this server when jupyter-collaboration shares its notebooks between pages."""
 LISTED = 30
-"""Most runs of a notebook that are listed."""
+"""Maximum number of runs of a notebook in a list."""
 MESSAGE_LIMIT = 64 * 1024 * 1024
 _BATCH_BYTES = 512 * 1024
 _TEXT_INTERVAL = 0.03
@@ -267,7 +267,7 @@ class RunEventsHandler(RunSocket):
         """Ignore messages of watchers."""
 
     def on_close(self) -> None:
-        """Nobody watches any more."""
+        """Stop sending events: the watcher has left."""
         if self._pump is not None:
             self._pump.cancel()
 

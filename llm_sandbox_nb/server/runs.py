@@ -62,10 +62,10 @@ class Kernel(Protocol):
 
 
 class EventStore:
-    """Lines in a file that has no name and is gone with this process; in memory only where each one ends."""
+    """Lines in a nameless file, which ends with this process. Only the position of each line's end is in memory."""
 
     def __init__(self, full_at: int) -> None:
-        """From `full_at` bytes on, long texts of further events are clipped."""
+        """Create the store. Above `full_at` bytes, long texts of further events are clipped."""
         self._full_at = full_at
         self._ends = array("Q", [0])
         self._file: IO[bytes] | None = None
@@ -89,7 +89,7 @@ class EventStore:
         self._ends.append(self.size + len(data))
 
     def read(self, start: int, most: int) -> list[str]:
-        """Return events from number `start` on, as JSON: at least one if there is one, and about `most` bytes."""
+        """Return events from number `start` on, as JSON: at most `most` bytes, but at least one event."""
         if self._file is None or start >= len(self):
             return []
         end = start + 1
@@ -103,14 +103,14 @@ class EventStore:
         ]
 
     def close(self) -> None:
-        """Forget all."""
+        """Remove all events."""
         if self._file is not None:
             self._file.close()
         self._file, self._ends = None, array("Q", [0])
 
 
 def clip_texts(value: Any, limit: int) -> Any:
-    """`value` with each long text cut, saying so."""
+    """Return `value` with each long text cut, followed by the number of characters left out."""
     if isinstance(value, str):
         return value if len(value) <= limit else f"{value[:limit]} [... {len(value) - limit} more characters]"
     if isinstance(value, dict):
@@ -293,7 +293,7 @@ class PublishedRun:
         self.notify()
 
     def notify(self) -> None:
-        """Wake the watchers, because there is something new."""
+        """Wake the watchers, because the run has changed."""
         for wake in tuple(self.watchers):
             wake()
 

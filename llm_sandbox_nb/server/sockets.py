@@ -42,7 +42,7 @@ REPORT = re.compile(
     r"|P[01]\$r[^\x1b]*\x1b\\|\]\d+;(?:\d+;)?rgb:[\da-f/]+\x1b\\"  # settings, colours
     r")"
 )
-"""Automatic reports of the page's terminal, one at a time; of all keys only F3 with Shift, Alt or Ctrl sends one."""
+"""Pattern of one automatic report of the page's terminal. The only keys that match are F3 with Shift, Alt or Ctrl."""
 
 
 class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
@@ -57,7 +57,7 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
         """Disable compression: most clients are on this machine, where it costs more than it saves."""
 
     async def authorise(self) -> None:
-        """Refuse who may not execute. Raises HTTPError."""
+        """Refuse a user who may not execute. Raises HTTPError."""
         allowed = await ensure_async(
             self.authorizer.is_authorized(self, self.current_user, "execute", AUTH_RESOURCE)
         )
@@ -75,7 +75,7 @@ class SandboxSocket(Socket):
         return manager
 
     async def admit(self, sandbox_id: str) -> None:
-        """Refuse who may not execute, and a sandbox that does not run. Raises HTTPError."""
+        """Refuse a user who may not execute, and a sandbox that does not run. Raises HTTPError."""
         await self.authorise()
         try:
             await self.manager.ready()

@@ -189,7 +189,7 @@ def as_training_data(rollouts: Sequence[Rollout], end: int, with_logprobs: bool)
         length = max((place for place, kept in enumerate(conversation.mask, 1) if kept), default=0)
         used = length > 0 and rollout.stop_reason != LOST and rollout.reward is not None
         prompts.append(conversation.prompt or [end])
-        completions.append(conversation.completion[:length] or [end])  # nothing that no reply followed
+        completions.append(conversation.completion[:length] or [end])  # without ids after the last reply
         masks.append(conversation.mask[:length] if used else [0] * max(1, length))
         logprobs.append(conversation.logprobs[:length] or [0.0])
     return {

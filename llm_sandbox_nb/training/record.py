@@ -205,7 +205,7 @@ class TrainingRecord:
         return [dict(one) for one in read_lines(self.folder / STEPS)]
 
     def add_step(self, figures: Mapping[str, Any]) -> None:
-        """Append the figures of a step; the operating system has them when this returns."""
+        """Append the figures of a step. On return they are written, and survive the end of this process."""
         append_line(self.folder / STEPS, dict(figures))
 
     def forget_after(self, step: int) -> None:

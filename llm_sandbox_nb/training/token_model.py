@@ -97,7 +97,7 @@ class TokenModel:
 
         Raises:
             ContextOverflowError: if the conversation has reached its limit of ids.
-            ModelError: if earlier messages have changed, which would need other ids.
+            ModelError: if earlier messages have changed, so that the known ids no longer match.
         """
         new = self._new_ids(messages, tools)
         conversation = self.conversation

@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 OnFigures = Callable[[Mapping[str, Any]], None]
 logger = logging.getLogger(__name__)
 _MIN_ANSWER_CHARACTERS = 4
-"""Letters and digits: a shorter answer may stand in a prompt by chance."""
+"""Number of letters and digits: a shorter answer may be in a prompt by chance."""
 STEPS_WITHOUT_GRADIENT = 3
 """Number of steps in a row, and multiples of the number, that cause a warning."""
 
@@ -65,7 +65,7 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
             raise ConfigError(f"Row {row.id} has an empty document: leave it out or fill it in.")
     solved = [row.id for row in rows if _has_answer_in_prompt(row)]
     if solved and len(solved) == len(rows):
-        raise ConfigError(f"The answer of row {solved[0]} stands in its prompt: remove it there.")
+        raise ConfigError(f"The answer of row {solved[0]} is in its prompt: remove it there.")
     if solved:
         rows = [row for row in rows if row.id not in set(solved)]
         counted = plural(len(solved), "row is", "rows are")
@@ -81,7 +81,8 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
 
 
 def _has_answer_in_prompt(row: Row) -> bool:
-    """Return True if the prompt contains the answer. Options of a choice, and words such as yes, may stand there."""
+    """Return True if the prompt contains the answer. Options of a choice, and words such as yes, are allowed in a
+    prompt."""
     short = len("".join(filter(str.isalnum, row.ground_truth))) < _MIN_ANSWER_CHARACTERS
     return (
         not short

@@ -27,7 +27,7 @@ from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
 from llm_sandbox_nb.windows import try_lock
 
 BLOB_THRESHOLD = 64 * 1024
-"""Characters (or bytes) of a text above which the text is stored in a file of its own."""
+"""Characters (or bytes) of a text above which the text is stored in a separate file."""
 _MAX_BLOB_BYTES = 512 * 1024**2
 """Maximum bytes read from such a file."""
 MAX_LINE_BYTES = 64 * 1024**2
@@ -217,7 +217,8 @@ def read_journal(path: Path) -> Iterator[ev.Event]:
 
     Raises:
         FileNotFoundError: if there is no journal at `path`.
-        JournalError: if the file is not a regular file, or a line is not an event, unless it is a torn last line.
+        JournalError: if the file is not a regular file, or a line is not an event, unless it is an incomplete last
+            line.
     """
     pending: tuple[int, ValueError] | None = None
     begun = False

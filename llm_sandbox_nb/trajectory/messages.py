@@ -17,7 +17,8 @@ class ResultsMessage(dict[str, Any]):
     def __init__(self, parts: dict[str, str]) -> None:
         super().__init__(role="user", content="\n\n".join(parts.values()))
         self.parts = parts
-        """Results by the ids of their calls, and texts of user messages under other keys."""
+        """Parts of the message: the result of each call, by the call's id, and texts of user messages, by other
+        keys."""
 
 
 def add_result(messages: list[dict[str, Any]], call_id: str, observation: str, *, in_text: bool) -> None:

@@ -29,7 +29,8 @@ Meaning = Literal["ok", "bad", "plain", "wait", "run", "away"]
 
 
 class State(Enum):
-    """State of a run, or its end: name, words, words with a detail, and meaning."""
+    """State of a run: its name, the text shown, the same text with a place for a detail, and the meaning of its
+    colour."""
 
     STARTING = "starting", "Starting the sandbox", "Starting the sandbox ({})", "run"
     RUNNING = "running", "Running", "Running · step {}", "run"
@@ -77,7 +78,7 @@ CHECKED: Final[dict[str, tuple[str, str, Meaning]]] = {
     "text": ("{}, checked: {}", "{}, checked without protection: {}", "plain"),
     "error": ("{}, the check could not run: {}", "{}, the check could not run: {}", "bad"),
 }
-"""Words for an end and its verdict, the same for a check that the model could have changed, and the meaning."""
+"""Text for an end with a verdict, the text if the model could have changed the check, and the meaning."""
 CHECK_LABELS: Final = {
     "passed": "Check passed",
     "failed": "Check failed",
@@ -215,13 +216,13 @@ class Status:
         return finish.stop_reason in _LIMITS or finish.stop_reason in others
 
     def rewind(self, step: int | None) -> None:
-        """Move HEAD to a place in `step`, or at its end; None: to another branch, without a rewind."""
+        """Update the state after HEAD has moved to `step` by a rewind, or (None) to another branch."""
         self._clear()
         self.ready_at = None if self.finish else step
         self.check = self.check if self.finish else None
 
     def follow(self, event: ev.Event) -> None:
-        """Update the state with an event, also where no history is stored: undo restores the state before a rewind."""
+        """Update the state with an event. No stored events are needed: undo restores a copy of the state."""
         self.add(event)
         if not isinstance(event, ev.Rewound) or event.what == "files":
             return

@@ -25,7 +25,7 @@ from llm_sandbox_nb.trajectory.messages import (
 from llm_sandbox_nb.trajectory.state import RunState, Status
 
 MAX_REREAD_EVENTS = 3_000_000
-"""Events that all rewinds and changes of branch together may reread. Bounded, as anyone may have made the record."""
+"""Maximum number of events that are read again for rewinds and changes of branch: a record may come from anyone."""
 _LINE_EVENTS = (
     ev.ModelRequested, ev.ModelDelta, ev.ModelFailed, ev.ModelReplied,
     ev.CallProposed, ev.CallStarted, ev.CallFinished, ev.CallDecided, ev.ArtifactSaved,
@@ -90,7 +90,7 @@ class Step:
     model_time: float = 0.0
     finish_reason: str | None = None
     nudge: str = ""
-    """The message that answered a reply without any call."""
+    """The message that the loop sent after a reply without a call."""
     replied: bool = False
     failures: list[ev.ModelFailed] = field(default_factory=list)
     artifacts: list[ev.ArtifactSaved] = field(default_factory=list)

@@ -292,7 +292,7 @@ def reap_groups(folders: Iterable[Path]) -> list[str]:
 
 
 def process_limits(limits: Limits, held: InForce) -> tuple[list[str], InForce]:
-    """Return `ulimit` options for the limits that no control group holds, and all limits in force with them."""
+    """Return `ulimit` options for the limits that no control group enforces, and all limits then in force."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     options = ["-c 0", f"-n {files}"]

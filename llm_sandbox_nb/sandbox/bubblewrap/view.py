@@ -14,7 +14,7 @@ from typing import NamedTuple
 from llm_sandbox_nb.sandbox.options import SYSTEM_PATH
 
 Argument = str | bytes
-"""An argument of bubblewrap; bytes stand for the number of a file descriptor with this content."""
+"""An argument of bubblewrap. Bytes are replaced by the number of a file descriptor with this content."""
 
 
 class User(NamedTuple):

@@ -18,7 +18,7 @@ _LIMIT_FILES = ("memory.max", "memory/memory.limit_in_bytes", "pids.max", "pids/
                 "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")  # fmt: skip
 _STATUS, _CONFINEMENT, _INTERFACES = "/proc/1/status", "/proc/1/attr/current", "/proc/net/dev"
 PROBED_FILES = (_STATUS, _CONFINEMENT, _INTERFACES, *(f"/sys/fs/cgroup/{name}" for name in _LIMIT_FILES))
-"""Files of the kernel that the executor reads inside at the greeting."""
+"""Files of /proc and /sys that the executor reads inside the sandbox and sends in its answer to the greeting."""
 
 
 def read_probe(files: Mapping[str, str | None]) -> dict[str, str]:

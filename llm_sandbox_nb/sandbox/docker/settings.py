@@ -37,7 +37,7 @@ MAX_FILE_BYTES = 16 * 1024**3
 
 @dataclass(frozen=True)
 class Profile:
-    """The model's user inside, and the rights of this user."""
+    """A profile: the user who runs the model's commands in the container, capabilities, and default network."""
 
     uid: int
     home: str

@@ -154,7 +154,7 @@ def file_signature(info: os.stat_result) -> tuple[int, ...]:
 
 
 class ChangeTracker:
-    """The memory of the child: the files of a folder, with the text of small ones."""
+    """The child's record of a folder: signatures of its files, and the text of small files."""
 
     def __init__(self, root: bytes) -> None:
         self.root = root

@@ -258,7 +258,7 @@ class Executor(HostPipe):
         self.holds.add(reason)
 
     def release_files(self, reason: str) -> None:
-        """End a hold. After the last hold, start everything that waits."""
+        """Remove a reason to hold files. After the last one, start the waiting commands and file operations."""
         self.holds.discard(reason)
         if self.holds:
             return

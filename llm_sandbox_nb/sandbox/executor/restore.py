@@ -424,5 +424,5 @@ class Restore(RestoredFolders):
 
 
 def covered(detail: list[list[Any]] | None) -> int:
-    """Return the number of bytes of a file that have content."""
+    """Return the number of bytes of a file that are not holes."""
     return sum(part[1] for part in detail or ())

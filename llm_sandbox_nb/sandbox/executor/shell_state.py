@@ -91,7 +91,8 @@ class ShellState:
         return folder
 
     def restore(self, state: bytes, done: Callable[[str], None]) -> None:
-        """Set this state in a new shell; `done` is called with the part that could not be restored."""
+        """Set this state in a new shell; `done` is called with a sentence about the part that could not be restored,
+        or ""."""
         script = ShellScript(self.shell, RESTORE, state, lambda ok: self.restored(state, ok, done))
         self.shell.enqueue_script(script)
 

@@ -210,7 +210,7 @@ def writable_index(folder: Path) -> Index:
     """Open the index in `folder` for its only writer. Earlier rows are copied into a fresh database first.
 
     Raises:
-        HistoryError: if the folder holds anything else than the index of a history.
+        HistoryError: if the folder holds anything other than the index of a history.
     """
     _check_names(folder)
     _finish_replacement(folder)

@@ -192,7 +192,7 @@ class PackReader:
         self._folder = folder
         self._open: dict[str, int] = {}
         self.written: set[str] = set()
-        """Packs written by this process, where a CRC-32 suffices to find a failing disk. Others may be hostile."""
+        """Packs of this process. For these a CRC-32 suffices, to find a failing disk; other packs may be hostile."""
 
     def read(self, digest: bytes, name: str, offset: int, size: int, check: int) -> bytes:
         """Read a piece.

@@ -1,4 +1,4 @@
-"""Network of a running sandbox, as its owner holds it: the door, the proxy behind it, and the record of connections."""
+"""The owner's side of a running sandbox's network: the door, the proxy behind it, and the record of connections."""
 
 from __future__ import annotations
 

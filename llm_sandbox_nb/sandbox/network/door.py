@@ -263,5 +263,5 @@ async def take_listener(channel: Channel, outside: socket.socket) -> socket.sock
                     return listener
             listener.close()
     raise SandboxError(
-        "The sandbox handed out something else than the listener of its door; open a new sandbox."
+        "The sandbox handed out something other than the listener of its door; open a new sandbox."
     )

@@ -31,7 +31,7 @@ NAMED_SETS: dict[str, tuple[str, ...]] = {
         "release-assets.githubusercontent.com",
     ),
 }
-"""Hosts that a word in the list stands for."""
+"""Hosts by the word that names them in a list."""
 USUAL_PORTS = (80, 443)
 """Ports of an entry without a port: plain HTTP and TLS only. A port that an entry names carries everything."""
 METADATA = tuple(

@@ -148,7 +148,7 @@ def _field(answer: Mapping[str, Any], name: str, kind: type[_T], default: _T) ->
 
 
 def _seconds(value: object) -> float:
-    """Return a time. Raises ProtocolError for NaN and for values that no clock shows."""
+    """Return a time. Raises ProtocolError for NaN and for values beyond any real time."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _MAX_TIME:
         raise ProtocolError("its answer has an invalid time")
     return float(value)

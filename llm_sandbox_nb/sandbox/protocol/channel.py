@@ -151,7 +151,7 @@ class Channel:
 
         Args:
             params: `lease` seconds, `directories` to make, `cwd` of the shell, `spill` folder.
-            adopt: another owner may have been cut off in the middle of a frame, either way.
+            adopt: True if a former owner may have left an incomplete frame, sent or received.
             timeout: seconds.
 
         Raises:

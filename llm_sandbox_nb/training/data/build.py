@@ -2,7 +2,7 @@
 
 The paper (arXiv 2601.16206, section 3) says: a context is stored as files; documents of a context with several, and
 parts of a long one, become separate files; a context of one file gets distractor files from the same source; earlier
-tasks on the same context stand in the prompt as examples; the answer goes into a file. All other rules are this
+tasks on the same context are in the prompt as examples; the answer goes into a file. All other rules are this
 package's.
 """
 
@@ -45,7 +45,7 @@ class BuildOptions:
     distractors: int = 3
     """Files from other documents, in addition to a context of one file."""
     examples: int = 2
-    """Earlier questions on the same documents that stand in the prompt with their answers."""
+    """Number of earlier questions on the same documents that are in the prompt with their answers."""
 
     def __post_init__(self) -> None:
         for name, least in (("part", 200), ("distractors", 0), ("examples", 0)):
@@ -69,7 +69,7 @@ class Statistics:
     distractors: Counter[int] = field(default_factory=Counter)
     examples: Counter[int] = field(default_factory=Counter)
     verbatim: int = 0
-    """Rows whose answer stands in their documents word by word."""
+    """Rows whose documents contain the answer word for word."""
     characters: int = 0
     """Characters of all files together."""
     unread: list[dict[str, str]] = field(default_factory=list)

@@ -75,7 +75,7 @@ def read_questions(path: Path) -> Iterator[Question]:
 
 def _question(record: Mapping[str, Any], number: int, where: str) -> Question:
     if unknown := [key for key in record if key not in _KEYS]:
-        raise DataError(f"{where} has the unknown key {unknown[0]!r}; known are {', '.join(_KEYS)}.")
+        raise DataError(f"{where} has the unknown key {unknown[0]!r}; the known keys are {', '.join(_KEYS)}.")
     texts = {key: _texts(record.get(key), f"{key} of line {number}") for key in _KEYS}
     documents = texts["documents"] or texts["document"]
     if not documents:
@@ -86,7 +86,7 @@ def _question(record: Mapping[str, Any], number: int, where: str) -> Question:
     options = texts["options"]
     kind = texts["type"][0] if texts["type"] else _kind(options, texts["answer"])
     if kind not in TYPES:
-        raise DataError(f"{where} has the type {kind!r}; known are {', '.join(TYPES)}.")
+        raise DataError(f"{where} has the type {kind!r}; the known types are {', '.join(TYPES)}.")
     answers = texts["answer"]
     if "choice" in kind:
         if not 2 <= len(options) <= 26:

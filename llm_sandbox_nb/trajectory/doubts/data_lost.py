@@ -215,7 +215,8 @@ def _made_anew(action: Action, version: Version) -> bool:
 
 
 def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old: int) -> str | None:
-    """Return an addition to the text if the step announced a smaller loss or none; None for an announced loss."""
+    """Return None if the step announced the loss, else an addition to the doubt's text, such as a smaller announced
+    loss."""
     said = action.said
     if not says(evidence, action, _SAYS_LESS):
         task = _SAYS_LESS.search(evidence.task)

@@ -72,7 +72,7 @@ def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[
 
 
 def _alike(one: str, other: str, *, direct: bool) -> bool:
-    """Return True if two names are those of versions of one file."""
+    """Return True if the two names look like names of versions of one file."""
     first, second = (name_of(path).rpartition(".")[0].lower() for path in (one, other))
     stems = {_VERSIONED.sub("", first), _VERSIONED.sub("", second)}
     if len(stems) == 1 or direct:

@@ -128,9 +128,9 @@ def test_a_changed_row_does_not_count_as_done(own: Own, capsys: pytest.CaptureFi
     ("yaml", "said"),
     [
         ("image: 3", "image has to be the name of a Docker image, not 3."),
-        ("limits: {stepz: 1}", "limits has an unknown key 'stepz'; known are steps,"),
+        ("limits: {stepz: 1}", "limits has an unknown key 'stepz'; the known keys are steps,"),
         ("limits: 3", "limits has to hold keys such as `steps:`."),
-        ("data: {datasett: x}", "data has an unknown key 'datasett'; known are file, dataset,"),
+        ("data: {datasett: x}", "data has an unknown key 'datasett'; the known keys are file, dataset,"),
     ],
 )
 def test_a_wrong_task_file_is_one_sentence(

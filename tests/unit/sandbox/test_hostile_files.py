@@ -47,7 +47,7 @@ def test_a_download_writes_no_other_file(tmp_path):
     records = [entry(FILE, b"a.txt"), entry(FILE, b"victim.png"), entry(FILE, b"sub/.bashrc")]
 
     async def use(box, script):
-        with pytest.raises(TransferError, match=r"something else than the file a\.txt"):
+        with pytest.raises(TransferError, match=r"something other than the file a\.txt"):
             await box.download("a.txt", tmp_path)
         assert tree(tmp_path) == {"victim.png"}
         assert (tmp_path / "victim.png").read_bytes() == b"canary"

@@ -295,7 +295,7 @@ def test_what_a_download_may_be_called(source, kind, only):
 )
 def test_only_the_file_that_was_asked_for(tmp_path, records):
     (tmp_path / "a.txt").write_bytes(b"mine")
-    with pytest.raises(TransferError, match=r"something else than the file a\.txt; nothing was written"):
+    with pytest.raises(TransferError, match=r"something other than the file a\.txt; nothing was written"):
         receive(tmp_path, *records, only=b"a.txt")
     assert everything(tmp_path) == {b"a.txt": b"mine"}
     assert receive(tmp_path, file(b"a.txt"), only=b"a.txt") == []

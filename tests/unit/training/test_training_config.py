@@ -104,7 +104,7 @@ DATA = {"model": {"path": "some/model"}, "rollouts": {"rows_per_step": 1}}
         (
             '{"id": "a", "problem_statement": "Is it the long answer of all answers?",'
             ' "ground_truth": "the long answer of all answers"}',
-            "The answer of row a stands in its prompt",
+            "The answer of row a is in its prompt",
         ),
     ],
 )

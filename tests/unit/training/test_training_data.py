@@ -346,7 +346,7 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ({"document": "a.txt", "question": "Q?", "answer": "A", "kind": "x"}, "unknown key 'kind'"),
         (
             {"document": "a.txt", "question": "Q?", "answer": "A", "type": "essay"},
-            "the type 'essay'; known are",
+            "the type 'essay'; the known types are",
         ),
         (
             {"document": "a.txt", "question": "Q?", "answer": "C", "options": ["x", "y"]},
