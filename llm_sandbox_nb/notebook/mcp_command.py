@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.agent.run_spec import checked_pause_rules
+from llm_sandbox_nb.mcp_server.connecting import connection_text
 from llm_sandbox_nb.notebook.display import Output
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
@@ -166,36 +166,6 @@ class RunPlace:
             show(Textarea(value=note + text, disabled=True, layout=layout))
         else:
             print(text)
-
-
-def connection_text(url: str, token: str) -> str:
-    """Return a ready line for each client."""
-    address, bearer, name = f"{url}llm-sandbox/mcp", f"Bearer {token}", "notebook-sandbox"
-    headers = {"Authorization": bearer}
-    cursor = {"mcpServers": {name: {"url": address, "headers": headers}}}
-    code = {"servers": {name: {"type": "http", "url": address, "headers": headers}}}
-    jupyter_ai = {
-        "mcp_servers": [
-            {
-                "type": "http",
-                "name": name,
-                "url": address,
-                "headers": [{"name": "Authorization", "value": bearer}],
-            }
-        ]
-    }
-    return "\n".join(
-        [
-            "Claude Code, in a terminal:",
-            f'  claude mcp add --transport http {name} {address} --header "Authorization: {bearer}"',
-            "Cursor, .cursor/mcp.json:",
-            f"  {json.dumps(cursor)}",
-            "VS Code, .vscode/mcp.json:",
-            f"  {json.dumps(code)}",
-            "jupyter-ai, .jupyter/mcp_settings.json:",
-            f"  {json.dumps(jupyter_ai)}",
-        ]
-    )
 
 
 def _parsed(words: list[str]) -> tuple[str, str | None, bool]:

@@ -22,6 +22,7 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 
 from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.mcp_server.connecting import connection_text
 from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN, McpEndpoint, initialized, modern_client
 from llm_sandbox_nb.mcp_server.messages import (
     HEADER_MISMATCH,
@@ -45,6 +46,8 @@ _STREAM_AFTER_SECONDS = 0.5
 """Seconds after which an answer that is not there yet is streamed."""
 _KEEP_ALIVE_SECONDS = 15.0
 """Seconds between two signs of life on a stream."""
+# The URL becomes a word of a shell command, so quotes, blanks and `$` are not accepted.
+_BASE_URL_PATTERN = re.compile(r"https?://[\w.:\[\]~%/@+-]{1,1000}/", re.ASCII)
 NOT_OPEN = (
     "The notebook does not offer its sandbox now: ask the person to execute %sandbox mcp in the notebook, then call "
     "again."
@@ -381,11 +384,12 @@ class McpTokenHandler(SandboxAPIHandler):
         """Make one; the one before is revoked. With `keep` true, an existing one stays, and `token` is null."""
         if not self.manager.policy.allow_mcp:
             raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
-        managed = self.manager.get(sandbox_id)
+        managed, address = self.manager.get(sandbox_id), self._address()
         kept = self._grants.keep(managed.id, managed.notebook) if self.body().get("keep") is True else None
         token = None if kept else self._grants.mint(managed.id, managed.notebook)
         self.set_status(200 if kept else 201)
-        self.finish({"token": token, "path": f"{self.base_url.rstrip('/')}{MCP}"})
+        connect = connection_text(address, token) if token else None
+        self.finish({"token": token, "path": f"{self.base_url.rstrip('/')}{MCP}", "connect": connect})
 
     @web.authenticated
     @authorized
@@ -396,6 +400,13 @@ class McpTokenHandler(SandboxAPIHandler):
         self._grants.revoke(managed.id, managed.notebook)
         self.set_status(204)
         self.finish()
+
+    def _address(self) -> str:
+        """Return the server's base URL as the caller reaches it. Raises HTTPError for another kind of value."""
+        url = self.body().get("url", f"{self.request.protocol}://{self.request.host}{self.base_url}")
+        if not isinstance(url, str) or not _BASE_URL_PATTERN.fullmatch(url):
+            raise web.HTTPError(400, "`url` has to be the http or https address of this server, ending in a slash.")
+        return url
 
     @property
     def _grants(self) -> McpGrants:

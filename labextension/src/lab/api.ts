@@ -49,6 +49,14 @@ export interface IUsage {
   memory_bytes: number;
 }
 
+/** How outside agents reach a sandbox over MCP. */
+export interface IMcpAccess {
+  /** True if there is a token; the server stores only its hash. */
+  exists: boolean;
+  /** The run of the notebook that accepts calls now; null until the notebook executes `%sandbox mcp`. */
+  run: string | null;
+}
+
 /** The server's own sentence about what went wrong. */
 export class ApiError extends Error {
   constructor(
@@ -100,6 +108,21 @@ export class SandboxApi {
 
   async write(id: string, path: string, body: Blob): Promise<void> {
     await this._request(`sandboxes/${id}/files/content`, { method: 'PUT', body }, { path });
+  }
+
+  mcpAccess(id: string): Promise<IMcpAccess> {
+    return this._json<IMcpAccess>(`sandboxes/${id}/mcp-token`);
+  }
+
+  /** Make a token, which replaces an earlier one. Return the ready lines for MCP clients, which cannot be read again. */
+  async makeMcpToken(id: string): Promise<string> {
+    const body = JSON.stringify({ url: URLExt.join(this.settings.baseUrl, '/') });
+    const response = await this._request(`sandboxes/${id}/mcp-token`, { method: 'POST', body });
+    return ((await response.json()) as { connect: string }).connect;
+  }
+
+  async revokeMcpToken(id: string): Promise<void> {
+    await this._request(`sandboxes/${id}/mcp-token`, { method: 'DELETE' });
   }
 
   private async _json<T>(route: string, query: Record<string, string> = {}): Promise<T> {
