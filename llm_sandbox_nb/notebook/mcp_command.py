@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
 from llm_sandbox_nb.notebook.magic_options import split_words
 from llm_sandbox_nb.notebook.outside_card import OutsideCard
+from llm_sandbox_nb.notebook.outside_runs import OutsideRuns
 from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, OpenSandbox
 from llm_sandbox_nb.notebook.saved_runs import notebook_name
 from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper, server_id
@@ -55,8 +57,13 @@ class McpCommand:
         shell: Any,
         opened: OpenSandbox,
         on_run: Callable[[Run, Output], None],
+        cell_options: Callable[[], Namespace],
     ) -> None:
-        """Create the command. `opened` is the sandbox open to outside agents; `on_run` gets a run and its output."""
+        """Create the command.
+
+        `opened` is the sandbox open to outside agents; `on_run` gets a run and its output; `cell_options` returns the
+        options of a `%%sandbox` cell without any.
+        """
         self._background = background
         self._sandboxes = sandboxes
         self._options = options
@@ -64,6 +71,7 @@ class McpCommand:
         self._shell = shell
         self._opened = opened
         self._on_run = on_run
+        self._cell_options = cell_options
 
     def __call__(self, rest: str) -> None:
         """Execute the command; `rest` holds the words after `%sandbox mcp`.
@@ -89,9 +97,14 @@ class McpCommand:
             return
         print(OPEN)
         card = OutsideCard(self._shell, self._settings, keeper.publisher())
-        self._background.run(self._open(keeper, sandbox, rules, card))
+        starter = OutsideRuns(
+            keeper, sandbox, self._settings, self._shell, self._cell_options, approve, self._on_run
+        )
+        self._background.run(self._open(keeper, sandbox, rules, card, starter))
 
-    async def _open(self, keeper: ServerKeeper, sandbox: Sandbox, rules: Any, card: OutsideCard) -> None:
+    async def _open(
+        self, keeper: ServerKeeper, sandbox: Sandbox, rules: Any, card: OutsideCard, starter: OutsideRuns
+    ) -> None:
         await self._opened.close()
 
         def follow_fork(run: Run) -> Any:
@@ -100,7 +113,7 @@ class McpCommand:
             return (publisher.listen,), publisher.finish
 
         def started(agent: OutsideAgent) -> None:
-            calls = OutsideCalls(agent, follow_fork)
+            calls = OutsideCalls(agent, follow_fork, starter.execute)
             self._opened.keep(sandbox, calls)
             card.publisher.take_calls(calls, server_id(sandbox))
             self._on_run(agent.run, card.output)

@@ -81,6 +81,8 @@ class OutsideCall:
     tool: str
     arguments: Json
     client: str
+    principal: str = ""
+    """Name of the token with which the call was made: with another token its id is unknown."""
     id: str = field(default_factory=lambda: f"cmd-{secrets.token_hex(12)}")
     done: asyncio.Future[Json] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     step: int | None = None
@@ -196,7 +198,12 @@ class OutsideAgent:
 
     # --- calls ---
 
-    def submit(self, tool: str, arguments: Json, client: str) -> OutsideCall:
+    @property
+    def busy(self) -> bool:
+        """True while a call is executed, or waits for its turn or for a person."""
+        return self.current is not None or bool(self._queue)
+
+    def submit(self, tool: str, arguments: Json, client: str, principal: str = "") -> OutsideCall:
         """Queue a call. Raises OutsideError if the run has ended or too many calls wait."""
         if self.ended:
             raise OutsideError(STOPPED)
@@ -204,7 +211,7 @@ class OutsideAgent:
             raise OutsideError(
                 "Too many calls wait for their turn: wait for the results of earlier ones first."
             )
-        call = OutsideCall(tool, arguments, client)
+        call = OutsideCall(tool, arguments, client, principal)
         self.calls[call.id] = call
         ended = [known for known in self.calls.values() if known.done.done()]
         for old in ended[: len(self.calls) - _MAX_ENDED_CALLS]:

@@ -372,7 +372,7 @@ def test_a_token_comes_with_ready_lines_and_ends_when_it_is_revoked(
     for url in ("javascript:alert(1)", 'https://a/" ; rm -rf ~ #/', "https://a/$(id)/", "https://a", 3, ""):
         assert served.call("post", path, {"url": url})[0] == 400, url
     assert served.call("post", path, {"keep": True})[1] == {**made, "token": None, "connect": None}
-    assert f"{served.app.connection_url}llm-sandbox/mcp" in served.call("post", path)[1]["connect"]
+    assert f"{made['path']} --header" in served.call("post", path)[1]["connect"]
     assert served.call("get", path)[1]["exists"] is True
     assert served.call("delete", path)[0] == 204
     assert served.call("get", path)[1]["exists"] is False
