@@ -31,7 +31,7 @@ class SandboxPolicy(Configurable):
         config=True
     )
     allow_mcp_runs = Bool(
-        False, help="Whether outside agents may start runs of this package's agent over MCP: each run costs."
+        False, help="Let outside agents start runs of this package's agent over MCP. Each run costs."
     ).tag(config=True)
     mcp_run_models = List(
         Unicode(),
