@@ -225,12 +225,12 @@ _DEFINITIONS = (
     ToolDefinition(
         "start_run",
         "Start a run",
-        "Let another agent, with a language model of the person's, work on a task in this sandbox. That costs money or "
+        "Let another agent, with the person's language model, work on a task in this sandbox. That costs money or "
         "time of the person, who watches and can stop it. The result has a run_id: call get_run with it. Until the run "
         "ends, your own calls in this sandbox are refused.",
         {
             "task": _text(
-                "The task, with all that the other agent needs to know: it reads nothing of yours."
+                "The task, with everything that the other agent needs to know: it cannot read your conversation."
             ),
             "model": _text("The model, such as openai/gpt-5. Leave it out for the one of the notebook."),
             "max_steps": _number("The most steps, 1 to 100.", 30, whole=True),

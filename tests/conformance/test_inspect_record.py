@@ -45,7 +45,7 @@ def test_each_sample_is_opened_rewound_and_forked_from_its_log(
     assert recorded.folder.parent.parent == tmp_path / "runs"
     assert (recorded.task, recorded.model) == (sample.input, "mockllm/model")
     assert (recorded.stop_reason, recorded.answer) == ("answered", sample.output.completion)
-    [call] = [call for step in recorded.steps for call in step.calls if "echo" in str(call.arguments)]
+    [call] = [call for step in recorded.steps for call in step.calls if "sum.txt" in str(call.arguments)]
     assert call.output.strip() == str(int(sample.id) * 8)
     [step] = [step.number for step in recorded.steps if call in step.calls]
     assert [

@@ -37,7 +37,10 @@ export class McpAccess {
     this._make = button('', () => this._makeToken());
     this._revoke = button(_trans('Revoke'), () => this._revokeToken());
     this._open = button(_trans('Accept calls'), () => _actions.open());
-    const copy = button(_trans('Copy'), () => _actions.copy(this._lines.value));
+    const copy = button(_trans('Copy'), () => {
+      this._lines.select();
+      return _actions.copy(this._lines.value);
+    });
     this._lines = h('textarea', {
       rows: '12',
       spellcheck: 'false',

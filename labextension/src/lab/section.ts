@@ -84,7 +84,12 @@ export class SandboxSection {
         revoke: () => api.revokeMcpToken(this._sandbox.id),
         open: () => _host.acceptCalls(this._sandbox),
         confirm,
-        copy: text => navigator.clipboard.writeText(text)
+        copy: async text => {
+          if (!navigator.clipboard) {
+            throw new Error(trans('This page may not use the clipboard: copy the selected lines with the keyboard.'));
+          }
+          await navigator.clipboard.writeText(text);
+        }
       },
       trans
     );

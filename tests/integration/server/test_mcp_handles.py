@@ -80,7 +80,7 @@ class RealKernel(Kernel):
             "folder": agent.run.folder.name,
         }
         journals = [path for path in self.folder.rglob("journal.jsonl") if agent.run.folder != path.parent]
-        await eventually(lambda: any('"command":"sleep 600"' in path.read_text() for path in journals))
+        await eventually(lambda: any(_sleeps(path.read_text()) for path in journals))
 
     def send(self, message: dict[str, Any]) -> None:
         self.asked.append(message)
@@ -95,6 +95,12 @@ class RealKernel(Kernel):
     async def close(self) -> None:
         await self.calls.close()
         await self.sandbox.close()
+
+
+def _sleeps(journal: str) -> bool:
+    """True if the journal ends with the start of the command that does not end."""
+    last = json.loads(journal.splitlines()[-1]) if journal.endswith("\n") else {}
+    return last.get("kind") == "call.started" and "sleep" in last["arguments"]["command"]
 
 
 @pytest.fixture

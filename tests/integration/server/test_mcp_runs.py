@@ -56,5 +56,5 @@ def test_no_run_is_started_while_a_person_uses_the_sandbox(notebook: OpenNoteboo
     refused = agent.tool("start_run", task="Count.")
     assert refused["error"]
     assert "A person uses this sandbox now" in refused["text"]
-    notebook.server.post(f"api/kernels/{notebook.kernel_id}/interrupt", {})
+    assert notebook.server.ask(f"api/kernels/{notebook.kernel_id}/interrupt", "POST", {})[0] == 204
     cell.join()
