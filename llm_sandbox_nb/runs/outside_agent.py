@@ -156,7 +156,7 @@ class OutsideAgent:
         """The sandbox's name for the agent."""
         self.shared = shared
         self.ready = asyncio.Event()
-        """Set when the sandbox is set up."""
+        """Set when the sandbox is set up, and when the run has ended."""
         self.ended = False
         self.current: OutsideCall | None = None
         self.calls: dict[str, OutsideCall] = {}
@@ -191,6 +191,7 @@ class OutsideAgent:
     def end(self) -> None:
         """Mark the run as ended: waiting calls are refused."""
         self.ended = True
+        self.ready.set()
         for call in (*filter(None, [self.current]), *self._queue):
             call.refuse(STOPPED)
         self._queue.clear()

@@ -21,8 +21,10 @@ MAX_STARTED_RUNS = 20
 """Runs that outside agents may start until the person executes `%sandbox mcp` again: each of them costs."""
 NOT_HERE = "Runs cannot be started here: they need the sandbox of a notebook that has executed %sandbox mcp."
 NOT_IN_FORK = "A run works in the notebook's sandbox, not in a fork: leave `sandbox` out."
-YOUR_CALL = "A call of an outside agent is executed now, or waits for a person: wait for its result with wait_command first."
-YOUR_RUN = "A run that an outside agent started works in this sandbox: wait for its end with get_run, or end it with stop_run."
+YOUR_CALL = (
+    "A call of an outside agent is executed or waits for a person: wait for its result with wait_command."
+)
+YOUR_RUN = "A run that an outside agent started uses this sandbox: wait for it with get_run, or end it with stop_run."
 OTHER_RUN = "A run of the notebook uses this sandbox now: try again when it has ended."
 TOO_MANY = (
     f"Outside agents have started {MAX_STARTED_RUNS} runs, as many as they may: ask the person to execute "
@@ -95,6 +97,7 @@ class StartedRuns:
             raise OutsideError(TOO_MANY)
         self._starting = True
         try:
+            await agent.ready.wait()
             if not await agent.take_sandbox():
                 raise OutsideError(OTHER_RUN)
             try:

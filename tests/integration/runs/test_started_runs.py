@@ -62,7 +62,7 @@ def with_agent(
             await calls.close()
             await box.close()
 
-    run(working())
+    run(working(), timeout=300)
 
 
 def sleeper(tmp_path: Path) -> str:
@@ -78,10 +78,10 @@ def test_a_run_is_followed_by_its_handle_to_its_answer(tmp_path: Path) -> None:
         begun = await agent.call("start_run", task="How many r's are in strawberry?")
         assert not begun["error"], begun
         handle = begun["data"]["run_id"]
-        found = await agent.call("get_run", run_id=handle)
-        while not found["data"]["ended"]:
-            since = len(found["data"]["steps"])
-            found = await agent.call("get_run", run_id=handle, since=since, wait=20)
+        ended, since = False, 0
+        while not ended:
+            data = (await agent.call("get_run", run_id=handle, since=since, wait=20))["data"]
+            ended, since = data["ended"], max([since, *(step["step"] for step in data["steps"])])
         found = await agent.call("get_run", run_id=handle)
         assert "There are 3 r's" in found["data"]["answer"]
         assert [step["calls"][0]["tool"] for step in found["data"]["steps"]] == [
@@ -159,4 +159,4 @@ def test_a_sandbox_without_a_notebook_starts_no_run(tmp_path: Path) -> None:
             assert refused["text"] == started_runs.NOT_HERE
             await asyncio.shield(calls.close())
 
-    run(work())
+    run(work(), timeout=300)
