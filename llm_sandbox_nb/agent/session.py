@@ -169,7 +169,7 @@ class Session:
         self.recorder.emit(
             ev.SandboxReady(
                 sandbox_id=box.id,
-                protection=_protection(box),
+                protection=protection_json(box),
                 start_time=time.monotonic() - started,
                 root=root,
             )
@@ -412,7 +412,7 @@ def _ending(cause: BaseException, folder: Path) -> Ending:
     return Ending("error", f"The run broke off with {type(cause).__name__}: {cause}")
 
 
-def _protection(box: Sandbox) -> dict[str, object]:
+def protection_json(box: Sandbox) -> dict[str, object]:
     """Return the protection of the sandbox as JSON values."""
     protection = box.protection
     found = {field.name: getattr(protection, field.name) for field in dataclasses.fields(protection)}

@@ -33,7 +33,7 @@ class LocalHost:
     ) -> dict[str, Any]:
         """See `ToolHost.call`."""
         found: dict[str, Any] = await self._calls.call(
-            tool, arguments, f"{client.name} {client.version}".strip(), agreed
+            tool, arguments, f"{client.name} {client.version}".strip(), agreed, self.principal
         )
         return found
 

@@ -21,16 +21,18 @@ from inspect_ai.util import (
 )
 from pydantic import BaseModel, ConfigDict
 
+from llm_sandbox_nb.hosts.inspect_record import MAX_RECORDED_BYTES, SampleRecord
 from llm_sandbox_nb.sandbox import errors
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 from llm_sandbox_nb.sandbox.open import open_sandbox
+from llm_sandbox_nb.trajectory.run_folder import RUNS
 
 NAME = "llm-sandbox-nb"
 
 
 class SandboxConfig(BaseModel):
-    """Options of `open_sandbox` for the sandbox of a sample."""
+    """Options of `open_sandbox` for the sandbox of a sample, and of its record."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,15 +41,20 @@ class SandboxConfig(BaseModel):
     image: str | None = None
     network: str | None = None
     allow: tuple[str, ...] = ()
+    record: bool = True
+    """True to record each call, with the files after it, in a run folder that a notebook can open and rewind."""
+    output_dir: str = RUNS
+    """Parent of the run folders; a relative path begins in the working directory of Inspect."""
 
 
 @sandboxenv(name=NAME)
 class InspectSandbox(SandboxEnvironment):
     """Adapter from a sandbox of this package to Inspect."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, record: SampleRecord | None = None) -> None:
         super().__init__()
         self.sandbox = sandbox
+        self.record = record
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
@@ -65,8 +72,9 @@ class InspectSandbox(SandboxEnvironment):
             SandboxError: if no sandbox can be opened.
         """
         options = _config_of(config)
-        sandbox = await open_sandbox(**options.model_dump())
-        return {"default": cls(sandbox)}
+        sandbox = await open_sandbox(**options.model_dump(exclude={"record", "output_dir"}))
+        record = await SampleRecord.begin(sandbox, options.output_dir, task_name) if options.record else None
+        return {"default": cls(sandbox, record)}
 
     @classmethod
     async def sample_cleanup(
@@ -79,6 +87,8 @@ class InspectSandbox(SandboxEnvironment):
         """Close the sandboxes of a sample."""
         for environment in environments.values():
             if isinstance(environment, cls):
+                if environment.record is not None:
+                    await environment.record.finish(interrupted=interrupted)
                 await environment.sandbox.close()
 
     async def exec(
@@ -94,10 +104,16 @@ class InspectSandbox(SandboxEnvironment):
     ) -> ExecResult[str]:
         """Execute a program and return its result."""
         stdin = input.encode() if isinstance(input, str) else input or b""
+        if self.record is not None:
+            await self.record.settle()
         try:
             result = await self.sandbox.exec(cmd, stdin=stdin, cwd=cwd, env=env, user=user, timeout=timeout)
         except errors.SandboxUserError as error:
             raise SandboxUserUnsupportedError(str(error)) from error
+        if self.record is not None:
+            typed = stdin[:MAX_RECORDED_BYTES].decode("utf-8", "replace") or None
+            given = {"stdin": typed, "cwd": cwd, "user": user, "timeout": timeout}
+            await self.record.executed(cmd, given, result)
         if result.timed_out or result.exit_code is None:
             raise TimeoutError(f"{cmd} did not end within {timeout} seconds.")
         if result.exit_code == 126:
@@ -107,7 +123,12 @@ class InspectSandbox(SandboxEnvironment):
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Write a file, and create missing parent folders."""
-        await self.sandbox.write_file(file, contents.encode() if isinstance(contents, str) else contents)
+        data = contents.encode() if isinstance(contents, str) else contents
+        if self.record is not None:
+            await self.record.settle()
+        await self.sandbox.write_file(file, data)
+        if self.record is not None:
+            await self.record.written(file, data)
 
     @overload
     async def read_file(self, file: str, text: Literal[True] = True) -> str: ...

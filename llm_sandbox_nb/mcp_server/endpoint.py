@@ -30,6 +30,7 @@ from llm_sandbox_nb.mcp_server.request_state import RequestStateError, StateSign
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts
 from llm_sandbox_nb.mcp_server.tools import (
     INSTRUCTIONS,
+    RUN_TOOLS,
     TOOLS,
     ToolInputError,
     checked_arguments,
@@ -41,7 +42,7 @@ MODERN: Final = "2026-07-28"
 LEGACY: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
 PROGRESS_SECONDS = 5.0
 _TOOL_LIST_TTL_MS = 3_600_000
-"""Milliseconds that a client may cache the list of tools: the list never changes while this version runs."""
+"""Milliseconds that a client may cache the list of tools: the list never changes while the server runs."""
 _QUESTION_KEY = "undo_others"
 _SERVER: Final = {"name": "llm-sandbox-nb", "title": "Notebook sandbox", "version": __version__}
 _ANSWER_SCHEMA: Final = {
@@ -56,6 +57,9 @@ _ANSWER_SCHEMA: Final = {
     "required": ["undo"],
 }
 DECLINED = "The person did not agree, so nothing was changed. Work with the files as they are, or fork an earlier step."
+
+
+RUNS_OFF = "Starting runs is off: an administrator of the Jupyter server turns it on with SandboxPolicy.allow_mcp_runs."
 
 
 class ToolHost(Protocol):
@@ -92,7 +96,9 @@ class ClientLink(Protocol):
 class McpEndpoint:
     """Answers requests of all callers of a server. Its only state is the list of used request states."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, runs: bool = False) -> None:
+        """`runs`: offer the tools that start and stop runs of this package's agent."""
+        self._runs = runs
         self._signer = StateSigner()
 
     async def answer(
@@ -112,7 +118,7 @@ class McpEndpoint:
             case "ping":
                 return {}
             case "tools/list":
-                return {"tools": listed_tools()}
+                return {"tools": listed_tools(runs=self._runs)}
             case "tools/call":
                 return await self._call(message, client or ClientFacts(), host, link)
         raise _no_method(message.method)
@@ -129,7 +135,7 @@ class McpEndpoint:
                     **kept,
                 }
             case "tools/list":
-                result = {"tools": listed_tools(), **kept}
+                result = {"tools": listed_tools(runs=self._runs), **kept}
             case "tools/call":
                 result = await self._call(message, client, host, link)
             case _:
@@ -142,6 +148,8 @@ class McpEndpoint:
             raise McpError(
                 INVALID_PARAMS, f"There is no tool of this name: the tools are {', '.join(TOOLS)}."
             )
+        if name in RUN_TOOLS and not self._runs:
+            return tool_error(RUNS_OFF)
         try:
             arguments = checked_arguments(name, message.params.get("arguments"))
         except ToolInputError as error:

@@ -18,7 +18,7 @@ MAX_WAIT_SECONDS = 240.0
 MAX_TIMEOUT_SECONDS = 3600.0
 _QUOTED_CHARACTERS = 80
 _NUMBER_CEILING = 2**53  # JavaScript clients have no larger exact integers
-_MAXIMA = {"max_entries": 2000, "limit": 100_000, "depth": 10}
+_MAXIMA = {"max_entries": 2000, "limit": 100_000, "depth": 10, "max_steps": 100}
 
 
 class ToolInputError(LLMSandboxError, ValueError):
@@ -37,6 +37,8 @@ class ToolDefinition:
     read_only: bool = False
     destructive: bool = False
     idempotent: bool = False
+    open_world: bool = False
+    """True if the tool reaches something outside the sandbox, such as a model."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the tool as an entry of `tools/list`."""
@@ -55,7 +57,7 @@ class ToolDefinition:
                 "readOnlyHint": self.read_only,
                 "destructiveHint": self.destructive,
                 "idempotentHint": self.idempotent or self.read_only,
-                "openWorldHint": False,
+                "openWorldHint": self.open_world,
             },
         }
 
@@ -220,8 +222,36 @@ _DEFINITIONS = (
         },
         read_only=True,
     ),
+    ToolDefinition(
+        "start_run",
+        "Start a run",
+        "Let another agent, with the person's language model, work on a task in this sandbox. That costs money or "
+        "time of the person, who watches and can stop it. The result has a run_id: call get_run with it. Until the run "
+        "ends, your own calls in this sandbox are refused.",
+        {
+            "task": _text(
+                "The task, with everything that the other agent needs to know: it cannot read your conversation."
+            ),
+            "model": _text("The model, such as openai/gpt-5. Leave it out for the one of the notebook."),
+            "max_steps": _number("The most steps, 1 to 100.", 30, whole=True),
+        },
+        ("task",),
+        destructive=True,
+        open_world=True,
+    ),
+    ToolDefinition(
+        "stop_run",
+        "Stop a run",
+        "End a run that you started. Its files and its record stay.",
+        {"run_id": _text("The run_id that start_run returned.")},
+        ("run_id",),
+        destructive=True,
+        idempotent=True,
+    ),
 )
 TOOLS: Final = {tool.name: tool for tool in sorted(_DEFINITIONS, key=lambda tool: tool.name)}
+RUN_TOOLS: Final = frozenset(("start_run", "stop_run"))
+"""Tools that a server offers only if its administrator turns them on: a run costs."""
 STEPS: Final = frozenset(
     ("run_command", "read_file", "write_file", "edit_file", "list_files", "create_checkpoint")
 )
@@ -245,9 +275,9 @@ INSTRUCTIONS = (
 )
 
 
-def listed_tools() -> list[dict[str, Any]]:
-    """Return the tools of `tools/list`, the same for every client."""
-    return [tool.to_json() for tool in TOOLS.values()]
+def listed_tools(*, runs: bool = False) -> list[dict[str, Any]]:
+    """Return the tools of `tools/list`, the same for every client; with `runs`, also `RUN_TOOLS`."""
+    return [tool.to_json() for name, tool in TOOLS.items() if runs or name not in RUN_TOOLS]
 
 
 def checked_arguments(name: str, given: object) -> dict[str, Any]:

@@ -230,7 +230,14 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             started = functools.partial(self._on_run, None)
             options = functools.partial(sandbox_options, self)
             command = McpCommand(
-                self._background, self._sandboxes, options, self, self.shell, self._outside, started
+                self._background,
+                self._sandboxes,
+                options,
+                self,
+                self.shell,
+                self._outside,
+                started,
+                lambda: parse_line(self.sandbox_cell.parser, "", self._namespace),
             )
             command(rest)
         elif name == "benchmark":

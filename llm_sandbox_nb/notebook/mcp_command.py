@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.agent.run_spec import checked_pause_rules
+from llm_sandbox_nb.mcp_server.connecting import connection_text
 from llm_sandbox_nb.notebook.display import Output
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
 from llm_sandbox_nb.notebook.magic_options import split_words
 from llm_sandbox_nb.notebook.outside_card import OutsideCard
+from llm_sandbox_nb.notebook.outside_runs import OutsideRuns
 from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes, OpenSandbox
 from llm_sandbox_nb.notebook.saved_runs import notebook_name
 from llm_sandbox_nb.notebook.server_client.keeper import ServerKeeper, server_id
@@ -55,8 +57,13 @@ class McpCommand:
         shell: Any,
         opened: OpenSandbox,
         on_run: Callable[[Run, Output], None],
+        cell_options: Callable[[], Namespace],
     ) -> None:
-        """Create the command. `opened` is the sandbox open to outside agents; `on_run` gets a run and its output."""
+        """Create the command.
+
+        `opened` is the sandbox open to outside agents; `on_run` gets a run and its output; `cell_options` returns the
+        options of a `%%sandbox` cell without any.
+        """
         self._background = background
         self._sandboxes = sandboxes
         self._options = options
@@ -64,6 +71,7 @@ class McpCommand:
         self._shell = shell
         self._opened = opened
         self._on_run = on_run
+        self._cell_options = cell_options
 
     def __call__(self, rest: str) -> None:
         """Execute the command; `rest` holds the words after `%sandbox mcp`.
@@ -89,9 +97,14 @@ class McpCommand:
             return
         print(OPEN)
         card = OutsideCard(self._shell, self._settings, keeper.publisher())
-        self._background.run(self._open(keeper, sandbox, rules, card))
+        starter = OutsideRuns(
+            keeper, sandbox, self._settings, self._shell, self._cell_options, approve, self._on_run
+        )
+        self._background.run(self._open(keeper, sandbox, rules, card, starter))
 
-    async def _open(self, keeper: ServerKeeper, sandbox: Sandbox, rules: Any, card: OutsideCard) -> None:
+    async def _open(
+        self, keeper: ServerKeeper, sandbox: Sandbox, rules: Any, card: OutsideCard, starter: OutsideRuns
+    ) -> None:
         await self._opened.close()
 
         def follow_fork(run: Run) -> Any:
@@ -100,7 +113,7 @@ class McpCommand:
             return (publisher.listen,), publisher.finish
 
         def started(agent: OutsideAgent) -> None:
-            calls = OutsideCalls(agent, follow_fork)
+            calls = OutsideCalls(agent, follow_fork, starter.execute)
             self._opened.keep(sandbox, calls)
             card.publisher.take_calls(calls, server_id(sandbox))
             self._on_run(agent.run, card.output)
@@ -166,36 +179,6 @@ class RunPlace:
             show(Textarea(value=note + text, disabled=True, layout=layout))
         else:
             print(text)
-
-
-def connection_text(url: str, token: str) -> str:
-    """Return a ready line for each client."""
-    address, bearer, name = f"{url}llm-sandbox/mcp", f"Bearer {token}", "notebook-sandbox"
-    headers = {"Authorization": bearer}
-    cursor = {"mcpServers": {name: {"url": address, "headers": headers}}}
-    code = {"servers": {name: {"type": "http", "url": address, "headers": headers}}}
-    jupyter_ai = {
-        "mcp_servers": [
-            {
-                "type": "http",
-                "name": name,
-                "url": address,
-                "headers": [{"name": "Authorization", "value": bearer}],
-            }
-        ]
-    }
-    return "\n".join(
-        [
-            "Claude Code, in a terminal:",
-            f'  claude mcp add --transport http {name} {address} --header "Authorization: {bearer}"',
-            "Cursor, .cursor/mcp.json:",
-            f"  {json.dumps(cursor)}",
-            "VS Code, .vscode/mcp.json:",
-            f"  {json.dumps(code)}",
-            "jupyter-ai, .jupyter/mcp_settings.json:",
-            f"  {json.dumps(jupyter_ai)}",
-        ]
-    )
 
 
 def _parsed(words: list[str]) -> tuple[str, str | None, bool]:

@@ -1,4 +1,4 @@
-"""The card of a run that an outside agent drives: in the cell of `%sandbox mcp`, for as long as the run lasts."""
+"""The card of a run that an outside agent drives or starts, in the cell of `%sandbox mcp`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAST_UPDATE_SECONDS = 1.0
 
 
 class OutsideCard:
-    """Shows one run. To be made in the cell's thread; the rest is for the loop of the run."""
+    """Live card of one run. Make it in the cell's thread or context; the rest is for the loop of the run."""
 
     def __init__(self, shell: Any, settings: SandboxSettings, publisher: RunPublisher) -> None:
         self._card = Card(settings.caps())

@@ -81,6 +81,8 @@ class OutsideCall:
     tool: str
     arguments: Json
     client: str
+    principal: str = ""
+    """Name of the token with which the call was made: with another token its id is unknown."""
     id: str = field(default_factory=lambda: f"cmd-{secrets.token_hex(12)}")
     done: asyncio.Future[Json] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     step: int | None = None
@@ -154,7 +156,7 @@ class OutsideAgent:
         """The sandbox's name for the agent."""
         self.shared = shared
         self.ready = asyncio.Event()
-        """Set when the sandbox is set up."""
+        """Set when the sandbox is set up, and when the run has ended."""
         self.ended = False
         self.current: OutsideCall | None = None
         self.calls: dict[str, OutsideCall] = {}
@@ -189,6 +191,7 @@ class OutsideAgent:
     def end(self) -> None:
         """Mark the run as ended: waiting calls are refused."""
         self.ended = True
+        self.ready.set()
         for call in (*filter(None, [self.current]), *self._queue):
             call.refuse(STOPPED)
         self._queue.clear()
@@ -196,7 +199,12 @@ class OutsideAgent:
 
     # --- calls ---
 
-    def submit(self, tool: str, arguments: Json, client: str) -> OutsideCall:
+    @property
+    def busy(self) -> bool:
+        """True while a call is executed, or waits for its turn or for a person."""
+        return self.current is not None or bool(self._queue)
+
+    def submit(self, tool: str, arguments: Json, client: str, principal: str = "") -> OutsideCall:
         """Queue a call. Raises OutsideError if the run has ended or too many calls wait."""
         if self.ended:
             raise OutsideError(STOPPED)
@@ -204,7 +212,7 @@ class OutsideAgent:
             raise OutsideError(
                 "Too many calls wait for their turn: wait for the results of earlier ones first."
             )
-        call = OutsideCall(tool, arguments, client)
+        call = OutsideCall(tool, arguments, client, principal)
         self.calls[call.id] = call
         ended = [known for known in self.calls.values() if known.done.done()]
         for old in ended[: len(self.calls) - _MAX_ENDED_CALLS]:

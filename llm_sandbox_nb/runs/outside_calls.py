@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llm_sandbox_nb.agent.control.run_control import RunControl
@@ -31,6 +31,7 @@ from llm_sandbox_nb.runs.outside_agent import (
 from llm_sandbox_nb.runs.resume import ResumeOptions, resume
 from llm_sandbox_nb.runs.rewind import Destination, find_destination, last_rewind, rewind, undone_changes
 from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.runs.started_runs import RunRequest, StartedRun, StartedRuns, Starter
 from llm_sandbox_nb.sandbox.contract import Changes
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.trajectory.events import clean_text
@@ -48,6 +49,8 @@ _STEPS = {
 }
 """The tools whose calls are steps, with their arguments in the record."""
 _DIFF_CHARACTERS = 20_000
+_ANSWER_CHARACTERS = 20_000
+_MAX_LISTED_STEPS = 100
 _MAX_NAMES = 12
 _MAX_FORKS = 4
 _WAIT_SECONDS = 45.0  # clients of MCP give up after a minute
@@ -55,29 +58,50 @@ _STOP_SECONDS = 5.0
 """Seconds to wait for the result of a stopped call."""
 
 
+@dataclass(frozen=True)
+class OutsideCaller:
+    """The caller of one call."""
+
+    client: str
+    """Name that the client claims."""
+    agreed: str
+    """The `about` of a question that a person answered with yes."""
+    principal: str
+    """Name of the caller's token."""
+
+
 class OutsideCalls:
     """Dispatcher of an outside agent's calls to one sandbox. Lives in the event loop of the run."""
 
-    def __init__(self, agent: OutsideAgent, follow_fork: Listeners | None = None) -> None:
+    def __init__(
+        self, agent: OutsideAgent, follow_fork: Listeners | None = None, starter: Starter | None = None
+    ) -> None:
+        """`starter` executes the runs of `start_run`; without it, no run can be started."""
         self.agents = {agent.name: agent}
         """The main sandbox and its forks, by their names."""
         self._main = agent
         self._follow_fork = follow_fork
+        self._started = StartedRuns(starter)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def call(self, tool: str, arguments: Json, client: str, agreed: str = "") -> Json:
+    async def call(
+        self, tool: str, arguments: Json, client: str, agreed: str = "", principal: str = ""
+    ) -> Json:
         """Return the result of one call: `text`, `data`, `error`; or `ask` and `about`, a question for a person.
+
+        `principal` is the name of the caller's token: handles of another token are unknown to the caller.
 
         If this coroutine is cancelled, a command that it has begun is ended.
         """
+        caller = OutsideCaller(client, agreed, principal)
         try:
             agent = self._agent(arguments.get("sandbox"))
             if tool in _STEPS:
-                return await self._step(agent, tool, arguments, client)
+                return await self._step(agent, tool, arguments, caller)
             work = getattr(self, f"_{tool}", None)
             if work is None:
                 raise OutsideError(f"There is no tool {tool}.")
-            found: Json = await work(agent, arguments, agreed)
+            found: Json = await work(agent, arguments, caller)
             return found
         except (OutsideError, InputError, ControlError, SandboxError, OSError) as error:
             text = str(clean_text(str(error))) or type(error).__name__
@@ -95,6 +119,7 @@ class OutsideCalls:
         for agent in self.agents.values():
             if not agent.ended and agent.task is not None:
                 agent.run.control.stop(source="mcp")
+        await self._started.close()
         tasks = [agent.task for agent in self.agents.values() if agent.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
         for agent in self.agents.values():
@@ -111,9 +136,9 @@ class OutsideCalls:
 
     # --- steps ---
 
-    async def _step(self, agent: OutsideAgent, tool: str, arguments: Json, client: str) -> Json:
+    async def _step(self, agent: OutsideAgent, tool: str, arguments: Json, caller: OutsideCaller) -> Json:
         known = {name: arguments[name] for name in _STEPS[tool] if name in arguments}
-        call = agent.submit(tool, known, client)
+        call = agent.submit(tool, known, caller.client, caller.principal)
         try:
             return await agent.result(call, arguments.get("wait", _WAIT_SECONDS))
         except asyncio.CancelledError:
@@ -122,18 +147,19 @@ class OutsideCalls:
             task.add_done_callback(self._tasks.discard)
             raise
 
-    async def _wait_command(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
-        agent, call = self._known_call(arguments["command_id"])
+    async def _wait_command(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
+        agent, call = self._known_call(arguments["command_id"], caller)
         return await agent.result(call, arguments.get("wait", _WAIT_SECONDS))
 
-    async def _stop_command(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
-        agent, call = self._known_call(arguments["command_id"])
+    async def _stop_command(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
+        agent, call = self._known_call(arguments["command_id"], caller)
         await agent.withdraw(call)
         return await agent.result(call, _STOP_SECONDS)
 
-    def _known_call(self, id: str) -> tuple[OutsideAgent, OutsideCall]:
+    def _known_call(self, id: str, caller: OutsideCaller) -> tuple[OutsideAgent, OutsideCall]:
         for agent in self.agents.values():
-            if (call := agent.calls.get(id)) is not None:
+            call = agent.calls.get(id)
+            if call is not None and call.principal == caller.principal:
                 return agent, call
         raise OutsideError(
             "There is no such command_id here: results of ended commands are kept for a while only."
@@ -141,7 +167,7 @@ class OutsideCalls:
 
     # --- inspection ---
 
-    async def _list_sandboxes(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+    async def _list_sandboxes(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
         found: list[Json] = []
         for known in self.agents.values():
             box = known.run.context.living()
@@ -162,7 +188,7 @@ class OutsideCalls:
         ]
         return _result("\n".join(rows), {"sandboxes": found})
 
-    async def _list_checkpoints(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+    async def _list_checkpoints(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
         trajectory, before = agent.run.trajectory, arguments.get("before") or None
         found: list[Json] = []
         for step in reversed(trajectory.steps):
@@ -190,7 +216,7 @@ class OutsideCalls:
         text = ("\n".join(rows) or "No step yet.") + more + "\n0: the beginning"
         return _result(text, {"checkpoints": found[:most], "truncated": len(found) > most})
 
-    async def _show_changes(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+    async def _show_changes(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
         box, run = agent.box, agent.run
         if not await agent.take_sandbox():
             raise OutsideError("A run of the notebook uses this sandbox now: try again when it has ended.")
@@ -230,43 +256,41 @@ class OutsideCalls:
         text = "\n".join([*rows, *more, *([left_out] if left_out else [])]) or "No file differs."
         return _result(text, {"files": listed, "truncated": left > 0, "incomplete": left_out})
 
-    async def _get_run(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
-        asked = arguments.get("run_id")
-        if asked:
-            agent = next(
-                (one for one in self.agents.values() if asked in (one.run.folder.name, one.name)), self._main
-            )
-            if asked not in (agent.run.folder.name, agent.name):
-                raise OutsideError("There is no such run for you: leave run_id out for your own calls.")
-        trajectory, since = agent.run.trajectory, arguments.get("since", 0)
-        if arguments.get("wait") and not agent.ended and trajectory.steps_done <= since:
-            await agent.next_event(arguments["wait"])
-        state = trajectory.state(live=not agent.ended)
-        steps: list[Json] = [
-            {
-                "step": step.number,
-                "calls": [
-                    {
-                        "tool": call.tool,
-                        "what": _shown(call.arguments),
-                        "exit_code": call.result.exit_code if call.result else None,
-                        "error": call.result.error if call.result else None,
-                        "finished": call.result is not None,
-                    }
-                    for call in step.calls
-                ],
-            }
-            for step in trajectory.steps
-            if step.number > since and step.calls
-        ][-100:]
-        rows = [f"{one['step']}: {call['tool']} {call['what']}" for one in steps for call in one["calls"]]
-        head = f"Run {agent.run.folder.name}: {state.words}"
-        data = {"run_id": agent.run.folder.name, "state": state.words, "steps": steps}
-        return _result("\n".join([head, *rows]), data)
+    # --- runs ---
+
+    async def _start_run(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
+        request = RunRequest(
+            arguments["task"], arguments.get("model") or None, max(1, arguments["max_steps"])
+        )
+        started = await self._started.start(agent, request, caller.principal)
+        text = (
+            f"The run {started.id} has begun, with at most {plural(request.max_steps, 'step')} of {started.run.model}. "
+            f"The person sees it in the notebook. Call get_run with run_id {started.id}; until its end your calls in "
+            "this sandbox are refused."
+        )
+        data = {"run_id": started.id, "status": "running", "model": started.run.model}
+        return _result(text, data)
+
+    async def _stop_run(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
+        started = self._started.find(arguments["run_id"], caller.principal)
+        await self._started.stop(started, _STOP_SECONDS)
+        return _described_run(started.id, started.run, 0, ended=started.ended)
+
+    async def _get_run(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
+        since, wait = arguments.get("since", 0), arguments.get("wait")
+        followed: OutsideAgent | StartedRun = agent
+        id = agent.run.folder.name
+        if asked := arguments.get("run_id"):
+            named = (one for one in self.agents.values() if asked in (one.run.folder.name, one.name))
+            followed = next(named, None) or self._started.find(asked, caller.principal)
+            id = asked if isinstance(followed, StartedRun) else followed.run.folder.name
+        if wait and not followed.ended and followed.run.trajectory.steps_done <= since:
+            await followed.next_event(wait)
+        return _described_run(id, followed.run, since, ended=followed.ended)
 
     # --- rewind and fork ---
 
-    async def _rewind(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+    async def _rewind(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
         run, box = agent.run, agent.box
         if not await agent.take_sandbox():
             raise OutsideError("A run of the notebook uses this sandbox now: try again when it has ended.")
@@ -279,7 +303,7 @@ class OutsideCalls:
                 )
             others = await undone_changes(run, box, destination.target)
             about = hashlib.sha256(json.dumps([destination.to, others.paths]).encode()).hexdigest()
-            if others.paths and agreed != about:
+            if others.paths and caller.agreed != about:
                 names = ", ".join(others.paths[:_MAX_NAMES])
                 more = f" and {len(others.paths) - _MAX_NAMES} more" if len(others.paths) > _MAX_NAMES else ""
                 question = f"This rewind would also undo what was changed since {others.by}: {names}{more}."
@@ -306,7 +330,7 @@ class OutsideCalls:
         }
         return _result(text, data)
 
-    async def _fork(self, agent: OutsideAgent, arguments: Json, agreed: str) -> Json:
+    async def _fork(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
         open_forks = [one for one in self.agents.values() if one is not self._main and not one.ended]
         if len(open_forks) >= _MAX_FORKS:
             raise OutsideError(
@@ -387,6 +411,35 @@ async def _nothing() -> None:
 
 def _result(text: str, data: Json) -> Json:
     return {"text": text, "data": data, "error": False}
+
+
+def _described_run(id: str, run: Run, since: int, *, ended: bool) -> Json:
+    """Return the state, the answer and the steps after step `since` of a run."""
+    trajectory = run.trajectory
+    state = trajectory.state(live=not ended)
+    steps: list[Json] = [
+        {
+            "step": step.number,
+            "calls": [
+                {
+                    "tool": call.tool,
+                    "what": _shown(call.arguments),
+                    "exit_code": call.result.exit_code if call.result else None,
+                    "error": call.result.error if call.result else None,
+                    "finished": call.result is not None,
+                }
+                for call in step.calls
+            ],
+        }
+        for step in trajectory.steps
+        if step.number > since and step.calls
+    ][-_MAX_LISTED_STEPS:]
+    rows = [f"{one['step']}: {call['tool']} {call['what']}" for one in steps for call in one["calls"]]
+    data = {"run_id": id, "state": state.words, "ended": ended, "steps": steps}
+    if ended and run.answer:
+        data["answer"] = run.answer[:_ANSWER_CHARACTERS]
+        rows.append(f"[answer]\n{data['answer']}")
+    return _result("\n".join([f"Run {id}: {state.words}", *rows]), data)
 
 
 def _shown(arguments: Any) -> str:

@@ -79,7 +79,7 @@ class SandboxApp(ExtensionApp):
                 SETTING: self.manager,
                 RUNS_SETTING: self.runs,
                 HISTORIES_SETTING: self.histories,
-                MCP_SETTING: McpServices(McpGrants(tokens)),
+                MCP_SETTING: McpServices(McpGrants(tokens), runs=self.manager.policy.allow_mcp_runs),
             }
         )
 

@@ -65,6 +65,8 @@ class ManagedSandbox:
         self.options = options
         self.created = time.time()
         self.last_activity = self.created
+        self.typed = 0.0
+        """Time of a person's last input in a terminal."""
         self.clients: set[ConnectedClient] = set()
         self.sandbox: ChannelSandbox | None = None
         self.kernel_dead_since: float | None = None

@@ -12,7 +12,9 @@ import contextlib
 import hmac
 import json
 import re
+import time
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +24,7 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 
 from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.mcp_server.connecting import connection_text
 from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN, McpEndpoint, initialized, modern_client
 from llm_sandbox_nb.mcp_server.messages import (
     HEADER_MISMATCH,
@@ -36,7 +39,7 @@ from llm_sandbox_nb.mcp_server.messages import (
 )
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts, McpSession, Sessions
 from llm_sandbox_nb.server.handlers import API, ID, SandboxAPIHandler, report_errors
-from llm_sandbox_nb.server.manager import SandboxManager
+from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
 from llm_sandbox_nb.server.mcp_grants import McpGrants
 from llm_sandbox_nb.server.runs import PublishedRun, RunControlError, RunRegistry
 
@@ -45,6 +48,8 @@ _STREAM_AFTER_SECONDS = 0.5
 """Seconds to wait for an answer before it is sent as a stream."""
 _KEEP_ALIVE_SECONDS = 15.0
 """Seconds between two signs of life on a stream."""
+# The URL becomes a word of a shell command, so quotes, blanks and `$` are not accepted.
+_BASE_URL_PATTERN = re.compile(r"https?://[\w.:\[\]~%/@+-]{1,1000}/", re.ASCII)
 NOT_OPEN = (
     "The notebook does not offer its sandbox now: ask the person to execute %sandbox mcp in the notebook, then call "
     "again."
@@ -53,6 +58,15 @@ ENDED = (
     "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
     "again."
 )
+OTHER_MODEL = (
+    "This site does not let outside agents choose this model: leave `model` out for the model of the notebook; "
+    "SandboxPolicy.mcp_run_models lists others."
+)
+PERSON_AT_WORK = "A person uses this sandbox now, in a cell or a terminal: try again when they have ended."
+_SETTLE_TRIES, _SETTLE_PAUSE_SECONDS = 60, 0.05
+"""Looks at the pending requests of a sandbox before a run starts, and the seconds between them."""
+_TYPING_SECONDS = 30.0
+"""Seconds after the last key in a terminal during which the terminal counts as used."""
 WHICH = "Several notebooks offer their sandboxes: name one as `sandbox`; list_sandboxes lists them."
 _WELCOME = "This is an MCP endpoint: send the token that %sandbox mcp in a notebook shows, in the header Authorization."
 
@@ -60,10 +74,11 @@ _WELCOME = "This is an MCP endpoint: send the token that %sandbox mcp in a noteb
 class McpServices:
     """State of the endpoint between requests."""
 
-    def __init__(self, grants: McpGrants) -> None:
+    def __init__(self, grants: McpGrants, *, runs: bool = False) -> None:
+        """`runs`: outside agents may start runs; see `SandboxPolicy.allow_mcp_runs`."""
         self.grants = grants
         self.sessions = Sessions()
-        self.endpoint = McpEndpoint()
+        self.endpoint = McpEndpoint(runs=runs)
         grants.on_revoked = self.sessions.end_all_of
 
 
@@ -94,8 +109,11 @@ class KernelHost:
             return await self._list(client)
         try:
             run, inside = self._run(arguments)
+            if tool == "start_run":
+                await self._check_start(run, arguments)
             name = f"{client.name} {client.version}".strip()
-            found = await run.call_tool(tool, {**arguments, "sandbox": inside}, name, agreed)
+            arguments = {**arguments, "sandbox": inside}
+            found = await run.call_tool(tool, arguments, name, agreed, self._caller.principal)
         except (RunControlError, _NotOpenError) as error:
             return {"text": str(error), "data": {"error": str(error)}, "error": True}
         return found
@@ -119,6 +137,24 @@ class KernelHost:
             raise _NotOpenError(ENDED)
         self._runs.note_activity()
         return run, inside
+
+    async def _check_start(self, run: PublishedRun, arguments: Json) -> None:
+        """Check that the site allows the model of a run, and that no person uses the sandbox. Raises _NotOpenError."""
+        model = str(arguments.get("model") or "")
+        patterns = self._manager.policy.mcp_run_models
+        if model and not any(fnmatchcase(model, pattern) for pattern in patterns):
+            raise _NotOpenError(OTHER_MODEL)
+        try:
+            managed = self._manager.get(run.outside or "")
+        except UnknownSandboxError:
+            raise _NotOpenError(NOT_OPEN) from None
+        # A checkpoint of the caller's last step may be pending, so one request does not mean a person yet.
+        for _ in range(_SETTLE_TRIES):
+            if not managed.requests:
+                break
+            await asyncio.sleep(_SETTLE_PAUSE_SECONDS)
+        if managed.requests or time.time() - managed.typed < _TYPING_SECONDS:
+            raise _NotOpenError(PERSON_AT_WORK)
 
     async def _list(self, client: ClientFacts) -> Json:
         found, rows = [], []
@@ -381,11 +417,12 @@ class McpTokenHandler(SandboxAPIHandler):
         """Make a token, and revoke the earlier one. With `keep`, an existing token stays, and `token` is null."""
         if not self.manager.policy.allow_mcp:
             raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
-        managed = self.manager.get(sandbox_id)
+        managed, address = self.manager.get(sandbox_id), self._address()
         kept = self._grants.keep(managed.id, managed.notebook) if self.body().get("keep") is True else None
         token = None if kept else self._grants.mint(managed.id, managed.notebook)
         self.set_status(200 if kept else 201)
-        self.finish({"token": token, "path": f"{self.base_url.rstrip('/')}{MCP}"})
+        connect = connection_text(address, token) if token else None
+        self.finish({"token": token, "path": f"{self.base_url.rstrip('/')}{MCP}", "connect": connect})
 
     @web.authenticated
     @authorized
@@ -396,6 +433,15 @@ class McpTokenHandler(SandboxAPIHandler):
         self._grants.revoke(managed.id, managed.notebook)
         self.set_status(204)
         self.finish()
+
+    def _address(self) -> str:
+        """Return the server's base URL as the caller reaches it. Raises HTTPError for another kind of value."""
+        url = self.body().get("url", f"{self.request.protocol}://{self.request.host}{self.base_url}")
+        if not isinstance(url, str) or not _BASE_URL_PATTERN.fullmatch(url):
+            raise web.HTTPError(
+                400, "`url` has to be the http or https address of this server, ending in a slash."
+            )
+        return url
 
     @property
     def _grants(self) -> McpGrants:

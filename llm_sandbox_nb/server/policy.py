@@ -30,6 +30,14 @@ class SandboxPolicy(Configurable):
     allow_mcp = Bool(True, help="Whether a notebook may offer its sandbox to outside agents, over MCP.").tag(
         config=True
     )
+    allow_mcp_runs = Bool(
+        False, help="Let outside agents start runs of this package's agent over MCP. Each run costs."
+    ).tag(config=True)
+    mcp_run_models = List(
+        Unicode(),
+        help="Models that outside agents may name for such a run, as shell-style patterns such as `openai/*`. Empty "
+        "leaves them the model of the notebook.",
+    ).tag(config=True)
     allowed_isolations = List(
         Enum(isolation_choices()[1:]),
         default_value=list(isolation_choices()[1:]),

@@ -248,13 +248,24 @@ class PublishedRun:
             )
         return base64.b64decode(data)
 
-    async def call_tool(self, tool: str, arguments: Json, client: str, agreed: str) -> Json:
+    async def call_tool(
+        self, tool: str, arguments: Json, client: str, agreed: str, principal: str = ""
+    ) -> Json:
         """Let the run's kernel execute a call of an outside agent. Cancelling ends the call.
+
+        `principal` is the name of the caller's token, to which the handles in the result belong.
 
         Raises:
             RunControlError: if the kernel is away, or leaves meanwhile.
         """
-        question = {"type": "tool", "tool": tool, "arguments": arguments, "client": client, "agreed": agreed}
+        question = {
+            "type": "tool",
+            "tool": tool,
+            "arguments": arguments,
+            "client": client,
+            "agreed": agreed,
+            "principal": principal,
+        }
         answer = await self._ask(question, None, cancel={"type": "tool.cancel"})
         result = answer.get("result")
         if not isinstance(result, dict):

@@ -12,6 +12,7 @@ import codecs
 import contextlib
 import json
 import re
+import time
 from collections import deque
 from typing import Any
 
@@ -172,6 +173,7 @@ class TerminalHandler(SandboxSocket):
         if self._terminal is None:
             return
         self.manager.note_activity(self._managed)
+        self._managed.typed = time.time()
         try:
             _act(self._terminal, json.loads(message))
         except (ValueError, TypeError, LookupError, RecursionError) as error:

@@ -113,6 +113,10 @@ def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page,
     expect(section.get_by_role("group", name="Memory").locator("output")).to_contain_text("MB")
     expect(section.get_by_role("group", name="CPU").locator("output")).to_contain_text("%")
     expect(panel.get_by_role("region", name="Runs of this notebook").get_by_role("listitem")).to_have_count(1)
+    section.get_by_text("Outside agents (MCP)").click()
+    section.get_by_role("button", name="Make a token").click()
+    lines = section.get_by_label("How to connect, shown once")
+    expect(lines).to_have_value(re.compile("claude mcp add .* Bearer lsnb_"))
     panel.locator(".lsn-panel-model > summary").click()
     expect(panel.locator(".lsn-panel-model > summary")).to_have_text(re.compile("^Model: "))
     for theme in ("JupyterLab Dark", "JupyterLab Light"):
@@ -120,6 +124,8 @@ def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page,
         assert violations(page, ".lsn-panel") == []
     if server.app == "lab":
         expect(page.locator(".lsn-status")).to_have_text("Sandbox: process, idle")
+    section.get_by_role("button", name="Revoke").click()
+    expect(lines).to_be_hidden()
     files_of(page, section, tmp_path)
     note = section.get_by_role("button", name="note.txt", exact=True)
     if server.app == "lab":

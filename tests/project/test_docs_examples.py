@@ -198,6 +198,7 @@ PROGRAMS: dict[str, Callable[[list[str]], Iterator[str]]] = {
             "docker",
             "export",
             "git",
+            "harbor",
             "inspect",
             "llama-server",
             "llm-in-sandbox",

@@ -1,5 +1,7 @@
 /** Sandboxes at the server, and what the page does with them. */
 
+import { URLExt } from '@jupyterlab/coreutils';
+
 import type { IFileEntry as IFile } from '../view/host';
 import { ServerApi } from './server';
 
@@ -45,6 +47,14 @@ export interface IUsage {
   memory_bytes: number;
 }
 
+/** How outside agents reach a sandbox over MCP. */
+export interface IMcpAccess {
+  /** True if there is a token; the server stores only its hash. */
+  exists: boolean;
+  /** The run of the notebook that accepts calls now; null until the notebook executes `%sandbox mcp`. */
+  run: string | null;
+}
+
 export class SandboxApi extends ServerApi {
   async list(): Promise<ISandbox[]> {
     return (await this.json<{ sandboxes: ISandbox[] }>(['sandboxes'])).sandboxes;
@@ -82,5 +92,19 @@ export class SandboxApi extends ServerApi {
 
   async write(id: string, path: string, body: Blob): Promise<void> {
     await this.request(['sandboxes', id, 'files', 'content'], { path }, { method: 'PUT', body });
+  }
+
+  mcpAccess(id: string): Promise<IMcpAccess> {
+    return this.json<IMcpAccess>(['sandboxes', id, 'mcp-token']);
+  }
+
+  /** Make a token, which replaces an earlier one. Return the ready lines for MCP clients, which cannot be read again. */
+  async makeMcpToken(id: string): Promise<string> {
+    const body = JSON.stringify({ url: URLExt.join(this.settings.baseUrl, '/') });
+    return (await this.json<{ connect: string }>(['sandboxes', id, 'mcp-token'], {}, { method: 'POST', body })).connect;
+  }
+
+  async revokeMcpToken(id: string): Promise<void> {
+    await this.request(['sandboxes', id, 'mcp-token'], {}, { method: 'DELETE' });
   }
 }

@@ -34,8 +34,7 @@ function quoted(value: string): string {
 
 /** Put a cell below the active one, and one that loads the extension before it when no cell does. */
 export async function insertCell(notebook: Notebook, settings: Partial<ICellSettings>, task: string): Promise<void> {
-  const cells = [...(notebook.model?.cells ?? [])];
-  if (!cells.some(cell => cell.sharedModel.getSource().includes(LOAD))) {
+  if (!loads(notebook)) {
     insert(notebook, LOAD);
   }
   insert(notebook, `${firstLine(settings)}\n${task}`);
@@ -46,6 +45,17 @@ export async function insertCell(notebook: Notebook, settings: Partial<ICellSett
   await new Promise(done => requestAnimationFrame(done));
   cell?.editor?.setSelection({ start: { line: 1, column: 0 }, end: { line: 1, column: task.length } });
   cell?.editor?.focus();
+}
+
+/** Put a cell that executes a subcommand of `%sandbox` below the active one, and make it the active one. */
+export function insertLine(notebook: Notebook, line: string): void {
+  insert(notebook, loads(notebook) ? `%sandbox ${line}` : `${LOAD}\n%sandbox ${line}`);
+  notebook.mode = 'command';
+}
+
+/** True if a cell loads the extension. */
+function loads(notebook: Notebook): boolean {
+  return [...(notebook.model?.cells ?? [])].some(cell => cell.sharedModel.getSource().includes(LOAD));
 }
 
 function insert(notebook: Notebook, source: string): void {

@@ -17,7 +17,7 @@ import { showKeys } from '../view/keys';
 import { IShownRun, settings as personal, shellOffer } from '../live';
 import { RECORD_FACTORY } from '../record-files';
 import { SandboxApi } from './api';
-import { ICellSettings, insertCell } from './cell';
+import { ICellSettings, insertCell, insertLine } from './cell';
 import { addCommand } from './commands';
 import { sandboxIcon } from './icon';
 import { executeMagic, whenIdle } from './kernel';
@@ -79,7 +79,7 @@ function activate(
     new SandboxApi(app.serviceManager.serverSettings),
     new RunApi(app.serviceManager.serverSettings)
   );
-  const host = sectionHost(app, sandboxes, rendermime, translator ?? nullTranslator, trans, !!labShell);
+  const host = sectionHost(app, sandboxes, notebooks, rendermime, translator ?? nullTranslator, trans, !!labShell);
   const tabs = new RunTabs(app, sandboxes, notebooks, rendermime, !!labShell);
   const current = () => notebooks?.currentWidget?.context.path ?? null;
   const runs = new RunsView(sandboxes.runApi, run => void tabs.open(run), trans);
@@ -258,6 +258,7 @@ async function makeRoom(
 function sectionHost(
   app: JupyterFrontEnd,
   sandboxes: Sandboxes,
+  notebooks: INotebookTracker | null,
   rendermime: IRenderMimeRegistry,
   translator: ITranslator,
   trans: Trans,
@@ -285,6 +286,15 @@ function sectionHost(
       // Notebook 7 has one document to a page, and room below it.
       app.shell.add(widget, tabs ? 'main' : 'down', { mode: 'split-bottom' });
       app.shell.activateById(widget.id);
+    },
+    acceptCalls: async sandbox => {
+      const panel = notebooks?.find(one => one.context.path === sandbox.notebook);
+      if (!panel) {
+        throw new Error(trans('Open the notebook of this sandbox first, then accept calls.'));
+      }
+      app.shell.activateById(panel.id);
+      insertLine(panel.content, 'mcp');
+      await app.commands.execute('notebook:run-cell');
     },
     done: () => void sandboxes.refresh()
   };

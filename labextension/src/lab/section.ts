@@ -8,6 +8,7 @@ import { formatSize } from '../formatting';
 import { IFile, IProtection, ISandbox, IUsage, SandboxApi } from './api';
 import { FilesView } from './files';
 import { Graph } from './graph';
+import { McpAccess } from './mcp-access';
 import { IRunState } from './run-api';
 import { runWords } from './status';
 
@@ -21,6 +22,8 @@ export interface ISectionHost {
   openFile(sandbox: ISandbox, file: IFile): Promise<void>;
   download(sandbox: ISandbox, file: IFile): Promise<void>;
   openTerminal(sandbox: ISandbox): Promise<void>;
+  /** Execute `%sandbox mcp` in the notebook of a sandbox, so that outside agents can call it. */
+  acceptCalls(sandbox: ISandbox): Promise<void>;
   /** Called after an action on a sandbox. */
   done(): void;
 }
@@ -45,6 +48,7 @@ export class SandboxSection {
   private _files: FilesView | null = null;
   private _folder: HTMLDetailsElement;
   private _count = h('small', {});
+  private _access: McpAccess;
   private _memoryUsed: number | null = null;
   private _last: IUsage | null = null;
   private _timer = 0;
@@ -67,6 +71,23 @@ export class SandboxSection {
     const files = h('summary', {}, h('span', {}, trans('Files')), ' ', this._count);
     this._folder = h('details', { class: 'lsn-panel-files' }, files);
     this._folder.addEventListener('toggle', () => this._folder.open && this._openFiles());
+    const { api, confirm } = _host;
+    this._access = new McpAccess(
+      {
+        access: () => api.mcpAccess(this._sandbox.id),
+        make: () => api.makeMcpToken(this._sandbox.id),
+        revoke: () => api.revokeMcpToken(this._sandbox.id),
+        open: () => _host.acceptCalls(this._sandbox),
+        confirm,
+        copy: async text => {
+          if (!navigator.clipboard) {
+            throw new Error(trans('This page may not use the clipboard: copy the selected lines with the keyboard.'));
+          }
+          await navigator.clipboard.writeText(text);
+        }
+      },
+      trans
+    );
     const more = trans('More about this sandbox');
     this._more = h('div', { class: 'lsn-panel-more', hidden: true }, this._actions, this._graphs, this._protection);
     const toggle = () => {
@@ -81,7 +102,8 @@ export class SandboxSection {
       h('div', { class: 'lsn-panel-row' }, this._line, this._terminal, this._moreButton),
       this._more,
       this._problem,
-      this._folder
+      this._folder,
+      this._access.node
     );
     this._draw(null);
   }
@@ -135,7 +157,7 @@ export class SandboxSection {
       this._protection.replaceChildren(...this._protectionParts(protection));
     }
     this._line.textContent = this._lineText();
-    this._graphs.hidden = this._folder.hidden = state !== 'running';
+    this._graphs.hidden = this._folder.hidden = this._access.node.hidden = state !== 'running';
     this._terminal.hidden = state !== 'running' || !this._sandbox.terminal;
   }
 

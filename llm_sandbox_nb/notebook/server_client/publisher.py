@@ -241,7 +241,11 @@ async def _call(calls: OutsideCalls, connection: WebSocketClientConnection, aske
     answer: dict[str, Any] = {"type": "answer", "id": asked["id"], "error": None}
     try:
         answer["result"] = await calls.call(
-            str(asked["tool"]), dict(asked["arguments"]), str(asked["client"]), str(asked.get("agreed") or "")
+            str(asked["tool"]),
+            dict(asked["arguments"]),
+            str(asked["client"]),
+            str(asked.get("agreed") or ""),
+            str(asked.get("principal") or ""),
         )
     except Exception:
         logger.exception("a call of an outside agent failed")

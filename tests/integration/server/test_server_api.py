@@ -355,6 +355,29 @@ def test_every_trait_explains_itself() -> None:
             assert trait.help, f"{owner.__name__}.{name}"
 
 
+def test_a_token_comes_with_ready_lines_and_ends_when_it_is_revoked(
+    served: Served, sandbox: dict[str, Any]
+) -> None:
+    path = f"{API}/sandboxes/{sandbox['id']}/mcp-token"
+    assert served.call("get", path) == (200, {"exists": False, "run": None})
+    status, made = served.call("post", path, {"url": "https://hub.example/user/a/"})
+    assert status == 201
+    bearer = f"Bearer {made['token']}"
+    assert f'https://hub.example/user/a/llm-sandbox/mcp --header "Authorization: {bearer}"' in made["connect"]
+    assert [line.partition(",")[0] for line in made["connect"].splitlines()[::2]] == [
+        "Claude Code", "Cursor", "VS Code", "jupyter-ai",
+    ]  # fmt: skip
+    assert all(json.loads(line) for line in made["connect"].splitlines()[3::2])
+    assert made["connect"].count(bearer) == 4
+    for url in ("javascript:alert(1)", 'https://a/" ; rm -rf ~ #/', "https://a/$(id)/", "https://a", 3, ""):
+        assert served.call("post", path, {"url": url})[0] == 400, url
+    assert served.call("post", path, {"keep": True})[1] == {**made, "token": None, "connect": None}
+    assert f"{made['path']} --header" in served.call("post", path)[1]["connect"]
+    assert served.call("get", path)[1]["exists"] is True
+    assert served.call("delete", path)[0] == 204
+    assert served.call("get", path)[1]["exists"] is False
+
+
 def test_paths_that_are_too_long(served: Served, sandbox: dict[str, Any]) -> None:
     """They were answered 500, as a defect of the server."""
     files = f"{API}/sandboxes/{sandbox['id']}/files"

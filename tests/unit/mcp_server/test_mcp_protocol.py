@@ -21,7 +21,7 @@ from llm_sandbox_nb.mcp_server.messages import (
 )
 from llm_sandbox_nb.mcp_server.request_state import LIFETIME_SECONDS, RequestStateError, StateSigner
 from llm_sandbox_nb.mcp_server.sessions import IDLE_SECONDS, MAX_SESSIONS, ClientFacts, Sessions
-from llm_sandbox_nb.mcp_server.tools import TOOLS, ToolInputError, checked_arguments, listed_tools
+from llm_sandbox_nb.mcp_server.tools import RUN_TOOLS, TOOLS, ToolInputError, checked_arguments, listed_tools
 
 
 class Host:
@@ -115,10 +115,10 @@ def test_requests_without_a_result_get_an_error(message: RpcMessage, code: int) 
 
 
 def test_the_definitions_are_constant_sorted_and_fit_every_client() -> None:
-    tools = listed_tools()
+    tools = listed_tools(runs=True)
     names = [tool["name"] for tool in tools]
     assert names == sorted(names)
-    assert json.dumps(tools) == json.dumps(listed_tools())
+    assert json.dumps(tools) == json.dumps(listed_tools(runs=True))
     for tool in tools:
         hints = tool["annotations"]
         assert not (hints["readOnlyHint"] and hints["destructiveHint"])
@@ -129,8 +129,24 @@ def test_the_definitions_are_constant_sorted_and_fit_every_client() -> None:
         "get_run", "list_checkpoints", "list_files", "list_sandboxes", "read_file", "show_changes", "wait_command",
     }  # fmt: skip
     assert {name for name, tool in TOOLS.items() if tool.destructive} == {
-        "edit_file", "rewind", "run_command", "stop_command", "write_file",
+        "edit_file", "rewind", "run_command", "start_run", "stop_command", "stop_run", "write_file",
     }  # fmt: skip
+
+
+def test_runs_are_offered_and_started_only_where_the_server_allows_them() -> None:
+    call = modern("tools/call", name="start_run", arguments={"task": "Count.", "max_steps": 5000})
+    listed = {tool["name"] for tool in answer(modern("tools/list"))["tools"]}
+    assert listed.isdisjoint(RUN_TOOLS)
+    host = Host()
+    refused = answer(call, host)
+    assert refused["isError"]
+    assert "SandboxPolicy.allow_mcp_runs" in refused["content"][0]["text"]
+    assert host.calls == []
+    open_endpoint = McpEndpoint(runs=True)
+    listed = {tool["name"] for tool in answer(modern("tools/list"), endpoint=open_endpoint)["tools"]}
+    assert listed == set(TOOLS)
+    assert not answer(call, host, endpoint=open_endpoint)["isError"]
+    assert host.calls == [("start_run", {"task": "Count.", "max_steps": 100}, "")]
 
 
 def test_arguments_have_their_usual_values_and_the_names_that_agents_use() -> None:

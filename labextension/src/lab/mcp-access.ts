@@ -1,0 +1,116 @@
+/** Access of outside agents, such as Claude Code, to a sandbox: make a token, show it once, revoke it. */
+
+import { errorText, h } from '../view/dom';
+import { IMcpAccess } from './api';
+
+type Trans = (text: string, ...args: (string | number)[]) => string;
+
+/** What the form can do for one sandbox. Each rejects with a sentence for the person. */
+export interface IAccessActions {
+  access(): Promise<IMcpAccess>;
+  /** Make a token; the ready lines for each client. */
+  make(): Promise<string>;
+  revoke(): Promise<void>;
+  /** Execute `%sandbox mcp` in the notebook, in a new cell, which shows the calls. */
+  open(): Promise<void>;
+  confirm(title: string, body: string, accept: string): Promise<boolean>;
+  copy(text: string): Promise<void>;
+}
+
+export class McpAccess {
+  readonly node: HTMLDetailsElement;
+  private _note = h('div', { class: 'lsn-panel-note', role: 'status' });
+  private _problem = h('div', { class: 'lsn-panel-problem', role: 'alert' });
+  private _make: HTMLButtonElement;
+  private _revoke: HTMLButtonElement;
+  private _open: HTMLButtonElement;
+  private _lines: HTMLTextAreaElement;
+  private _shown: HTMLElement;
+  private _exists = false;
+
+  constructor(
+    private _actions: IAccessActions,
+    private _trans: Trans
+  ) {
+    const button = (text: string, action: () => Promise<void>) =>
+      h('button', { type: 'button', onclick: () => void this._do(action) }, text);
+    this._make = button('', () => this._makeToken());
+    this._revoke = button(_trans('Revoke'), () => this._revokeToken());
+    this._open = button(_trans('Accept calls'), () => _actions.open());
+    const copy = button(_trans('Copy'), () => {
+      this._lines.select();
+      return _actions.copy(this._lines.value);
+    });
+    this._lines = h('textarea', {
+      rows: '12',
+      spellcheck: 'false',
+      'aria-label': _trans('How to connect, shown once')
+    });
+    this._lines.readOnly = true;
+    const once = _trans('Shown once: the token cannot be read again. Close this part to hide it.');
+    this._shown = h('div', { class: 'lsn-panel-connect' }, h('small', {}, once), this._lines, copy);
+    const row = h('div', { class: 'lsn-panel-actions' }, this._make, this._open, this._revoke);
+    const summary = h('summary', {}, _trans('Outside agents (MCP)'));
+    this.node = h('details', { class: 'lsn-panel-mcp' }, summary, this._note, row, this._shown, this._problem);
+    this.node.addEventListener('toggle', () => {
+      if (this.node.open) {
+        void this._do(async () => undefined);
+      } else {
+        this.hide();
+      }
+    });
+    this._draw({ exists: false, run: null });
+    this.hide();
+  }
+
+  /** Forget the token on the page. */
+  hide(): void {
+    this._lines.value = '';
+    this._shown.hidden = true;
+  }
+
+  private _draw({ exists, run }: IMcpAccess): void {
+    const trans = this._trans;
+    this._exists = exists;
+    this._make.textContent = exists ? trans('Replace the token…') : trans('Make a token');
+    this._revoke.hidden = !exists;
+    this._open.hidden = !!run;
+    const token = exists
+      ? trans('There is a token for Claude Code, Cursor, VS Code and others.')
+      : trans('There is no token, so outside agents have no access.');
+    const calls = run
+      ? trans('The notebook accepts calls; its card shows them.')
+      : trans('The notebook does not accept calls: %sandbox mcp in it changes that.');
+    this._note.textContent = `${token} ${calls}`;
+  }
+
+  private async _makeToken(): Promise<void> {
+    const trans = this._trans;
+    const warning = trans('Agents that have the present token lose their access. The new token is shown once.');
+    if (this._exists && !(await this._actions.confirm(trans('Replace the token?'), warning, trans('Replace')))) {
+      return;
+    }
+    this._lines.value = await this._actions.make();
+    this._shown.hidden = false;
+  }
+
+  private async _revokeToken(): Promise<void> {
+    await this._actions.revoke();
+    this.hide();
+  }
+
+  /** Execute an action, then show the access as the server has it. */
+  private async _do(action: () => Promise<void>): Promise<void> {
+    const buttons = [this._make, this._revoke, this._open];
+    buttons.forEach(button => (button.disabled = true));
+    this._problem.textContent = '';
+    try {
+      await action();
+      this._draw(await this._actions.access());
+    } catch (error) {
+      this._problem.textContent = errorText(error);
+    } finally {
+      buttons.forEach(button => (button.disabled = false));
+    }
+  }
+}

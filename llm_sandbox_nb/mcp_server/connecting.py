@@ -1,0 +1,38 @@
+"""Ready lines that connect each MCP client to a sandbox, with the token in them."""
+
+from __future__ import annotations
+
+import json
+
+SERVER_NAME = "notebook-sandbox"
+"""Name of the server in the configuration of a client."""
+
+
+def connection_text(url: str, token: str) -> str:
+    """Return the line that each client needs; `url` is that of the Jupyter server and ends in a slash."""
+    address, bearer = f"{url}llm-sandbox/mcp", f"Bearer {token}"
+    headers = {"Authorization": bearer}
+    cursor = {"mcpServers": {SERVER_NAME: {"url": address, "headers": headers}}}
+    code = {"servers": {SERVER_NAME: {"type": "http", "url": address, "headers": headers}}}
+    jupyter_ai = {
+        "mcp_servers": [
+            {
+                "type": "http",
+                "name": SERVER_NAME,
+                "url": address,
+                "headers": [{"name": "Authorization", "value": bearer}],
+            }
+        ]
+    }
+    return "\n".join(
+        [
+            "Claude Code, in a terminal:",
+            f'  claude mcp add --transport http {SERVER_NAME} {address} --header "Authorization: {bearer}"',
+            "Cursor, .cursor/mcp.json:",
+            f"  {json.dumps(cursor)}",
+            "VS Code, .vscode/mcp.json:",
+            f"  {json.dumps(code)}",
+            "jupyter-ai, .jupyter/mcp_settings.json:",
+            f"  {json.dumps(jupyter_ai)}",
+        ]
+    )

@@ -1,0 +1,163 @@
+"""Runs of this package's agent that an outside agent starts in a sandbox: `start_run`, `get_run` and `stop_run`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from llm_sandbox_nb.agent.errors import ControlError
+from llm_sandbox_nb.agent.recorder import Listener
+from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.runs.outside_agent import OutsideAgent, OutsideError
+from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.trajectory import events as ev
+
+logger = logging.getLogger(__name__)
+MAX_STARTED_RUNS = 20
+"""Runs that outside agents may start until the person executes `%sandbox mcp` again: each of them costs."""
+NOT_HERE = "Runs cannot be started here: they need the sandbox of a notebook that has executed %sandbox mcp."
+NOT_IN_FORK = "A run works in the notebook's sandbox, not in a fork: leave `sandbox` out."
+YOUR_CALL = (
+    "A call of an outside agent is executed or waits for a person: wait for its result with wait_command."
+)
+YOUR_RUN = "A run that an outside agent started uses this sandbox: wait for it with get_run, or end it with stop_run."
+OTHER_RUN = "A run of the notebook uses this sandbox now: try again when it has ended."
+TOO_MANY = (
+    f"Outside agents have started {MAX_STARTED_RUNS} runs, as many as they may: ask the person to execute "
+    "%sandbox mcp --stop and %sandbox mcp in the notebook."
+)
+UNKNOWN = "There is no such run for you: leave run_id out for your own calls."
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Arguments of `start_run`."""
+
+    task: str
+    model: str | None
+    """None: the model of the notebook's cells."""
+    max_steps: int
+
+
+Starter = Callable[[RunRequest, Listener, Callable[[Run], None]], Awaitable[object]]
+"""Executes a run to its end, as a cell does. The last argument is called with the run once its folder exists."""
+
+
+@dataclass(eq=False)
+class StartedRun:
+    """A run with the handle that its caller got."""
+
+    id: str
+    principal: str
+    """Name of the token with which the run was started: with another token the handle is unknown."""
+    run: Run
+    task: asyncio.Future[object]
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at each event of the run."""
+
+    @property
+    def ended(self) -> bool:
+        return self.task.done()
+
+    async def next_event(self, wait: float) -> None:
+        """Wait for an event or the end of the run, at most `wait` seconds."""
+        self.changed.clear()
+        event = asyncio.ensure_future(self.changed.wait())
+        await asyncio.wait({event, self.task}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+        event.cancel()
+
+
+class StartedRuns:
+    """The runs that outside agents have started in one sandbox. Lives in the event loop of the runs."""
+
+    def __init__(self, starter: Starter | None) -> None:
+        self._starter = starter
+        self._runs: dict[str, StartedRun] = {}
+        self._starting = False
+
+    async def start(self, agent: OutsideAgent, request: RunRequest, principal: str) -> StartedRun:
+        """Start a run in the sandbox of `agent`. If this coroutine is cancelled before, nothing is started.
+
+        Raises:
+            OutsideError: if a run or a call uses the sandbox, or the task, the model or a setting is wrong.
+        """
+        if self._starter is None:
+            raise OutsideError(NOT_HERE)
+        if not agent.shared:
+            raise OutsideError(NOT_IN_FORK)
+        if agent.busy:
+            raise OutsideError(YOUR_CALL)
+        if self._starting or any(not one.ended for one in self._runs.values()):
+            raise OutsideError(YOUR_RUN)
+        if len(self._runs) >= MAX_STARTED_RUNS:
+            raise OutsideError(TOO_MANY)
+        self._starting = True
+        try:
+            await agent.ready.wait()
+            if not await agent.take_sandbox():
+                raise OutsideError(OTHER_RUN)
+            try:
+                await agent.settled()
+            finally:
+                agent.leave_unless_busy()
+            return await self._begin(self._starter, request, principal)
+        finally:
+            self._starting = False
+
+    async def _begin(self, starter: Starter, request: RunRequest, principal: str) -> StartedRun:
+        begun: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        changed = asyncio.Event()
+
+        def listen(event: ev.Event) -> None:
+            changed.set()
+
+        task = asyncio.ensure_future(starter(request, listen, begun.set_result))
+        try:
+            await asyncio.wait({task, begun}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not begun.done():
+            raise OutsideError(_sentence(task.exception()))
+        started = StartedRun(f"run-{secrets.token_hex(12)}", principal, begun.result(), task, changed)
+        self._runs[started.id] = started
+        task.add_done_callback(_note_end)
+        return started
+
+    def find(self, id: str, principal: str) -> StartedRun:
+        """Return the run with this handle. Raises OutsideError if the caller did not start such a run."""
+        started = self._runs.get(id)
+        if started is None or started.principal != principal:
+            raise OutsideError(UNKNOWN)
+        return started
+
+    async def stop(self, started: StartedRun, wait: float) -> None:
+        """Stop a run, and wait for its end, at most `wait` seconds."""
+        with suppress(ControlError):  # the run has ended meanwhile
+            started.run.control.stop(source="mcp")
+        await asyncio.wait({started.task}, timeout=wait)
+
+    async def close(self) -> None:
+        """Stop all runs, and wait for their ends."""
+        running = [one for one in self._runs.values() if not one.ended]
+        for one in running:
+            with suppress(ControlError):
+                one.run.control.stop(source="mcp")
+        await asyncio.gather(*(one.task for one in running), return_exceptions=True)
+
+
+def _sentence(error: BaseException | None) -> str:
+    if isinstance(error, LLMSandboxError):
+        return str(ev.clean_text(str(error)))
+    logger.error("a run of an outside agent could not be started", exc_info=error)
+    return "The run could not be started in the notebook's kernel: see the kernel's log."
+
+
+def _note_end(task: asyncio.Future[object]) -> None:
+    """Log how a run failed; the record has the failure too."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.debug("a run that an outside agent started failed: %s", error)

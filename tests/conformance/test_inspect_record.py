@@ -1,0 +1,84 @@
+"""A sample of Inspect as a run of this package: its calls are steps that a notebook rewinds and forks."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import run
+
+if find_spec("inspect_ai") is None and os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") != "1":
+    pytest.skip("Inspect AI is not installed: pip install --group conformance", allow_module_level=True)
+
+from inspect_ai import eval as run_tasks
+from inspect_ai.log import EvalSample, read_eval_log
+from inspect_ai.util import SandboxEnvironmentSpec
+from inspect_task import sums
+
+from llm_sandbox_nb.hosts.inspect_record import STORE_KEY
+from llm_sandbox_nb.hosts.inspect_sandbox import SandboxConfig
+from llm_sandbox_nb.runs.run import Run
+
+
+def evaluated(folder: Path, **options: Any) -> list[EvalSample]:
+    """The first two samples of the task, read from the log that Inspect wrote."""
+    config = SandboxConfig(isolation="process", **options)
+    task = sums()
+    task.sandbox = SandboxEnvironmentSpec("llm-sandbox-nb", config)
+    (log,) = run_tasks(task, limit=2, log_dir=str(folder / "logs"), display="none", log_format="eval")
+    assert log.status == "success", log.error
+    samples = read_eval_log(log.location).samples
+    assert samples is not None
+    return samples
+
+
+def test_each_sample_is_opened_rewound_and_forked_from_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = evaluated(tmp_path, output_dir=str(tmp_path / "runs"))
+    assert len({sample.store[STORE_KEY] for sample in samples}) == 2
+    sample = samples[1]
+    recorded = Run.load(sample.store[STORE_KEY])
+    assert recorded.folder.parent.parent == tmp_path / "runs"
+    assert (recorded.task, recorded.model) == (sample.input, "mockllm/model")
+    assert (recorded.stop_reason, recorded.answer) == ("answered", sample.output.completion)
+    [call] = [call for step in recorded.steps for call in step.calls if "sum.txt" in str(call.arguments)]
+    assert call.output.strip() == str(int(sample.id) * 8)
+    [step] = [step.number for step in recorded.steps if call in step.calls]
+    assert [
+        change.path.rpartition("/")[2] for change in recorded.steps[step - 1].calls[0].result.changes
+    ] == ["sum.txt"]
+    recorded.context.isolation_setting = "process"  # as in a notebook with this setting
+
+    async def sum_after(at: int) -> str:
+        other = await recorded.fork(at)
+        try:
+            return (await other.context.box.run("cat sum.txt 2>/dev/null")).text.strip()
+        finally:
+            await other.context.close()
+
+    assert run(sum_after(step)) == str(int(sample.id) * 8)
+    assert run(sum_after(step - 1)) == ""
+
+    async def rewind() -> int:
+        return (await recorded.rewind(step - 1)).step
+
+    assert run(rewind()) == step - 1
+    assert Run.load(recorded.folder).trajectory.steps_done == step - 1
+
+
+def test_a_task_can_leave_the_record_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for sample in evaluated(tmp_path, record=False):
+        assert STORE_KEY not in sample.store
+    assert not (tmp_path / "sandbox-runs").exists()
+
+
+def test_a_folder_that_cannot_be_made_does_not_end_the_sample(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for sample in evaluated(tmp_path, output_dir=str(tmp_path / "file" / "runs")):
+        assert sample.error is None
+        assert STORE_KEY not in sample.store
