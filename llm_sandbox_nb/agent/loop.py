@@ -539,7 +539,13 @@ class Loop:
         await workspace.checkpoints.settle()
         self._record_start(call, arguments)
         live = LiveOutput(call.id, self.recorder.emit)
-        context = ToolContext(workspace.box, workspace.command_timeout, self.meter.time_left, live)
+        context = ToolContext(
+            workspace.box,
+            workspace.command_timeout,
+            self.meter.time_left,
+            live,
+            workspace.collector.output_dir,
+        )
         running = asyncio.ensure_future(self.toolbox[call.name].execute(arguments, context))
         try:
             outcome = await asyncio.shield(running)
@@ -655,6 +661,7 @@ class Loop:
 
     async def _add_details(self, event: ev.CallFinished, outcome: Outcome, changes: Changes) -> None:
         event.changes, event.changes_incomplete = await file_diffs(changes)
+        event.raw_result = await self.recorder.store(outcome.raw)
         if (result := outcome.result) is None:
             return
         event.exit_code, event.timed_out = result.exit_code, result.timed_out

@@ -110,6 +110,8 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         listeners=(Printer(sys.stdout), prompt.listen),
         pause=_pauses(values, given, prompt),
         tools=[function_of("tool", name) for name in values["tool"]] or None,
+        mcp=changed.get("mcp") or None,
+        mcp_allow=changed.get("mcp_allow"),
         doubts=[function_of("doubt", name) for name in values["doubt"]] or None,
         retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in changed else None,
         check={name: changed[name] for name in _CHECK_NAMES if name in changed},
@@ -125,7 +127,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
 
 def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: TerminalPrompt) -> dict[str, Any]:
     if not any(name in given for name in _PAUSE_NAMES):
-        return {}
+        return {"on_pause": prompt.ask} if values["mcp"] else {}  # calls of MCP servers ask in any case
     return {
         "step": values["step"],
         "breakpoints": values["break"],

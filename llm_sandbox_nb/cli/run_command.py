@@ -363,6 +363,9 @@ class TerminalPrompt:
             self._say(self._asked())
             while prompt.open:
                 line = await self._line()
+                if line is None and run.control.refuse(source="terminal"):
+                    self._say("\nNobody answers: the call is not made.\n")
+                    return
                 if line is None:
                     self._say("\nNobody answers: the run is ended.\n")
                     run.control.stop(source="terminal")

@@ -78,6 +78,8 @@ OPTIONS = [
         metavar="NAME",
         help="your function of this name, which the model can call too; may be repeated",
     ),
+    _shared("--mcp", action="append", default=[]),
+    _shared("--mcp-allow", action="append", default=[]),
     _shared(
         "--doubt",
         dest="doubts",

@@ -13,6 +13,7 @@ from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.limits import Meter
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
+from llm_sandbox_nb.agent.tools.tool import Approval
 from llm_sandbox_nb.agent.tools.toolbox import Toolbox
 from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.trajectory import events as ev
@@ -73,7 +74,10 @@ class PausePoints:
         await self.control.settled()
         refused, self.control.refused = self.control.refused, []
         hosts = tuple(dict.fromkeys(refused)) if moment.at == "observation" else ()
+        approval = await self._approval(call) if moment.at == "call" and readable else None
         reason = await self._reason(moment, readable)
+        if approval is not None and (reason is None or reason[0] == "approval" or approval.changed):
+            reason = "approval", approval.text
         if reason is None and hosts and self.rules.approve != "auto":
             # A person who approves calls also decides about refused hosts.
             reason = "approval", f"The list of allowed hosts has refused {', '.join(hosts[:10])}."
@@ -81,7 +85,7 @@ class PausePoints:
             return None
         held = Held(
             moment.step, call.id, moment.at, *reason, call.name, arguments, call.arguments, moment.observation,
-            self.toolbox, hosts,
+            self.toolbox, hosts, approval.refusal if approval is not None else "",
         )  # fmt: skip
 
         def release(decision: Decision) -> ev.CallDecided:
@@ -92,6 +96,11 @@ class PausePoints:
         decision, waited = await self.control.hold(held, release)
         self.meter.leave_out(waited)
         return decision
+
+    async def _approval(self, call: ToolCall) -> Approval | None:
+        """Return the tool's own reason for a question, unless a person has approved all calls."""
+        found = await self.toolbox[call.name].approval()
+        return None if found is not None and self.rules.approved_all and not found.changed else found
 
     async def _reason(self, moment: Moment, readable: bool) -> tuple[Reason, str] | None:
         if reason := await self.rules.why(moment, readable or moment.at == "observation"):

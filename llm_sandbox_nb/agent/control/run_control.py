@@ -141,6 +141,14 @@ class RunControl:
         """
         self._decide(lambda held: denied(held, reason, source), call_id)
 
+    def refuse(self, *, source: str = "run") -> bool:
+        """Skip the held call because nobody can approve it. Return False for a call that waits for a person."""
+        held = self._waiting
+        if held is None or not held.refusal:
+            return False
+        self.deny(held.refusal, call_id=held.call_id, source=source)
+        return True
+
     def observe(self, text: str, *, call_id: str | None = None, source: str = "python") -> None:
         """Show the model `text` instead of the held observation, and continue as before.
 
