@@ -37,7 +37,7 @@ SAMPLING_VALUES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty
 MODEL_VALUES = (
     *SAMPLING_VALUES, "model", "api_base", "api_key", "max_tokens_per_call", "model_timeout", "model_wait",
     "extra_body", "command_timeout", "max_response_len", "save_litellm_response", "same_failures", "tool_calls",
-    "nudges",
+    "nudges", "mcp", "mcp_allow",
 )  # fmt: skip
 SANDBOX_VALUES = (
     "isolation",
@@ -273,6 +273,8 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
         tool_calls=values["tool_calls"],
         reply_tokens=values["max_response_len"],
         save_responses=values["save_litellm_response"],
+        mcp=values.get("mcp") or None,
+        mcp_allow=tuple(values.get("mcp_allow") or ()),
     )
 
 

@@ -89,6 +89,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
     from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.recorded_spec import RECORDED_BY_NAME
     from llm_sandbox_nb.runs.resume import ResumeOptions, resume
+    from llm_sandbox_nb.trajectory.outside_calls import recorded_servers
 
     prompt = TerminalPrompt(sys.stdin, sys.stdout)
     changed = {name: values[name] for name in given}
@@ -110,8 +111,8 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         listeners=(Printer(sys.stdout), prompt.listen),
         pause=_pauses(values, given, prompt),
         tools=[function_of("tool", name) for name in values["tool"]] or None,
-        mcp=changed.get("mcp") or None,
-        mcp_allow=changed.get("mcp_allow"),
+        mcp=changed.get("mcp") or (values["mcp"] if recorded_servers(run.trajectory.start) else None) or None,
+        mcp_allow=values["mcp_allow"] or None,
         doubts=[function_of("doubt", name) for name in values["doubt"]] or None,
         retries=RetryPolicy(loading_wait=values["model_wait"]) if "model_wait" in changed else None,
         check={name: changed[name] for name in _CHECK_NAMES if name in changed},

@@ -273,6 +273,9 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
     for name in _REPEATED_FLAGS:
         if flags.get(name):
             words += [f"--{name}", str(flags[name])]
+    for name in ("mcp", "mcp_allow"):
+        for value in flags.get(name) or ():
+            words += [f"--{name}", value]
     start, changed = run.trajectory.start, run.trajectory.changed
     limits = {"steps": "--steps", "tokens": "--tokens", "total_tokens": "--total_tokens", "cost": "--budget"}
     for reason, flag in limits.items():

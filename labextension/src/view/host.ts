@@ -123,6 +123,8 @@ export interface IRewindPreview {
   by: string;
   /** What is not known, in words. */
   incomplete: string;
+  /** Calls outside the sandbox that the rewind cannot undo, such as "step 3: time__now". */
+  outside?: string[];
 }
 
 /** A second run. */

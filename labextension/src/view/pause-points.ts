@@ -45,6 +45,7 @@ export class PausePoints {
         ...{ held, call, messages, model: start?.model ?? '', protection: sandbox?.protection ?? {} },
         thought: this._trajectory.steps.find(one => one.number === held.step)?.thought ?? '',
         kept: files !== null,
+        outside: call !== null && actsOutside(start?.settings ?? {}, call.tool),
         exists: (path: string) => knowsFile(this._trajectory, path),
         always: alwaysButton(call, this._trajectory, decisions!, this._host)
       };
@@ -68,6 +69,14 @@ export class PausePoints {
     const step = this._trajectory.steps.find(one => one.number === number);
     return step?.calls.find(one => one.id === id) ?? null;
   }
+}
+
+/** Return true if a tool is one of an MCP server outside the sandbox. Anyone may have made the record. */
+function actsOutside(settings: Record<string, unknown>, tool: string): boolean {
+  const servers = settings.mcp && typeof settings.mcp === 'object' ? Object.values(settings.mcp) : [];
+  return servers.some(
+    one => one && !one.inside && Array.isArray(one.tools) && one.tools.some((two: any) => two?.name === tool)
+  );
 }
 
 /** Whether the run was given a file of that path, or a call has made or changed it. */

@@ -18,8 +18,9 @@ from llm_sandbox_nb.known_keys import remember_key
 CONFIG_FILE = ".mcp.json"
 ServerNames = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 """Servers as a caller names them: see `server_configs`."""
-_SERVER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
-_INLINE = re.compile(rf"({_SERVER_NAME.pattern})=(.+)", re.DOTALL)
+_SERVER_NAME = re.compile(r"(?=.{1,31}$)[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*")
+"""Pattern of names without `__`, so that `server__tool` names one server only."""
+_INLINE = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SECRET_NAME = re.compile(r"key|token|secret|passw|authorization|cookie|credential", re.IGNORECASE)
 _EXAMPLE = '{"command": "uvx", "args": ["mcp-server-time"]}'
@@ -162,7 +163,7 @@ def _from_mapping(content: Any, source: str, only: str = "") -> Iterator[ServerC
 def _config(name: object, entry: Mapping[str, Any], source: str) -> ServerConfig:
     if not isinstance(name, str) or not _SERVER_NAME.fullmatch(name):
         raise InputError(
-            f"{source}: the name of an MCP server has letters, digits, - and _, at most 31, and begins with a letter, "
+            f"{source}: the name of an MCP server has at most 31 letters and digits, with single - or _ between, "
             f"not {name!r:.40}."
         )
     where = f"{source}: the MCP server {name}"

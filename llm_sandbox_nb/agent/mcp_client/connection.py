@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from llm_sandbox_nb.agent.mcp_client.transports import McpServerError, Transport, WebService
+from llm_sandbox_nb.agent.mcp_client.transports import McpServerError, Transport, WebService, printable
 from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN
 from llm_sandbox_nb.mcp_server.messages import (
     META_CAPABILITIES,
@@ -75,13 +75,15 @@ class McpConnection:
             if answer.result is None:
                 self._meta = {META_VERSION: MODERN, META_CLIENT: _CLIENT, META_CAPABILITIES: {}}
                 if (await self._exchange("server/discover", {})).result is None:
-                    raise McpServerError(f"refuses the connection: {answer.error or 'no reason given'}"[:300])
+                    raise McpServerError(
+                        f"refuses the connection: {printable(answer.error) or 'no reason given'}"
+                    )
                 self.facts = {"protocol": MODERN}
                 return
             server, version = answer.result.get("serverInfo"), str(answer.result.get("protocolVersion"))[:40]
             named = server if isinstance(server, dict) else {}
-            self.facts = {"name": str(named.get("name"))[:100], "version": str(named.get("version"))[:100]}
-            self.facts["protocol"] = version
+            facts = {"name": named.get("name"), "version": named.get("version"), "protocol": version}
+            self.facts = {key: printable(str(value))[:100] for key, value in facts.items()}
             if isinstance(self._transport, WebService):
                 self._transport.use_version(version)
             await self._transport.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -118,7 +120,7 @@ class McpConnection:
     async def _result(self, method: str, params: Json) -> Json:
         answer = await self._exchange(method, params)
         if answer.result is None:
-            raise McpServerError(f"reports an error: {answer.error or 'no reason given'}"[:2_000])
+            raise McpServerError(f"reports an error: {printable(answer.error) or 'no reason given'}")
         if not is_flat(answer.result):
             raise McpServerError(f"sent a result with more than {_MAX_DEPTH} levels")
         return answer.result
@@ -157,7 +159,7 @@ class McpConnection:
         try:
             message = read_message(data)
         except (McpError, UnicodeDecodeError):
-            self._invalid = data[:80].decode("utf-8", "replace")
+            self._invalid = printable(data[:80].decode("utf-8", "replace"))
             return False
         if message.method:
             if message.id is not None:
@@ -178,7 +180,7 @@ class McpConnection:
         assert message.id is not None
         answer: Json = response(message.id, {})
         if message.method != "ping":
-            method = "".join(one if one.isprintable() else "?" for one in message.method)[:80]
+            method = printable(message.method)[:80]
             self._note(f"The MCP server asked for {method}: refused.")
             answer = McpError(METHOD_NOT_FOUND, f"This client refuses {method}.").to_json(message.id)
         task = asyncio.ensure_future(self._send_answer(answer))

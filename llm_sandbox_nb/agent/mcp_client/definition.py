@@ -36,7 +36,7 @@ class Definition:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, str]:
-        return {"name": self.name, "tool": self.tool, "sha256": self.sha256}
+        return {"name": self.name, "tool": str(ev.clean_text(self.tool)), "sha256": self.sha256}
 
 
 class DefinedTool(RecordedTool):
@@ -91,14 +91,9 @@ def definition_of(raw: Json, name: str, server: str) -> Definition:
     )
 
 
-def plain_name(name: str) -> str:
-    """Return a name with `_` in place of characters that a provider may refuse."""
-    return _ODD_CHARACTER.sub("_", name)
-
-
 def unused_name(wanted: str, *taken: Container[str]) -> str:
     """Return a name that every provider accepts and no other tool has."""
-    plain = plain_name(wanted)
+    plain = _ODD_CHARACTER.sub("_", wanted)
     if len(plain) > _MAX_NAME_CHARACTERS:
         plain = f"{plain[: _MAX_NAME_CHARACTERS - 9]}_{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
     name, number = plain, 1

@@ -14,7 +14,6 @@ from llm_sandbox_nb.agent.mcp_client.definition import (
     DefinedTool,
     Definition,
     definition_of,
-    plain_name,
     unused_name,
 )
 from llm_sandbox_nb.agent.mcp_client.results import outcome_of
@@ -100,17 +99,11 @@ class McpServers:
         """Return the servers that a caller names, which are not started yet; None without any.
 
         Raises:
-            InputError: if a configuration is invalid, or `allowed` names a server that is not there.
+            InputError: if a configuration is invalid.
         """
-        names = [allowed] if isinstance(allowed, str) else list(allowed)
-        servers = cls(server_configs(given), names) if given else None
-        known = servers.servers if servers else {}
-        for name in names:
-            if name not in known and name.partition("__")[0] not in map(plain_name, known):
-                raise InputError(
-                    f"mcp_allow names {name!r:.80}, which is neither an MCP server of this run nor SERVER__TOOL."
-                )
-        return servers
+        if not given:
+            return None
+        return cls(server_configs(given), [allowed] if isinstance(allowed, str) else allowed)
 
     def renewed(self, allowed: Iterable[str] | None = None) -> McpServers:
         """Return the same servers, with connections of their own."""
@@ -218,8 +211,8 @@ class McpTool(DefinedTool):
             f"Not called: a person has to approve this call of the MCP server {name}, and nobody can here"
         )
         changed = await self._change()
+        self._changed = changed["sha256"] if changed else ""
         if changed is not None:
-            self._changed = changed["sha256"]
             text = shorten(" ".join(changed["description"].split()), 500)
             return Approval(
                 f"The MCP server {name} has changed the definition of {tool!r:.80} since the run began. Its "

@@ -79,6 +79,11 @@ class LineSplitter:
         return lines
 
 
+def printable(text: str) -> str:
+    """Return the beginning of a server's text on one line, without terminal codes."""
+    return " ".join("".join(one if one.isprintable() else " " for one in text[:500]).split())[:300]
+
+
 class _LastWords:
     """End of a program's stderr, for an error about its end."""
 
@@ -90,7 +95,7 @@ class _LastWords:
 
     def ending(self, code: int | None) -> str:
         lines = [line.strip() for line in self._tail.decode("utf-8", "replace").splitlines() if line.strip()]
-        said = "".join(one if one.isprintable() else " " for one in lines[-1])[:300] if lines else ""
+        said = printable(lines[-1]) if lines else ""
         return f"ended{'' if code is None else f' with exit code {code}'}{f': {said}' if said else ''}"
 
 
