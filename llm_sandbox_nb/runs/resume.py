@@ -166,7 +166,7 @@ def _servers(run: RunRecord, options: ResumeOptions) -> McpServers | None:
     known = run.context.spec.servers if run.context.spec is not None else None
     allowed = [options.mcp_allow] if isinstance(options.mcp_allow, str) else options.mcp_allow
     if options.mcp is not None:
-        servers = McpServers.named(options.mcp, allowed or ())
+        servers = McpServers.from_names(options.mcp, allowed or ())
     else:
         servers = known.renewed(allowed) if known is not None else None
     recorded = recorded_servers(run.trajectory.start)

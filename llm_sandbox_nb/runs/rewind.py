@@ -42,7 +42,7 @@ from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.store import reading_history
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
-from llm_sandbox_nb.trajectory.outside_calls import calls_left_behind
+from llm_sandbox_nb.trajectory.outside_calls import calls_not_undone
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
 from llm_sandbox_nb.trajectory.state import State, state_words
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -259,7 +259,7 @@ async def preview(run: RunRecord, destination: Destination) -> Preview:
         undoes = await undone_changes(run, run.context.living(), destination.target)
     last = run.steps[-1].number if run.steps else 0
     left = 0 if destination.what == "files" else last - destination.step
-    outside = calls_left_behind(run.trajectory, destination.to)
+    outside = calls_not_undone(run.trajectory, destination.to)
     return Preview(
         destination.step, changes.files, changes.incomplete, left, destination.what, undoes, outside
     )
@@ -335,7 +335,7 @@ async def go_back(
     other_runs: Sequence[str] = (),
 ) -> RewindResult:
     """Move the conversation and restore the files, as one change of the record."""
-    outside = calls_left_behind(recorder.trajectory, destination.to)
+    outside = calls_not_undone(recorder.trajectory, destination.to)
     safety = recorder.trajectory.files if box is None else await box.checkpoint()
     facts: dict[str, Any] = {"to": destination.to, "step": destination.step, "what": destination.what}
     facts |= {"target": destination.target, "safety": safety}

@@ -195,7 +195,7 @@ async def solve(
         raise InputError(f"The task is a text, not {task!r:.80}.")
     if not task.strip():
         raise InputError("The task is empty: write what the model shall do.")
-    servers = McpServers.named(mcp, mcp_allow)
+    servers = McpServers.from_names(mcp, mcp_allow)
     starting, provenance = _starting_files(files_of)
     asked = _model(model, api_base, api_key)
     if tool_calls == "auto" and isinstance(asked, WritesCalls) and asked.writes_calls:

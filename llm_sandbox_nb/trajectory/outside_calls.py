@@ -25,7 +25,7 @@ def outside_tools(start: ev.RunStarted | None) -> set[str]:
     return {str(tool.get("name")) for tool in tools if isinstance(tool, Mapping)}
 
 
-def calls_left_behind(trajectory: Trajectory, to: str) -> tuple[str, ...]:
+def calls_not_undone(trajectory: Trajectory, to: str) -> tuple[str, ...]:
     """Return the outside calls, as in `step 3: time__now`, that a rewind to the event `to` cannot undo."""
     tools = outside_tools(trajectory.start)
     if not tools:

@@ -64,12 +64,12 @@ class McpConnection:
     @property
     def usable(self) -> bool:
         """True if a call can be sent."""
-        return not self._ended and not self._transport.worn
+        return not self._ended and not self._transport.exhausted
 
     async def open(self) -> None:
         """Connect and exchange versions. Raises McpServerError."""
         async with _within(START_SECONDS, "did not start"):
-            await self._transport.open(self._take, self._end)
+            await self._transport.open(self._receive, self._end)
             opening = {"protocolVersion": LEGACY[0], "capabilities": {}, "clientInfo": _CLIENT}
             answer = await self._exchange("initialize", opening)
             if answer.result is None:
@@ -154,7 +154,7 @@ class McpConnection:
             async with asyncio.timeout(_CANCEL_SECONDS):
                 await self._transport.send(notification("notifications/cancelled", reason))
 
-    def _take(self, data: bytes) -> bool:
+    def _receive(self, data: bytes) -> bool:
         """Handle a message of the server. Return True if it is an awaited response."""
         try:
             message = read_message(data)

@@ -95,7 +95,7 @@ class McpServers:
         self._emit: Callable[[ev.Event], None] | None = None
 
     @classmethod
-    def named(cls, given: ServerNames | None, allowed: str | Iterable[str] = ()) -> McpServers | None:
+    def from_names(cls, given: ServerNames | None, allowed: str | Iterable[str] = ()) -> McpServers | None:
         """Return the servers that a caller names, which are not started yet; None without any.
 
         Raises:
@@ -124,7 +124,7 @@ class McpServers:
         names = set[str]()
         listings = await asyncio.gather(*(self._listed(server) for server in self.servers.values()))
         for server, listing in zip(self.servers.values(), listings, strict=True):
-            for raw in self._chosen(server, listing):
+            for raw in self._offered(server, listing):
                 name = unused_name(f"{server.config.name}__{raw['name']}", taken, names)
                 names.add(name)
                 self.definitions.append(definition_of(raw, name, server.config.name))
@@ -136,7 +136,7 @@ class McpServers:
         except (McpServerError, SandboxError) as error:
             raise InputError(f"The MCP server {server.config.name} {error}.") from error
 
-    def _chosen(self, server: McpServer, listing: list[Json]) -> list[Json]:
+    def _offered(self, server: McpServer, listing: list[Json]) -> list[Json]:
         """Return the tools of a server that are offered."""
         name, wanted = server.config.name, server.config.tools
         tools = [tool for tool in listing if isinstance(tool.get("name"), str) and tool["name"]]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import httpx
 
 _PIECE_BYTES = 64 * 1024
-_MAX_LAST_WORDS_BYTES = 2_000
+_MAX_STDERR_BYTES = 2_000
 """Bytes of the end of stderr that an error may show."""
 _EXIT_SECONDS = 2.0
 """Seconds for a program to exit after the end of its input, and again after SIGTERM."""
@@ -36,7 +36,7 @@ _INHERITED_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "SSL_CERT_FILE", "TERM", "TMPDIR", "USER",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
-"""Variables that a program on this machine gets besides those of its configuration: never a key."""
+"""Variables that a program on this machine gets in addition to those of its configuration: never a key."""
 
 
 class McpServerError(LLMSandboxError):
@@ -44,13 +44,13 @@ class McpServerError(LLMSandboxError):
 
 
 class Transport(Protocol):
-    """Connection to a server. `take` gets each received message, `end` the reason when no more can come."""
+    """Connection to a server. `receive` gets each received message, `end` the reason when no more can come."""
 
-    worn: bool
+    exhausted: bool
     """True if the connection should be opened again before the next call."""
 
-    async def open(self, take: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
-        """Connect. `take` returns True if the message was the awaited response. Raises McpServerError."""
+    async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
+        """Connect. `receive` returns True if the message was the awaited response. Raises McpServerError."""
         ...
 
     async def send(self, message: Json) -> None:
@@ -84,14 +84,14 @@ def printable(text: str) -> str:
     return " ".join("".join(one if one.isprintable() else " " for one in text[:500]).split())[:300]
 
 
-class _LastWords:
+class _StderrTail:
     """End of a program's stderr, for an error about its end."""
 
     def __init__(self) -> None:
         self._tail = b""
 
     def add(self, data: bytes) -> None:
-        self._tail = (self._tail + data)[-_MAX_LAST_WORDS_BYTES:]
+        self._tail = (self._tail + data)[-_MAX_STDERR_BYTES:]
 
     def ending(self, code: int | None) -> str:
         lines = [line.strip() for line in self._tail.decode("utf-8", "replace").splitlines() if line.strip()]
@@ -102,15 +102,15 @@ class _LastWords:
 class HostProgram:
     """A program on this machine."""
 
-    worn = False
+    exhausted = False
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._words = _LastWords()
+        self._stderr = _StderrTail()
 
-    async def open(self, take: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
+    async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
         inherited = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
         environment = inherited | dict(self._config.env)
         program = shutil.which(self._config.command, path=environment.get("PATH"))
@@ -133,13 +133,13 @@ class HostProgram:
         assert process.stdout is not None
         assert process.stderr is not None
         reading_errors = asyncio.create_task(self._read_errors(process.stderr))
-        self._tasks = [asyncio.create_task(self._read(process, reading_errors, take, end)), reading_errors]
+        self._tasks = [asyncio.create_task(self._read(process, reading_errors, receive, end)), reading_errors]
 
     async def _read(
         self,
         process: asyncio.subprocess.Process,
         reading_errors: asyncio.Task[None],
-        take: Callable[[bytes], bool],
+        receive: Callable[[bytes], bool],
         end: Callable[[str], None],
     ) -> None:
         lines = LineSplitter()
@@ -147,7 +147,7 @@ class HostProgram:
         try:
             while data := await process.stdout.read(_PIECE_BYTES):
                 for line in filter(bytes.strip, lines.feed(data)):
-                    take(line)
+                    receive(line)
                     await asyncio.sleep(0)  # an endless stream must not block the event loop
         except McpServerError as error:
             end(str(error))
@@ -156,11 +156,11 @@ class HostProgram:
             async with asyncio.timeout(_EXIT_SECONDS):
                 await asyncio.shield(reading_errors)
                 await process.wait()
-        end(self._words.ending(process.returncode))
+        end(self._stderr.ending(process.returncode))
 
     async def _read_errors(self, stream: asyncio.StreamReader) -> None:
         while data := await stream.read(_PIECE_BYTES):
-            self._words.add(data)
+            self._stderr.add(data)
             await asyncio.sleep(0)
 
     async def send(self, message: Json) -> None:
@@ -170,7 +170,7 @@ class HostProgram:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             await self._process.stdin.drain()
         except (ConnectionError, RuntimeError) as error:
-            raise McpServerError(self._words.ending(self._process.returncode)) from error
+            raise McpServerError(self._stderr.ending(self._process.returncode)) from error
 
     async def close(self) -> None:
         for task in self._tasks[:1]:
@@ -202,24 +202,24 @@ class SandboxProgram:
         self._box = box
         self._program: PipedProgram | None = None
         self._running: asyncio.Task[None] | None = None
-        self._words = _LastWords()
+        self._stderr = _StderrTail()
         self._lines = LineSplitter()
 
     @property
-    def worn(self) -> bool:
+    def exhausted(self) -> bool:
         return self._program is not None and self._program.output_bytes > MAX_OUTPUT_BYTES // 4
 
-    async def open(self, take: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
+    async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
         if not isinstance(self._box, ChannelSandbox):
             raise McpServerError("cannot run in this kind of sandbox: leave `inside` out")
 
         def show(is_stdout: bool, data: bytes) -> None:
             if not is_stdout:
-                self._words.add(data)
+                self._stderr.add(data)
                 return
             try:
                 for line in filter(bytes.strip, self._lines.feed(data)):
-                    take(line)
+                    receive(line)
             except McpServerError as error:
                 end(str(error))
 
@@ -229,7 +229,7 @@ class SandboxProgram:
 
     async def _run(self, program: PipedProgram, end: Callable[[str], None]) -> None:
         try:
-            end(self._words.ending(await program.run()))
+            end(self._stderr.ending(await program.run()))
         except (SandboxError, OSError) as error:
             end(f"cannot run in the sandbox: {error}")
 
@@ -249,7 +249,7 @@ class SandboxProgram:
 class WebService:
     """A server at an address, over streamable HTTP."""
 
-    worn = False
+    exhausted = False
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
@@ -257,14 +257,14 @@ class WebService:
         self._headers: dict[str, str] = {}
         """Session and protocol version."""
 
-    async def open(self, take: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
+    async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
         import httpx
 
         # No redirects: the headers may hold a key. No compression: a small body must not become a large one.
         headers = {"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity"}
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
         self._client = httpx.AsyncClient(headers=headers | dict(self._config.headers), timeout=timeout)
-        self._take, self._end = take, end
+        self._receive, self._end = receive, end
 
     def use_version(self, version: str) -> None:
         """Name the protocol version in each later request."""
@@ -297,7 +297,7 @@ class WebService:
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
         if is_stream or response.status_code == 200:
             async for text in _events(response) if is_stream else _whole(response):
-                answered = self._take(text) or answered
+                answered = self._receive(text) or answered
                 if answered:
                     return
         if response.status_code == 404 and self._headers.pop("Mcp-Session-Id", None):
@@ -309,7 +309,7 @@ class WebService:
         elif response.status_code >= 300:
             # An answer to `initialize` of a server that knows only newer versions may have such a status.
             async for text in _whole(response):
-                answered = self._take(text) or answered
+                answered = self._receive(text) or answered
             if not answered:
                 raise McpServerError(f"answers with HTTP {response.status_code}: check its address")
         elif not answered:

@@ -61,9 +61,7 @@ def test_texts_refer_to_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = {"url": "https://${PLACE}/${NOWHERE:-mcp}", "headers": {"X-Place": "${PLACE}"}}
     (config,) = server_configs({"a": entry})
     assert (config.url, config.headers) == ("https://there/mcp", {"X-Place": "there"})
-    with pytest.raises(
-        InputError, match="needs the environment variable NOWHERE: set it"
-    ):
+    with pytest.raises(InputError, match="needs the environment variable NOWHERE: set it"):
         server_configs({"a": {"url": "https://x/${NOWHERE}"}})
 
 
@@ -103,8 +101,8 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, given: Any, sentence: str
 
 
 def test_what_settings_allow_does_not_matter_without_servers() -> None:
-    assert McpServers.named(None, ["time"]) is None
-    servers = McpServers.named({"time": TIME}, "time")
+    assert McpServers.from_names(None, ["time"]) is None
+    servers = McpServers.from_names({"time": TIME}, "time")
     assert servers is not None
     assert servers.allowed == {"time"}
 
