@@ -89,7 +89,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
     from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.recorded_spec import RECORDED_BY_NAME
     from llm_sandbox_nb.runs.resume import ResumeOptions, resume
-    from llm_sandbox_nb.trajectory.outside_calls import recorded_servers
+    from llm_sandbox_nb.trajectory.mcp_calls import recorded_servers
 
     prompt = TerminalPrompt(sys.stdin, sys.stdout)
     changed = {name: values[name] for name in given}

@@ -33,7 +33,7 @@ from llm_sandbox_nb.sandbox.isolations import (
     default_network,
     isolates,
 )
-from llm_sandbox_nb.trajectory.outside_calls import recorded_servers
+from llm_sandbox_nb.trajectory.mcp_calls import recorded_servers
 
 _ADDRESSES = re.compile(r"url|uri|base|host|endpoint|proxy|server", re.IGNORECASE)
 _T = TypeVar("_T", RunLimits, ModelSettings)

@@ -36,8 +36,8 @@ from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
+from llm_sandbox_nb.trajectory.mcp_calls import recorded_servers
 from llm_sandbox_nb.trajectory.messages import message_text
-from llm_sandbox_nb.trajectory.outside_calls import recorded_servers
 from llm_sandbox_nb.trajectory.replay_outcome import write_outcome
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 

@@ -48,7 +48,7 @@ from llm_sandbox_nb.runs.rewind import Destination, rewind, runs_since
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import Rule
-from llm_sandbox_nb.trajectory.outside_calls import recorded_servers
+from llm_sandbox_nb.trajectory.mcp_calls import recorded_servers
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 R = TypeVar("R", bound=RunRecord)

@@ -42,7 +42,7 @@ from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.store import reading_history
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
-from llm_sandbox_nb.trajectory.outside_calls import calls_not_undone
+from llm_sandbox_nb.trajectory.mcp_calls import calls_not_undone
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
 from llm_sandbox_nb.trajectory.state import State, state_words
 from llm_sandbox_nb.trajectory.trajectory import Trajectory

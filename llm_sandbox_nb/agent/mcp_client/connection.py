@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from llm_sandbox_nb.agent.mcp_client.transports import McpServerError, Transport, WebService, printable
+from llm_sandbox_nb.agent.mcp_client.transports import McpServerError, ServerTransport, WebService, printable
 from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN
 from llm_sandbox_nb.mcp_server.messages import (
     META_CAPABILITIES,
@@ -44,7 +44,7 @@ _CLIENT = {"name": "llm-sandbox-nb", "version": __version__}
 class McpConnection:
     """An open connection. Requests are sent one after the other."""
 
-    def __init__(self, transport: Transport, note: Callable[[str], None]) -> None:
+    def __init__(self, transport: ServerTransport, note: Callable[[str], None]) -> None:
         """`note` gets sentences about a server's requests that were refused."""
         self._transport = transport
         self._note = note

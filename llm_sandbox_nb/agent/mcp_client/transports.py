@@ -43,7 +43,7 @@ class McpServerError(LLMSandboxError):
     """The server cannot be reached, has ended, or reports an error. The text is the end of a sentence about it."""
 
 
-class Transport(Protocol):
+class ServerTransport(Protocol):
     """Connection to a server. `receive` gets each received message, `end` the reason when no more can come."""
 
     exhausted: bool
@@ -356,7 +356,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
         yield b"\n".join(data)
 
 
-def transport_of(config: ServerConfig, box: Sandbox | None) -> Transport:
+def transport_of(config: ServerConfig, box: Sandbox | None) -> ServerTransport:
     """Return the way to a server. Raises McpServerError if the server has to run in a sandbox that is not open."""
     if config.url:
         return WebService(config)

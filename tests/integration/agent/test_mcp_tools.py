@@ -268,8 +268,9 @@ def test_a_replay_makes_no_call_outside_and_a_fork_makes_its_own(tmp_path: Path)
 
 
 def test_a_server_that_never_answers(tmp_path: Path) -> None:
-    result = played(tmp_path, call("silent"), call("echo", text="later"), command_timeout=1)
-    assert said(result) == ["Error: the MCP server s did not answer within 1 seconds.", "You said: later"]
+    turns = (call("silent"), call("echo", text="later"))
+    result = played(tmp_path, *turns, command_timeout=5)  # a time-out is what is tested
+    assert said(result) == ["Error: the MCP server s did not answer within 5 seconds.", "You said: later"]
 
 
 def test_a_server_that_dies_during_a_call_starts_again(tmp_path: Path) -> None:
@@ -371,14 +372,11 @@ def address() -> Iterator[str]:
 
 def test_a_web_service(tmp_path: Path, address: str) -> None:
     configured = {"s": {"url": address, "headers": {"Authorization": "Bearer correct-horse-battery"}}}
-    turns = (call("echo", text="hello"), call("garbage"), call("silent"), call("samples"), call("picture"))
-    result = played(tmp_path, *turns, mcp=configured, command_timeout=1)
-    assert said(result)[:4] == [
-        "You said: hello",
-        "after the garbage",
-        "Error: the MCP server s did not answer within 1 seconds.",
-        "asked",
-    ]
+    turns = (call("echo", text="hello"), call("garbage"), call("samples"), call("picture"), call("silent"))
+    result = played(tmp_path, *turns, mcp=configured, command_timeout=5)  # a time-out is what is tested
+    assert said(result)[:3] == ["You said: hello", "after the garbage", "asked"]
+    assert said(result)[4] == "Error: the MCP server s did not answer within 5 seconds."
+    assert list(result.files)
     journal = result.journal.read_text()
     assert "correct-horse" not in journal
     assert "hidden-in-the-address" not in journal
