@@ -73,10 +73,11 @@ export class PausePoints {
 
 /** Return true if a tool is one of an MCP server outside the sandbox. Anyone may have made the record. */
 function actsOutside(settings: Record<string, unknown>, tool: string): boolean {
-  const servers = settings.mcp && typeof settings.mcp === 'object' ? Object.values(settings.mcp) : [];
-  return servers.some(
-    one => one && !one.inside && Array.isArray(one.tools) && one.tools.some((two: any) => two?.name === tool)
-  );
+  const servers = Object.values((settings.mcp ?? {}) as Record<string, { inside?: unknown; tools?: unknown } | null>);
+  return servers.some(server => {
+    const tools = server && !server.inside && Array.isArray(server.tools) ? (server.tools as unknown[]) : [];
+    return tools.some(one => (one as { name?: unknown } | null)?.name === tool);
+  });
 }
 
 /** Whether the run was given a file of that path, or a call has made or changed it. */

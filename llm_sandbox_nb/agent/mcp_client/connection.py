@@ -130,7 +130,8 @@ class McpConnection:
         if self._ended:
             raise McpServerError(self._ended)
         number = next(self._numbers)
-        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[RpcMessage] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
         meta = {} if self._meta is None else {"_meta": self._meta}
         try:
             await self._transport.send(

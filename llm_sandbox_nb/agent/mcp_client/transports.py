@@ -46,8 +46,10 @@ class McpServerError(LLMSandboxError):
 class ServerTransport(Protocol):
     """Connection to a server. `receive` gets each received message, `end` the reason when no more can come."""
 
-    exhausted: bool
-    """True if the connection should be opened again before the next call."""
+    @property
+    def exhausted(self) -> bool:
+        """True if the connection should be opened again before the next call."""
+        ...
 
     async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
         """Connect. `receive` returns True if the message was the awaited response. Raises McpServerError."""
@@ -300,7 +302,7 @@ class WebService:
                 answered = self._receive(text) or answered
                 if answered:
                     return
-        if response.status_code == 404 and self._headers.pop("Mcp-Session-Id", None):
+        if response.status_code == 404 and self._headers.pop("Mcp-Session-Id", ""):
             self._end("has ended the session")  # the next call begins another
         elif response.status_code in (401, 403):
             raise McpServerError(

@@ -14,12 +14,14 @@ import pytest
 from agent_scripts import SUBMIT, bash, outputs, results, script, script_text, solved, turn
 from cli_process import CommandLine, open_command_line
 from support import run
+from warm_kernels import kernel_environment
 
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
+from notebooks import execute, notebook_of, printed
 
 SERVER = str(Path(mcp_tool_server.__file__))
 
@@ -425,3 +427,13 @@ def test_the_program_of_a_server_ends_with_the_run(tmp_path: Path) -> None:
     (pid,) = pids.read_text().split()
     assert not Path(f"/proc/{pid}").exists()
     assert outputs(played(tmp_path, call("echo", text="two")))
+
+
+def test_a_cell_names_servers_and_refuses_where_nobody_can_approve(tmp_path: Path) -> None:
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": server()}))
+    model = script(tmp_path, call("echo", text="hello"), SUBMIT)
+    first = f"%%sandbox -m {model} --isolation process --mcp s --mcp-allow s__echo -o allowed\nA task."
+    second = f"%%sandbox -m {model} --isolation process --mcp s -o refused\nA task."
+    shown = "print([run.steps[0].calls[0].output[:11] for run in (allowed, refused)])"
+    notebook = execute(notebook_of(first, second, shown), tmp_path, kernel_environment(tmp_path))
+    assert printed(notebook.cells[-1]).strip() == "['You said: h', 'Not called:']"
