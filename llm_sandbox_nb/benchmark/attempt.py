@@ -68,7 +68,7 @@ class HowToAsk:
     mcp: ServerNames | None = None
     """MCP servers; see `solve`."""
     mcp_allow: tuple[str, ...] = ()
-    """MCP servers and tools that may be called; other calls are refused, because nobody can approve them."""
+    """MCP servers and tools that may be called; other calls are refused, because no person can approve them."""
 
 
 @dataclass(frozen=True)

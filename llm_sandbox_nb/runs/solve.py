@@ -163,7 +163,7 @@ async def solve(
             They run in this process, with your rights, and not in the sandbox.
         mcp: MCP servers whose tools the model can call too, as `server__tool`: names in `.mcp.json`, files, mappings
             like such a file, `"NAME=COMMAND"` or `"NAME=URL"`. A person approves each call.
-        mcp_allow: servers and tools (`server__tool`) whose calls need no approval. Where nobody can approve, other
+        mcp_allow: servers and tools (`server__tool`) whose calls need no approval. If no person can approve, other
             calls are refused.
         doubts: your own rules: functions that get the record at the end, and return doubts about the result.
         api_base, api_key: address of the model, and its key, which is never written anywhere.

@@ -43,7 +43,7 @@ class Held:
     hosts: tuple[str, ...] = ()
     """Hosts of refused connections of the call, as HOST:PORT."""
     refusal: str = ""
-    """Observation if nobody can approve the call; empty for a call that waits for a person in any case."""
+    """Observation if no person can approve the call; empty for a call that waits for a person in any case."""
 
     def event(self) -> ev.CallHeld:
         return ev.CallHeld(

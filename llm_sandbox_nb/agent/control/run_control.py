@@ -142,7 +142,7 @@ class RunControl:
         self._decide(lambda held: denied(held, reason, source), call_id)
 
     def refuse(self, *, source: str = "run") -> bool:
-        """Skip the held call because nobody can approve it. Return False for a call that waits for a person."""
+        """Skip the held call because no person can approve it. Return False for a call that waits for a person."""
         held = self._waiting
         if held is None or not held.refusal:
             return False

@@ -46,7 +46,7 @@ class Approval:
     text: str
     """Sentences for the person."""
     refusal: str
-    """Observation if nobody can approve."""
+    """Observation if no person can approve."""
     changed: bool = False
     """True if the tool has changed, so that approval of all calls does not include this call."""
 
