@@ -276,7 +276,7 @@ def _spec(run: RunRecord, options: ResumeOptions, servers: McpServers | None) ->
 
 
 def _decided(options: ResumeOptions) -> bool:
-    """Return True if somebody may decide at a pause."""
+    """Return True if a person or a function may decide at a pause."""
     return options.control is not None or "on_pause" in options.pause or bool(options.listeners)
 
 
