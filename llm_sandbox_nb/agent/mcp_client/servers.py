@@ -208,7 +208,8 @@ class McpTool(DefinedTool):
     async def approval(self) -> Approval | None:
         name, tool = self._server.config.name, self.definition.tool
         refusal = (
-            f"Not called: a person has to approve this call of the MCP server {name}, and no person is here to do it"
+            f"Not called: a person has to approve this call of the MCP server {name}, "
+            "and no person is here to do it"
         )
         changed = await self._change()
         self._changed = changed["sha256"] if changed else ""
