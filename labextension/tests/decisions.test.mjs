@@ -252,6 +252,21 @@ test('what a command may destroy is marked and said, before it is approved', asy
   within(place).getByText('Docker sandbox, no network; you can rewind afterwards.');
 });
 
+test('a call of an MCP server is named as one outside the sandbox', () => {
+  const mcp = { web: { inside: false, tools: [{ name: 'web__send' }] }, odd: null, other: { tools: [null] } };
+  const proposed = step(1).slice(0, 3);
+  proposed[2].tool = 'web__send';
+  show(
+    chained([
+      { ...started('Send it.'), settings: { mcp } },
+      event('sandbox.ready', { sandbox_id: 's', protection: PROTECTION, start_time: 0.2, root: '/testbed' }),
+      ...proposed,
+      event('call.held', { step: 1, call_id: 'call_1', at: 'call', reason: 'approval', text: 'Outside.' })
+    ])
+  );
+  within(place).getByText('Outside the sandbox; a rewind does not undo it.');
+});
+
 test('approving all commands of the run changes the rule and runs this one', async () => {
   waiting('ls').getByRole('button', { name: 'Approve all commands of this run' }).click();
   await until(() => done.length === 2);
@@ -340,6 +355,7 @@ test('without the kernel a rewind says what the checkpoints differ in', async ()
 test('a rewind says what it undoes of this run and of others, before it is done', async () => {
   const preview = async () => ({
     ...{ steps_left: 2, other_runs: [], by: 'by another run or by you', incomplete: '' },
+    outside: ['step 4: web__send'],
     own: { total: 1, paths: [{ path: `/${EVIL}`, kind: 'modified' }] },
     others: { total: 1, paths: [{ path: '/x', kind: EVIL }] }
   });
@@ -348,6 +364,7 @@ test('a rewind says what it undoes of this run and of others, before it is done'
   const panel = within(place.querySelector('.lsn-history'));
   panel.getByText('Rewind to the end of step 3?');
   await until(() => panel.getByText(/^Undoes 2 steps, restores 1 file\. You can undo this\./));
+  panel.getByText(/Not undone, because outside the sandbox: step 4: web__send\./);
   panel.getByText(/1 more file was changed since by another run or by you\. Rewinding undoes this too:/);
   panel.getByText('/x');
   fill(panel.getByLabelText('What to rewind'), 'files');

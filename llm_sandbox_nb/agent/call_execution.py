@@ -95,7 +95,9 @@ class CallExecution:
         await workspace.checkpoints.settle()
         self._record_start(call, arguments)
         live = LiveOutput(call.id, self.recorder.emit)
-        context = ToolContext(workspace.box, workspace.options, self.meter.time_left, live)
+        context = ToolContext(
+            workspace.box, workspace.options, self.meter.time_left, live, workspace.collector.output_dir
+        )
         running = asyncio.ensure_future(self.toolbox[call.name].execute(arguments, context))
         try:
             outcome = await asyncio.shield(running)
@@ -161,6 +163,7 @@ class CallExecution:
     async def _finish_executed(self, call: ToolCall, outcome: Outcome, changes: Changes) -> ev.CallFinished:
         event = self._result(call, outcome)
         event.changes, event.changes_incomplete = await file_diffs(changes)
+        event.raw_result = await self.recorder.store(outcome.raw)
         if (result := outcome.result) is not None:
             event.exit_code, event.timed_out = result.exit_code, result.timed_out
             event.truncated, event.duration, event.notice = result.truncated, result.duration, result.notice

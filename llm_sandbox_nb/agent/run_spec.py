@@ -13,6 +13,7 @@ from llm_sandbox_nb.agent.control.settings_change import MakeModel, unknown_mode
 from llm_sandbox_nb.agent.errors import ControlError, InputError
 from llm_sandbox_nb.agent.inputs import Inputs, StartingFiles
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.mcp_client.servers import McpServers
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import public_settings, versions
 from llm_sandbox_nb.agent.run_options import RunOptions
@@ -61,8 +62,10 @@ class RunSpec(RunOptions):
     """User-defined rules for doubts."""
     check: Check | None = None
     """Check of the result after the model has submitted."""
-    provenance: Mapping[str, str] = field(default_factory=dict)
-    """Origin of the run for the record: the replayed run, or the run whose files this run starts with."""
+    servers: McpServers | None = None
+    """MCP servers of the tools."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Origin of the run for the record: the replayed run with its MCP servers, or the run whose files are used."""
     isolation: str | None = None
     """Isolation of the sandbox for the record, if known before the sandbox is open."""
 
@@ -86,6 +89,8 @@ class RunSpec(RunOptions):
         }
         if self.isolation is not None:
             settings["isolation"] = self.isolation
+        if self.servers is not None:
+            settings["mcp"] = self.servers.as_json()
         if self.check is not None:
             settings["check"] = self.check.as_json()
         if isinstance(self.model, ServedHere) and (served_by := self.model.served_by()):

@@ -164,6 +164,8 @@ class Session:
         reserve_sandbox(box, self.recorder.folder)
         await self.record.context.close_lost_history()
         self.box = self.record.context.box = box
+        if self.spec.servers is not None:
+            self.spec.servers.attach(box, self.recorder.emit)
         has_files = claim_files(box, self.recorder.folder)
         root = box.directories.root
         self.recorder.emit(

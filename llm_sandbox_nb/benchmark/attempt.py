@@ -12,6 +12,7 @@ from typing import Any
 from llm_sandbox_nb.agent.artifacts import MAX_ANSWER_BYTES
 from llm_sandbox_nb.agent.errors import RunError
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.mcp_client.configuration import ServerNames
 from llm_sandbox_nb.agent.model_call import recorded_settings
 from llm_sandbox_nb.agent.prompts import fill
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder, public_settings, versions
@@ -58,6 +59,10 @@ class HowToAsk(RunOptions):
     """Maximum tokens of the one reply in mode `llm`; None: as in the settings."""
     save_responses: bool = False
     """True to write each request and reply as a JSON file too, in `litellm` in the run's folder."""
+    mcp: ServerNames | None = None
+    """MCP servers; see `solve`."""
+    mcp_allow: tuple[str, ...] = ()
+    """MCP servers and tools that may be called; other calls are refused, because no person can approve them."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,8 @@ async def in_sandbox(
                 settings=how.settings,
                 retries=how.retries,
                 remind=how.remind,
+                mcp=how.mcp,
+                mcp_allow=how.mcp_allow,
                 show=False,
                 **how.by_name(),
             )

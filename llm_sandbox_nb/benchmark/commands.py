@@ -352,6 +352,7 @@ def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
 
 def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that all results in one folder have to share."""
+    from llm_sandbox_nb.agent.mcp_client.configuration import server_configs
     from llm_sandbox_nb.benchmark.runner import SAMPLING_VALUES
 
     same = (*SAMPLING_VALUES, "max_tokens_per_call", "data", "extra_body", "network")
@@ -359,6 +360,8 @@ def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, An
     config |= {name: values[name] for name in same}
     config["docker_image"] = values["image"]
     config |= {"prompts": values["prompts"]} if values["prompts"] != "own" else {}
+    if values["mcp"]:
+        config["mcp"] = [server.name for server in server_configs(values["mcp"])]
     more = {name: name for name in ("total_tokens", "budget", "time", "command_timeout", "max_response_len")}
     more |= {"max_steps": "steps", "max_token_limit": "tokens"}
     config |= {key: values[name] for key, name in more.items() if flags.get(name)}

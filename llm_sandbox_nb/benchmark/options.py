@@ -109,6 +109,8 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
             run.add_option(group, one)
     run.add_option(run, option("prompts"))
     run.add_option(run, option("save_litellm_response"))
+    run.add_option(run, option("mcp"))
+    run.add_option(run, option("mcp_allow"))
     report = actions.add_parser(
         "report", help="report the results, as tables or one HTML file", epilog=_REPORT_CODES
     )

@@ -43,6 +43,7 @@ MODEL_VALUES = (
     *(one.name for one in MODEL_OPTIONS),
     *_RUN_OPTIONS.values(),
     *("max_response_len", "save_litellm_response"),
+    *("mcp", "mcp_allow"),
 )
 SANDBOX_VALUES = tuple(one.name for one in SANDBOX_OPTIONS)
 
@@ -259,6 +260,8 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
         RetryPolicy(**fields_of(values, "retries")),
         reply_tokens=values["max_response_len"],
         save_responses=values["save_litellm_response"],
+        mcp=values.get("mcp") or None,
+        mcp_allow=tuple(values.get("mcp_allow") or ()),
         **{field: values[name] for field, name in _RUN_OPTIONS.items() if values[name] is not None},
     )
 

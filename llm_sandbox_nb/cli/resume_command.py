@@ -70,6 +70,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
     from llm_sandbox_nb.model.contract import ModelError
     from llm_sandbox_nb.model.retries import RetryPolicy
     from llm_sandbox_nb.runs.resume import ResumeOptions, resume
+    from llm_sandbox_nb.trajectory.mcp_calls import recorded_servers
 
     prompt = TerminalPrompt(sys.stdin, sys.stdout)
     changed = {name: values[name] for name in given}
@@ -93,6 +94,8 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
         tools=functions_of(values, "tool") or None,
         doubts=functions_of(values, "doubt") or None,
         retries=RetryPolicy(**fields_of(values, "retries")) if "model_wait" in changed else None,
+        mcp=changed.get("mcp") or (values["mcp"] if recorded_servers(run.trajectory.start) else None) or None,
+        mcp_allow=values["mcp_allow"] or None,
         check={name: changed[name] for name in _CHECK_NAMES if name in changed},
         run_options={name: changed[name] for name in OPTION_DEFAULTS if name in changed},
     )
@@ -106,7 +109,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
 
 def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: TerminalPrompt) -> dict[str, Any]:
     if not any(name in given for name in _PAUSE_NAMES):
-        return {}
+        return {"on_pause": prompt.ask} if values["mcp"] else {}  # calls of MCP servers ask in any case
     return {
         "step": values["step"],
         "breakpoints": values["break"],

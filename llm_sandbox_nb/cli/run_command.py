@@ -257,6 +257,9 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
     for name in _REPEATED_FLAGS:
         if flags.get(name):
             words += [f"--{name}", str(flags[name])]
+    for name in ("mcp", "mcp_allow"):
+        for value in flags.get(name) or ():
+            words += [f"--{name}", value]
     start, changed = run.trajectory.start, run.trajectory.changed
     limits = {"steps": "--steps", "tokens": "--tokens", "total_tokens": "--total_tokens", "cost": "--budget"}
     for reason, flag in limits.items():
@@ -353,6 +356,9 @@ class TerminalPrompt:
             self._say(self._asked())
             while prompt.open:
                 line = await self._line()
+                if line is None and run.control.refuse(source="terminal"):
+                    self._say("\nNobody answers: the call is not made.\n")
+                    return
                 if line is None:
                     self._say("\nNobody answers: the run is ended.\n")
                     run.control.stop(source="terminal")

@@ -92,7 +92,6 @@ class OutsideRuns:
                     listeners=[card.listen, listener],
                     on_run=on_run,
                     show=False,
-                    **vars(task.pauses),
                     **task.arguments,
                 )
             finally:

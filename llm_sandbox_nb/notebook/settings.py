@@ -33,6 +33,7 @@ from llm_sandbox_nb.options.table import (
     option,
     positive_number,
     seconds,
+    servers,
     texts,
     whole_number,
     yes_or_no,
@@ -83,6 +84,8 @@ def _trait(option: Option) -> TraitType[Any, Any]:
         made = Bool(default, help=text)
     elif option.convert is texts:
         made = List(Unicode(), help=text)
+    elif option.convert is servers:
+        made = List(help=text)
     elif option.convert is json_object:
         made = Dict(help=text)
     else:

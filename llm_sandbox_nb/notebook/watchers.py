@@ -126,7 +126,8 @@ def _ask(run: Run) -> None:
         try:
             line = input(prompt.hint)
         except (EOFError, NotImplementedError):
-            control.stop(source="on_pause")  # nobody answered
+            if not control.refuse(source="on_pause"):
+                control.stop(source="on_pause")  # nobody answered
             return
         if shown := prompt.answer(line):
             print(plain(shown))

@@ -161,6 +161,14 @@ def texts(value: Any) -> list[str]:
     return [text(item) for item in (value if isinstance(value, list) else [value])]
 
 
+def servers(value: Any) -> list[Any]:
+    """Return a list of MCP servers: names, files or mappings; a single value becomes a list."""
+    found = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str | Mapping) for item in found):
+        raise ValueError("must be names of MCP servers, files with them, or tables such as [mcp.NAME]")
+    return found
+
+
 class _SameDefault:
     def __repr__(self) -> str:
         return "the default of the command line"
@@ -322,6 +330,10 @@ CHECK_OPTIONS = (
            sets="check_timeout"),
 )  # fmt: skip
 TOOL_OPTIONS = (
+    Option("mcp", "MCP server whose tools the model can call too: a name in .mcp.json, a file, FILE#NAME, NAME=COMMAND "
+           "or NAME=URL; may be repeated", servers, [], metavar="SERVER", many=True, sets="mcp"),
+    Option("mcp_allow", "MCP server, or its tool SERVER__TOOL, whose calls need no approval; may be repeated", texts,
+           [], metavar="NAME", many=True, sets="mcp_allow"),
     Option("tool", "your function that the model can call too: FILE.py:NAME; may be repeated", texts, [],
            metavar="FILE:NAME", many=True, in_notebook=False),
     Option("doubt", "your rule that returns reasons why a result may be wrong: FILE.py:NAME; may be repeated", texts,

@@ -12,12 +12,15 @@ from llm_sandbox_nb.agent.checks import Check, check_key, recorded_check
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import Inputs
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.mcp_client.definition import Definition
+from llm_sandbox_nb.agent.mcp_client.servers import missing_servers
 from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 from llm_sandbox_nb.agent.run_options import valid_options
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.agent.run_spec import RunSpec, with_given
 from llm_sandbox_nb.agent.tools.execute_bash import BashInNewShell
 from llm_sandbox_nb.agent.tools.own_tool import RecordedTool, missing_tools
+from llm_sandbox_nb.agent.tools.tool import Tool
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS, Toolbox, with_own_tools
 from llm_sandbox_nb.formats.llm_in_sandbox import NEW_SHELLS
 from llm_sandbox_nb.model.contract import Model, ModelSettings
@@ -28,16 +31,23 @@ from llm_sandbox_nb.sandbox.isolations import (
     default_network,
     isolates,
 )
+from llm_sandbox_nb.trajectory.mcp_calls import recorded_servers
 
 _ADDRESSES = re.compile(r"url|uri|base|host|endpoint|proxy|server", re.IGNORECASE)
 _T = TypeVar("_T", RunLimits, ModelSettings)
 
 
-def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., Any]] | None = None) -> RunSpec:
+def recorded_spec(
+    run: RunRecord,
+    model: Model,
+    tools: Iterable[Callable[..., Any]] | None = None,
+    mcp_tool: Callable[[Definition], Tool] | None = None,
+) -> RunSpec:
     """Return the specification in force on the branch of HEAD, for `model`, without inputs: the run's files hold them.
 
     Args:
         tools: the run's own tools; None: as this process knows them.
+        mcp_tool: makes a tool of an MCP server from its recorded definition; None if no server is known.
 
     Raises:
         InputError: if the tools are not those that the run had.
@@ -57,7 +67,7 @@ def recorded_spec(run: RunRecord, model: Model, tools: Iterable[Callable[..., An
         starting_files=None,
         limits=limits,
         settings=settings,
-        toolbox=_same_tools(run, tools),
+        toolbox=_same_tools(run, tools, mcp_tool),
         check=_check(run, changed),
         pause_rules=dataclasses.replace(spec.pause_rules, step=False),
         provenance={},
@@ -88,11 +98,43 @@ def _with_its_shell(run: RunRecord, toolbox: Toolbox) -> Toolbox:
     return Toolbox([*toolbox.values(), BashInNewShell()]) if recorded_shell(run) else toolbox
 
 
-def _same_tools(run: RunRecord, given: Iterable[Callable[..., Any]] | None) -> Toolbox:
+def recorded_definitions(run: RunRecord) -> dict[str, Definition]:
+    """Return the definitions of tools of MCP servers that the run began with, by the name for the model."""
+    start = run.trajectory.start
+    described = [schema.get("function") for schema in (start.tools if start else [])]
+    functions = {tool.get("name"): tool for tool in described if isinstance(tool, dict)}
+    found = {}
+    for server, values in recorded_servers(start).items():
+        listed = values.get("tools")
+        for pin in listed if isinstance(listed, list) else []:
+            if not isinstance(pin, dict) or not isinstance(function := functions.get(pin.get("name")), dict):
+                continue
+            parameters = function.get("parameters")
+            found[str(pin["name"])] = Definition(
+                name=str(pin["name"]),
+                tool=str(pin.get("tool")),
+                server=server,
+                sha256=str(pin.get("sha256")),
+                description=str(function.get("description", "")),
+                parameters=parameters if isinstance(parameters, dict) else {},
+            )
+    return found
+
+
+def _same_tools(
+    run: RunRecord,
+    given: Iterable[Callable[..., Any]] | None,
+    mcp_tool: Callable[[Definition], Tool] | None,
+) -> Toolbox:
     """Return the tools to continue with. Raises InputError if they are not those that the run had."""
-    had = recorded_toolbox(run)
+    had, definitions = recorded_toolbox(run), recorded_definitions(run)
+    if definitions and mcp_tool is None:
+        raise InputError(missing_servers(definition.server for definition in definitions.values()))
     toolbox = had if given is None else _with_its_shell(run, with_own_tools(given))
-    executable = {name for name, tool in toolbox.items() if not isinstance(tool, RecordedTool)}
+    others = [tool for name, tool in toolbox.items() if name not in definitions]
+    of_servers = [mcp_tool(definition) for definition in definitions.values()] if mcp_tool else []
+    toolbox = Toolbox([*others, *of_servers])
+    executable = {name for name, tool in toolbox.items() if type(tool) is not RecordedTool}
     if missing := [name for name in had if name not in executable]:
         raise InputError(missing_tools(missing))
     if new := [name for name in toolbox if name not in had]:

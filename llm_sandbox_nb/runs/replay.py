@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import fnmatch
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,10 +17,14 @@ from llm_sandbox_nb.agent.conversation_state import decided_call, given_for
 from llm_sandbox_nb.agent.errors import InputError, StopRun
 from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.mcp_client.connection import is_flat
+from llm_sandbox_nb.agent.mcp_client.definition import DefinedTool, Definition
+from llm_sandbox_nb.agent.mcp_client.results import outcome_of
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder
 from llm_sandbox_nb.agent.run_record import RunRecord
 from llm_sandbox_nb.agent.run_spec import SandboxOpening
 from llm_sandbox_nb.agent.session import Session
+from llm_sandbox_nb.agent.tools.tool import Outcome, Tool, ToolContext
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
 from llm_sandbox_nb.runs.aligned_steps import shown
@@ -30,6 +35,8 @@ from llm_sandbox_nb.runs.recorded_spec import recorded_shell, recorded_spec, san
 from llm_sandbox_nb.sandbox.errors import HistoryError
 from llm_sandbox_nb.sandbox.isolations import has_own_root
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.journal import load_text
+from llm_sandbox_nb.trajectory.mcp_calls import recorded_servers
 from llm_sandbox_nb.trajectory.messages import message_text
 from llm_sandbox_nb.trajectory.replay_outcome import write_outcome
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
@@ -166,6 +173,38 @@ def _reply(step: Step, message: dict[str, Any]) -> Reply:
     )
 
 
+class RecordedResults:
+    """Results of the calls of MCP servers in a record: a replay makes no call outside."""
+
+    def __init__(self, run: RunRecord) -> None:
+        self._run = run
+
+    def tool(self, definition: Definition) -> Tool:
+        """Return a tool whose calls have the recorded results, in order."""
+        calls = [call for step in self._run.steps for call in step.calls if call.tool == definition.name]
+        results = [call.result for call in calls if call.started is not None and call.result]
+        return _RecordedResultTool(definition, self._run.folder, results)
+
+
+class _RecordedResultTool(DefinedTool):
+    def __init__(self, definition: Definition, folder: Path, results: Iterable[ev.CallFinished]) -> None:
+        super().__init__(definition)
+        self._folder = folder
+        self._results = iter(results)
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
+        result = next(self._results, None)
+        if result is None:
+            return Outcome("Error: the record has no result of this call.", error="tool_failed")
+        try:
+            raw = json.loads(load_text(self._folder, result.raw_result) or "null")
+        except (OSError, ValueError, RecursionError):
+            raw = None
+        if not isinstance(raw, dict) or not is_flat(raw):
+            return Outcome(result.body, error=result.error)
+        return await outcome_of(self.name, raw, context)
+
+
 async def play(
     run: R,
     label: str,
@@ -184,7 +223,8 @@ async def play(
     if not replied:
         raise InputError("There is no reply in this record, so there is nothing to execute.")
     calls = [call for step in run.steps for call in step.calls]
-    spec = recorded_spec(run, RecordedModel(run), tools)
+    spec = recorded_spec(run, RecordedModel(run), tools, RecordedResults(run).tool)
+    servers = recorded_servers(run.trajectory.start)
     spec = dataclasses.replace(
         spec,
         inputs=check_inputs(inputs),
@@ -193,7 +233,11 @@ async def play(
         pause_rules=PauseRules(),
         given={call.id: text for call in calls if (text := given_for(call)) is not None},
         replies=len(replied),
-        provenance={label: run.id or run.folder.name, **recorded_shell(run)},
+        provenance={
+            label: run.id or run.folder.name,
+            **recorded_shell(run),
+            **({"mcp": servers} if servers else {}),
+        },
     )
     opening = SandboxOpening.new(sandbox_options(run, options))
     default_parent = run.folder.parent if run.has_journal else Path("sandbox-runs")

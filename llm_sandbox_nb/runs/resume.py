@@ -8,11 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from llm_sandbox_nb.agent.checks import Check, checked_check
-from llm_sandbox_nb.agent.control.frontends import OnPause, checked_on_pause, pause_handler
+from llm_sandbox_nb.agent.control.frontends import (
+    OnPause,
+    checked_on_pause,
+    pause_handler,
+    refusing_handler,
+)
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.conversation_state import conversation_state, worked
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.mcp_client.configuration import ServerNames
+from llm_sandbox_nb.agent.mcp_client.servers import McpServers
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, public_settings
 from llm_sandbox_nb.agent.run_record import IN_USE, RunRecord, disown_files, in_use_by_another, owns_files
 from llm_sandbox_nb.agent.run_spec import (
@@ -38,6 +45,7 @@ from llm_sandbox_nb.runs.rewind import Destination, rewind, runs_since
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.doubts.rules import Rule
+from llm_sandbox_nb.trajectory.mcp_calls import recorded_servers
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 R = TypeVar("R", bound=RunRecord)
@@ -67,6 +75,10 @@ class ResumeOptions:
     """Rules for pauses: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`."""
     tools: Iterable[Callable[..., Any]] | None = None
     """The run's own tools. None: as this process knows them."""
+    mcp: ServerNames | None = None
+    """The run's MCP servers. None: as this process knows them."""
+    mcp_allow: str | Iterable[str] | None = None
+    """Servers and tools whose calls need no approval; None: as before."""
     others: bool = False
     """True if changes of other runs in the sandbox may be undone."""
     run_options: Mapping[str, Any] = field(default_factory=dict)
@@ -92,7 +104,8 @@ async def resume(run: R, options: ResumeOptions) -> R:
     """
     trajectory = run.trajectory
     _check(run, options)
-    spec = _spec(run, options)
+    servers = _servers(run, options)
+    spec = _spec(run, options, servers)
     if isinstance(spec.model, Checkable):
         await spec.model.check()
     if isinstance(spec.model, Recalls):
@@ -123,14 +136,36 @@ async def resume(run: R, options: ResumeOptions) -> R:
         control.stepping = control.stepping or spec.pause_rules.step
         if options.on_pause is not None:
             control.on_pause = pause_handler(run, options.on_pause)
+        elif servers is not None and control.on_pause is None and not _decided(options):
+            control.on_pause = refusing_handler(run)
         session = Session(
             spec, recorder, run, opening, control, conversation_state(trajectory, first_message)
         )
     except BaseException:
         recorder.close()
         raise
-    await session.run()
+    try:
+        await session.run()
+    finally:
+        if servers is not None:
+            await servers.close()
     return run
+
+
+def _servers(run: RunRecord, options: ResumeOptions) -> McpServers | None:
+    """Return the MCP servers, which start at their first call. A record alone never starts a program."""
+    known = run.context.spec.servers if run.context.spec is not None else None
+    allowed = [options.mcp_allow] if isinstance(options.mcp_allow, str) else options.mcp_allow
+    if options.mcp is not None:
+        servers = McpServers.from_names(options.mcp, allowed or ())
+    else:
+        servers = known.renewed(allowed) if known is not None else None
+    recorded = recorded_servers(run.trajectory.start)
+    if servers is not None and (new := [name for name in servers.servers if name not in recorded]):
+        raise InputError(
+            f"This run had no MCP server {new[0]}: start the task again with solve(..., mcp='{new[0]}')."
+        )
+    return servers
 
 
 def _check(run: RunRecord, options: ResumeOptions) -> None:
@@ -194,8 +229,9 @@ def _drop_unkept_calls(run: RunRecord, recorder: Recorder) -> None:
     recorder.emit(ev.Rewound(to=to, step=step, target=files, safety=files))
 
 
-def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
-    spec = recorded_spec(run, _model(run, options), options.tools)
+def _spec(run: RunRecord, options: ResumeOptions, servers: McpServers | None) -> RunSpec:
+    spec = recorded_spec(run, _model(run, options), options.tools, servers.tool if servers else None)
+    spec = dataclasses.replace(spec, servers=servers)
     names_body = options.settings is not None and (
         not isinstance(options.settings, Mapping) or "extra_body" in options.settings
     )
@@ -214,8 +250,7 @@ def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
             )
     if given := {name: value for name, value in options.pause.items() if name != "on_pause"}:
         spec = dataclasses.replace(spec, pause_rules=checked_pause_rules(**given))
-    decided = options.control is not None or "on_pause" in options.pause or bool(options.listeners)
-    require_decider(spec.pause_rules, decided=decided)
+    require_decider(spec.pause_rules, decided=_decided(options))
     if options.check:
         spec = dataclasses.replace(spec, check=_other_check(spec.check, options.check))
     return dataclasses.replace(
@@ -227,6 +262,11 @@ def _spec(run: RunRecord, options: ResumeOptions) -> RunSpec:
         doubts=spec.doubts if options.doubts is None else tuple(options.doubts),
         make_model=known.make_model if known else lambda name: _make_model(name, options),
     )
+
+
+def _decided(options: ResumeOptions) -> bool:
+    """Return True if a person or a function may decide at a pause."""
+    return options.control is not None or "on_pause" in options.pause or bool(options.listeners)
 
 
 def _other_check(known: Check | None, given: Mapping[str, Any]) -> Check | None:

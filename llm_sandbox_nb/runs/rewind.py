@@ -42,6 +42,7 @@ from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.store import reading_history
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import JournalError, read_journal
+from llm_sandbox_nb.trajectory.mcp_calls import calls_not_undone
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
 from llm_sandbox_nb.trajectory.state import State, state_words
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -99,6 +100,8 @@ class Preview(Awaitable):
     what: What = "both"
     undoes: Others = NO_OTHERS
     """Changes in `files` that are not by a step of this run."""
+    outside: tuple[str, ...] = ()
+    """Calls outside the sandbox, as in `step 3: time__now`, that the rewind cannot undo."""
 
     @property
     def own(self) -> tuple[FileChange, ...]:
@@ -120,6 +123,7 @@ class Preview(Awaitable):
             "others": _as_json(self.others),
             "other_runs": list(self.undoes.runs),
             "by": self.undoes.by,
+            "outside": list(self.outside[:_MAX_LISTED_PATHS]),
             "incomplete": self.incomplete,
         }
 
@@ -132,6 +136,7 @@ class Preview(Awaitable):
             changed = plural(len(others), "path was changed since", "paths were changed since")
             lines += [f"{changed} {self.undoes.by}. This is undone too:", *_listed(others)]
         lines += [self.incomplete] if self.incomplete else []
+        lines += [_outside_text(self.outside)] if self.outside else []
         ended = "" if self.what == "conversation" else "Commands that run in the sandbox are ended. "
         lines.append(f"{ended}result.undo() undoes it.")
         return "\n".join(lines)
@@ -158,6 +163,8 @@ class RewindResult(Awaitable):
     """Changes that were undone and are not by a step of this run."""
     ready: bool = False
     """True if the run can continue from here; an undo may lead to an ended run."""
+    outside: tuple[str, ...] = ()
+    """Calls outside the sandbox that were not undone."""
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -184,6 +191,8 @@ class RewindResult(Awaitable):
         if self.others:
             changed = f"what was changed {self.undid.by}: {_names(self.others)}"
             text += f" This undid {changed}. result.undo() brings it back."
+        if self.outside:
+            text += f" {_outside_text(self.outside)}"
         return " ".join([text, *self.problems])
 
     def __repr__(self) -> str:
@@ -250,7 +259,10 @@ async def preview(run: RunRecord, destination: Destination) -> Preview:
         undoes = await undone_changes(run, run.context.living(), destination.target)
     last = run.steps[-1].number if run.steps else 0
     left = 0 if destination.what == "files" else last - destination.step
-    return Preview(destination.step, changes.files, changes.incomplete, left, destination.what, undoes)
+    outside = calls_not_undone(run.trajectory, destination.to)
+    return Preview(
+        destination.step, changes.files, changes.incomplete, left, destination.what, undoes, outside
+    )
 
 
 async def rewind(run: RunRecord, destination: Destination) -> RewindResult:
@@ -323,6 +335,7 @@ async def go_back(
     other_runs: Sequence[str] = (),
 ) -> RewindResult:
     """Move the conversation and restore the files, as one change of the record."""
+    outside = calls_not_undone(recorder.trajectory, destination.to)
     safety = recorder.trajectory.files if box is None else await box.checkpoint()
     facts: dict[str, Any] = {"to": destination.to, "step": destination.step, "what": destination.what}
     facts |= {"target": destination.target, "safety": safety}
@@ -340,8 +353,14 @@ async def go_back(
     proposed_only = destination.files_step < destination.step
     ready = recorder.trajectory.ready_at is not None
     return RewindResult(
-        destination.step, destination.what, files, problems, box is None, proposed_only, undid, ready
+        destination.step, destination.what, files, problems, box is None, proposed_only, undid, ready, outside
     )
+
+
+def _outside_text(calls: Sequence[str]) -> str:
+    """Return the sentence about calls outside the sandbox that are not undone."""
+    more = f" and {len(calls) - _MAX_NAMED_PATHS} more" if len(calls) > _MAX_NAMED_PATHS else ""
+    return f"Not undone, because outside the sandbox: {', '.join(calls[:_MAX_NAMED_PATHS])}{more}."
 
 
 def _differing(folder: Path, a: str | None, b: str) -> int:

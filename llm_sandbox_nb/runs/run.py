@@ -180,6 +180,8 @@ class Run(RunRecord, Awaitable):
         listeners: Iterable[Listener] = (),
         control: RunControl | None = None,
         tools: Iterable[Callable[..., Any]] | None = None,
+        mcp: Any = None,
+        mcp_allow: Any = None,
         others: bool = False,
         retries: Any = None,
         doubts: Iterable[Rule] | None = None,
@@ -201,6 +203,8 @@ class Run(RunRecord, Awaitable):
                 is not the default, allowed hosts and secrets must be named for a run loaded from its folder.
             api_base, api_key: of the model, if the run was loaded from its folder.
             tools, doubts: the run's own tools and rules, if the run was loaded from its folder: see `solve`.
+            mcp, mcp_allow: the run's MCP servers, if the run was loaded from its folder, and the calls that need no
+                approval: see `solve`.
             retries: of an ended run, see `solve`.
             check, check_files, check_tries, check_timeout: of an ended run, see `solve`; default: its check stays.
             listeners, control: see `solve`.
@@ -239,7 +243,7 @@ class Run(RunRecord, Awaitable):
             options = ResumeOptions(
                 text, model, settings, limits, sandbox,
                 {"isolation": isolation, "network": network, "allow": allow, "secrets": secrets}, api_base, api_key,
-                listeners, control, pause, tools, others, changed, retries, doubts, given_check,
+                listeners, control, pause, tools, mcp, mcp_allow, others, changed, retries, doubts, given_check,
             )  # fmt: skip
             return resume(self, options)
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from llm_sandbox_nb.agent.checks import CHECK_TIMEOUT, CheckFunction, checked_check
-from llm_sandbox_nb.agent.control.frontends import OnPause, checked_on_pause, pause_handler
+from llm_sandbox_nb.agent.control.frontends import (
+    OnPause,
+    checked_on_pause,
+    pause_handler,
+    refusing_handler,
+)
 from llm_sandbox_nb.agent.control.pause_rules import Predicate
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import InputFiles, StartingFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits
+from llm_sandbox_nb.agent.mcp_client.configuration import ServerNames
+from llm_sandbox_nb.agent.mcp_client.servers import McpServers
 from llm_sandbox_nb.agent.original_prompts import WhosePrompts, chosen_prompts
 from llm_sandbox_nb.agent.prompts import PromptConfig
 from llm_sandbox_nb.agent.recorder import Listener, Recorder, new_run_folder
@@ -26,7 +34,7 @@ from llm_sandbox_nb.agent.run_spec import (
     with_given,
 )
 from llm_sandbox_nb.agent.session import Session
-from llm_sandbox_nb.agent.tools.toolbox import with_own_tools
+from llm_sandbox_nb.agent.tools.toolbox import Toolbox, with_own_tools
 from llm_sandbox_nb.model.contract import Checkable, Model, ModelSettings, WritesCalls
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy
@@ -98,6 +106,8 @@ async def solve(
     check_tries: int = 1,
     check_timeout: float = CHECK_TIMEOUT,
     tools: Iterable[Callable[..., Any]] = (),
+    mcp: ServerNames | None = None,
+    mcp_allow: str | Iterable[str] = (),
     doubts: Iterable[Rule] = (),
     api_base: str | None = None,
     api_key: str | None = None,
@@ -150,6 +160,10 @@ async def solve(
         check_timeout: seconds for one check.
         tools: your own functions that the model can call too. Name, docstring and types explain them to the model.
             They run in this process, with your rights, and not in the sandbox.
+        mcp: MCP servers whose tools the model can call too, as `server__tool`: names in `.mcp.json`, files, mappings
+            like such a file, `"NAME=COMMAND"` or `"NAME=URL"`. A person approves each call.
+        mcp_allow: servers and tools (`server__tool`) whose calls need no approval. If no person can approve, other
+            calls are refused.
         doubts: your own rules: functions that get the record at the end, and return doubts about the result.
         api_base, api_key: address of the model, and its key, which is never written anywhere.
         listeners: called with every event, also the transient ones.
@@ -166,8 +180,8 @@ async def solve(
         more: options of `RunOptions` that have no argument here.
 
     Raises:
-        InputError, ModelError: an empty task, a missing input or key, no such script or provider, ...; nothing was
-            started.
+        InputError, ModelError: an empty task, a missing input or key, no such script or provider, an MCP server that
+            does not start, ...; nothing was started.
         RunError: if the model, the sandbox or this program failed; `error.run` is the run.
         asyncio.CancelledError: if the run was interrupted; it is recorded as such.
     """
@@ -181,6 +195,7 @@ async def solve(
         raise InputError(f"The task is a text, not {task!r:.80}.")
     if not task.strip():
         raise InputError("The task is empty: write what the model shall do.")
+    servers = McpServers.from_names(mcp, mcp_allow)
     starting, provenance = _starting_files(files_of)
     asked = _model(model, api_base, api_key)
     if tool_calls == "auto" and isinstance(asked, WritesCalls) and asked.writes_calls:
@@ -215,7 +230,8 @@ async def solve(
     if isinstance(spec.model, Checkable):
         await spec.model.check()
     card = await LiveCards.open(show)
-    require_decider(spec.pause_rules, decided=decided or (card is not None and card.can_decide))
+    decided = decided or (card is not None and card.can_decide)
+    require_decider(spec.pause_rules, decided=decided)
     opening = _opening(
         sandbox,
         isolation,
@@ -225,22 +241,53 @@ async def solve(
         {"allow": allow, "secrets": secrets},
         sandbox_options or {},
     )
+    if servers is not None:
+        spec, opening = await _with_servers(spec, opening, servers)
     listeners = listeners if card is None else [*listeners, card.listen]
-    recorder = Recorder(new_run_folder(Path(output_dir), name), listeners)
-    run = Run(recorder.folder, recorder.trajectory, control)
-    control.stepping = control.stepping or spec.pause_rules.step
-    if on_pause is not None:
-        control.on_pause = pause_handler(run, on_pause)
-    if card:
-        card.start(run)
-    if on_run:
-        on_run(run)
     try:
-        await Session(spec, recorder, run, opening, control).run()
-    finally:
+        recorder = Recorder(new_run_folder(Path(output_dir), name), listeners)
+        run = Run(recorder.folder, recorder.trajectory, control)
+        control.stepping = control.stepping or spec.pause_rules.step
+        if on_pause is not None:
+            control.on_pause = pause_handler(run, on_pause)
+        elif not decided and control.on_pause is None and servers is not None:
+            control.on_pause = refusing_handler(run)
         if card:
-            await card.finish(run)
+            card.start(run)
+        if on_run:
+            on_run(run)
+        try:
+            await Session(spec, recorder, run, opening, control).run()
+        finally:
+            if card:
+                await card.finish(run)
+    finally:
+        if servers is not None:
+            await servers.close()
     return run
+
+
+async def _with_servers(
+    spec: RunSpec, opening: SandboxOpening, servers: McpServers
+) -> tuple[RunSpec, SandboxOpening]:
+    """Start the MCP servers and add their tools. The sandbox is opened first if a server runs inside.
+
+    Raises:
+        InputError: if a server does not start.
+        SandboxError: if the sandbox does not open.
+    """
+    box: Sandbox | None = None
+    try:
+        if servers.inside:
+            box = opening.sandbox if isinstance(opening.sandbox, Sandbox) else await opening.sandbox
+            servers.box, opening = box, replace(opening, sandbox=box)
+        tools = await servers.tools(spec.toolbox)
+    except BaseException:
+        await servers.close()
+        if box is not None and opening.owned:
+            await box.close()
+        raise
+    return replace(spec, toolbox=Toolbox([*spec.toolbox.values(), *tools]), servers=servers), opening
 
 
 def _isolation(sandbox: Sandbox | Awaitable[Sandbox] | None, asked: str) -> str | None:

@@ -426,6 +426,8 @@ class CallFinished(EventBase):
     """Errors of the command."""
     background: Text = ""
     """Output of background jobs since the call before."""
+    raw_result: Text = ""
+    """Result of a call of an MCP server as the server sent it, as JSON; empty for other calls."""
     truncated: bool = False
     """True if output was left out because of its size."""
     duration: float = 0.0

@@ -23,6 +23,8 @@ export interface IPausePoint {
   protection: Record<string, unknown>;
   /** True if the files are kept, so that a rewind can undo the call's changes. */
   kept: boolean;
+  /** True if the call acts outside the sandbox, where a rewind does not undo it. */
+  outside: boolean;
   /** True if the record knows a file at a path. */
   exists(path: string): boolean;
   /** The button that sets a breakpoint for such calls; null where none fits. */
@@ -159,6 +161,9 @@ export class PausePanel {
   private _consequence(dangers: IDanger[]): string {
     const { trans } = this._host;
     const { protection, kept } = this.stop;
+    if (this.stop.outside) {
+      return trans('Outside the sandbox; a rewind does not undo it.');
+    }
     const effects = [...new Set(dangers.map(one => one.text))].join(' ');
     const names: Record<string, string> = { docker: 'Docker', bubblewrap: 'bubblewrap' };
     const isolation = String(protection.isolation ?? '');

@@ -127,6 +127,8 @@ export interface IRewindPreview {
   by: string;
   /** The unknown part, in words. */
   incomplete: string;
+  /** Calls outside the sandbox that the rewind cannot undo, such as "step 3: time__now". */
+  outside?: string[];
 }
 
 /** A second run. */

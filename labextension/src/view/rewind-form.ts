@@ -110,7 +110,9 @@ export class RewindForm {
           ? `${undoes}, ${restores(files, trans, false)}.`
           : `${restores(files, trans, true)}.`;
     const ends = this.what === 'conversation' ? '' : trans('Running programs end.');
-    const parts = [sentence, trans('You can undo this.'), ends, plainText(found?.incomplete ?? '')];
+    const calls = found?.outside?.length ? plainText(found.outside.join(', ')) : '';
+    const outside = calls && trans('Not undone, because outside the sandbox: %1.', calls);
+    const parts = [sentence, trans('You can undo this.'), ends, plainText(found?.incomplete ?? ''), outside];
     setText(this._told, parts.filter(part => part).join(' '));
     this._showOthers(found);
   }

@@ -42,6 +42,8 @@ class Held:
     """Tools to which the call can be changed."""
     hosts: tuple[str, ...] = ()
     """Hosts of refused connections of the call, as HOST:PORT."""
+    refusal: str = ""
+    """Observation if no person can approve the call; empty for a call that waits for a person in any case."""
 
     def event(self) -> ev.CallHeld:
         return ev.CallHeld(

@@ -306,6 +306,15 @@ def checked_on_pause(on_pause: OnPause | None) -> OnPause | None:
     raise InputError(f"on_pause is a function, 'stop' or 'continue', not {on_pause!r:.80}.")
 
 
+def refusing_handler(run: ControlledRun) -> Callable[[], Awaitable[None]]:
+    """Return the function that a run awaits at a pause if nobody watches it: calls that need approval are refused."""
+
+    async def refuse() -> None:
+        run.control.refuse()
+
+    return refuse
+
+
 def pause_handler(run: ControlledRun, on_pause: OnPause) -> Callable[[], Awaitable[None]]:
     """Return the function that a run awaits at a pause."""
 

@@ -229,6 +229,8 @@ class PauseRules:
     breakpoints: tuple[Breakpoint, ...] = ()
     predicates: tuple[Predicate, ...] = ()
     approve: Approve = "auto"
+    approved_all: bool = False
+    """True once a person has approved all later calls, including those outside the sandbox."""
 
     @property
     def needs_person(self) -> bool:

@@ -40,7 +40,7 @@ def question(held: Held | None, trajectory: Trajectory | None = None) -> str:
     if call_view(held.tool).headline:
         title = "Make this edit?"
     lines = [
-        " ".join(filter(None, (title, *dangers, _place(trajectory, outside)))),
+        " ".join(filter(None, (title, *dangers, _place(held, trajectory, outside)))),
         f"Step {held.step}. {why}".strip(),
     ]
     if isinstance(text, str) and set(held.arguments) == {command}:
@@ -55,8 +55,11 @@ def question(held: Held | None, trajectory: Trajectory | None = None) -> str:
     return "\n".join(lines)
 
 
-def _place(trajectory: Trajectory | None, outside: bool) -> str:
+def _place(held: Held, trajectory: Trajectory | None, outside: bool) -> str:
     """Name the place where the call would run, and the effect of a rewind."""
+    tool = held.toolbox.get(held.tool)
+    if tool is not None and tool.outside:
+        return "Outside the sandbox; a rewind does not undo it."
     if trajectory is None or trajectory.sandbox is None:
         return ""
     protection = trajectory.sandbox.protection

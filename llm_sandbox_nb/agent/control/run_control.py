@@ -67,6 +67,7 @@ from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
+from llm_sandbox_nb.agent.tools.tool import Approval
 from llm_sandbox_nb.agent.tools.toolbox import Toolbox
 from llm_sandbox_nb.model.contract import Model, ModelSettings, ToolCall
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -219,6 +220,14 @@ class RunControl:
             ControlError: if no call is held.
         """
         self._decide(lambda held: denied(held, reason, source), call_id)
+
+    def refuse(self, *, source: str = "run") -> bool:
+        """Skip the held call because no person can approve it. Return False for a call that waits for a person."""
+        held = self._waiting
+        if held is None or not held.refusal:
+            return False
+        self.deny(held.refusal, call_id=held.call_id, source=source)
+        return True
 
     def observe(self, text: str, *, call_id: str | None = None, source: str = "python") -> None:
         """Show the model `text` instead of the held observation, and continue as before.
@@ -519,16 +528,24 @@ class PausePoints:
         await self.control.settled()
         refused, self.control.refused = self.control.refused, []
         hosts = tuple(dict.fromkeys(refused)) if moment.at == "observation" else ()
+        approval = await self._approval(call) if moment.at == "call" and valid else None
         reason = await self._reason(moment, valid, hosts)
+        if approval is not None and (reason is None or reason[0] == "approval" or approval.changed):
+            reason = "approval", approval.text
         if reason is None:
             return None
         held = Held(
             moment.step, call.id, moment.at, *reason, call.name, arguments, call.arguments, moment.observation,
-            self.toolbox, hosts,
+            self.toolbox, hosts, approval.refusal if approval is not None else "",
         )  # fmt: skip
         decision, waited = await self.control.hold(held, lambda decision: release(decision, held))
         self.meter.leave_out(waited)
         return decision
+
+    async def _approval(self, call: ToolCall) -> Approval | None:
+        """Return the tool's own reason for a question, unless a person has approved all calls."""
+        found = await self.toolbox[call.name].approval()
+        return None if found is not None and self.rules.approved_all and not found.changed else found
 
     async def _reason(self, moment: Moment, valid: bool, hosts: Sequence[str]) -> tuple[Reason, str] | None:
         if reason := await self.rules.why(moment, valid or moment.at == "observation"):

@@ -119,6 +119,7 @@ class Changer:
             self.loop.pause_rules.breakpoints = change.breakpoints
         if change.approve is not None:
             self.loop.pause_rules.approve = change.approve
+            self.loop.pause_rules.approved_all = change.approve == "auto"
         if self.network is not None:
             for entries, once in ((change.allow, False), (change.allow_once, True)):
                 for entry in entries:

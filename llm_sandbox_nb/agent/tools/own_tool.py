@@ -44,6 +44,7 @@ class OwnTool(Tool):
     """
 
     in_sandbox = False
+    outside = True
 
     def __init__(self, function: Callable[..., Any]) -> None:
         """Raise InputError if the function cannot be a tool, for example without a docstring or types."""
@@ -115,9 +116,9 @@ class OwnTool(Tool):
         except Exception as error:  # noqa: BLE001 - the user's own code
             late = f"it took longer than {longest:g} seconds" if timer.expired() else None
             return Outcome(
-                _bounded(f"Error: {late or f'{type(error).__name__}: {error}'}"), error="tool_failed"
+                bounded(f"Error: {late or f'{type(error).__name__}: {error}'}"), error="tool_failed"
             )
-        return Outcome(_bounded(text) or "(no output)")
+        return Outcome(bounded(text) or "(no output)")
 
 
 class RecordedTool(Tool):
@@ -152,7 +153,7 @@ def missing_tools(names: list[str]) -> str:
     return f"This run had {which} {listed} of your own: give the same again, as in tools=[{listed}]."
 
 
-def _bounded(text: str) -> str:
+def bounded(text: str) -> str:
     """Clean and cut a text like the output of a command."""
     return bound(text.encode("utf-8", "replace"), "ask for less")[0]
 

@@ -22,6 +22,8 @@ class Outcome:
     result: CommandResult | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     """Result for a caller that is a program."""
+    raw: bytes = b""
+    """Result as received from a server, as JSON, for the record."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,20 @@ class ToolContext:
     time_left: float | None = None
     """Remaining seconds of the run; None without a limit."""
     on_output: OutputCallback | None = None
+    output_dir: str = ""
+    """Output folder of the run in the sandbox; empty for the sandbox's own."""
+
+
+@dataclass(frozen=True)
+class Approval:
+    """Reason why a person has to approve a call."""
+
+    text: str
+    """Sentences for the person."""
+    refusal: str
+    """Observation if no person can approve."""
+    changed: bool = False
+    """True if the tool has changed, so that approval of all calls does not include this call."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +74,8 @@ class Tool(ABC):
     view: CallView = CallView()
     in_sandbox: bool = True
     """True if calls execute only in the sandbox, so that an interrupt of the sandbox ends a call."""
+    outside: bool = False
+    """True if calls act outside the sandbox, where a rewind does not undo them."""
     only_edits: bool = False
     """True if calls run no command, so that `approve="edits"` executes them without a question."""
     last_observation: str = ""
@@ -74,6 +92,10 @@ class Tool(ABC):
         Raises:
             SandboxLostError: if the sandbox died.
         """
+
+    async def approval(self) -> Approval | None:
+        """Return the reason why a person has to approve the next call, whatever the pause rules are; None without."""
+        return None
 
     def parameters(self, options: RunOptions) -> dict[str, Any]:
         """Return the JSON schema of all arguments."""

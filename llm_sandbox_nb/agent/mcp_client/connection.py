@@ -1,0 +1,227 @@
+"""Connection to an MCP server: handshake, list of tools, calls. Requests of the server are refused.
+
+Servers up to version 2025-11-25 begin with `initialize`. A server that refuses this gets the version, the client and
+its abilities in `_meta` of each request instead, as since 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from llm_sandbox_nb.agent.mcp_client.transports import McpServerError, ServerTransport, WebService, printable
+from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN
+from llm_sandbox_nb.mcp_server.messages import (
+    META_CAPABILITIES,
+    META_CLIENT,
+    META_VERSION,
+    METHOD_NOT_FOUND,
+    Json,
+    McpError,
+    RpcMessage,
+    notification,
+    read_message,
+    response,
+)
+from llm_sandbox_nb.version import __version__
+
+START_SECONDS = 60.0
+"""Seconds for a server to start and to answer: `uvx` and `npx` may have to download it first."""
+LIST_SECONDS = 30.0
+MAX_LISTED_TOOLS = 10_000
+_MAX_LISTED_PAGES = 100
+_MAX_ANSWERS = 1_000
+"""Requests of a server that are answered; more are a fault."""
+_CANCEL_SECONDS = 1.0
+_MAX_DEPTH = 100
+"""Levels of lists and objects in a result: Python's own limit of recursion is not far above."""
+_CLIENT = {"name": "llm-sandbox-nb", "version": __version__}
+
+
+class McpConnection:
+    """An open connection. Requests are sent one after the other."""
+
+    def __init__(self, transport: ServerTransport, note: Callable[[str], None]) -> None:
+        """`note` gets sentences about a server's requests that were refused."""
+        self._transport = transport
+        self._note = note
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[RpcMessage]] = {}
+        self._meta: Json | None = None
+        """`_meta` of each request to a server that knows no handshake."""
+        self._answers = 0
+        self._answering: set[asyncio.Task[None]] = set()
+        self._invalid = ""
+        """Beginning of the newest message that is not valid."""
+        self._ended = ""
+        """Reason why no more messages can come."""
+        self.facts: dict[str, str] = {}
+        """Name, version and protocol version of the server, as it states them."""
+
+    @property
+    def usable(self) -> bool:
+        """True if a call can be sent."""
+        return not self._ended and not self._transport.exhausted
+
+    async def open(self) -> None:
+        """Connect and exchange versions. Raises McpServerError."""
+        async with _within(START_SECONDS, "did not start"):
+            await self._transport.open(self._receive, self._end)
+            opening = {"protocolVersion": LEGACY[0], "capabilities": {}, "clientInfo": _CLIENT}
+            answer = await self._exchange("initialize", opening)
+            if answer.result is None:
+                self._meta = {META_VERSION: MODERN, META_CLIENT: _CLIENT, META_CAPABILITIES: {}}
+                if (await self._exchange("server/discover", {})).result is None:
+                    raise McpServerError(
+                        f"refuses the connection: {printable(answer.error) or 'no reason given'}"
+                    )
+                self.facts = {"protocol": MODERN}
+                return
+            server, version = answer.result.get("serverInfo"), str(answer.result.get("protocolVersion"))[:40]
+            named = server if isinstance(server, dict) else {}
+            facts = {"name": named.get("name"), "version": named.get("version"), "protocol": version}
+            self.facts = {key: printable(str(value))[:100] for key, value in facts.items()}
+            if isinstance(self._transport, WebService):
+                self._transport.use_version(version)
+            await self._transport.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    async def list_tools(self) -> list[Json]:
+        """Return the definitions of the tools as the server sends them. Raises McpServerError."""
+        tools, cursor = list[Json](), None
+        async with _within(LIST_SECONDS, "did not list its tools"):
+            for _ in range(_MAX_LISTED_PAGES):
+                result = await self._result("tools/list", {} if cursor is None else {"cursor": cursor})
+                listed = result.get("tools")
+                tools += (
+                    [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
+                )
+                cursor = result.get("nextCursor")
+                if not isinstance(cursor, str) or len(tools) >= MAX_LISTED_TOOLS:
+                    break
+        return tools[:MAX_LISTED_TOOLS]
+
+    async def call(self, tool: str, arguments: Json, timeout: float) -> Json:
+        """Return the result of a call. Raises McpServerError if there is none after `timeout` seconds."""
+        async with _within(timeout, "did not answer"):
+            result = await self._result("tools/call", {"name": tool, "arguments": arguments})
+        if result.get("resultType") == "input_required":
+            raise McpServerError("asks for input of a person, which this client refuses")
+        return result
+
+    async def close(self) -> None:
+        self._end("was closed")
+        for task in self._answering:
+            task.cancel()
+        await self._transport.close()
+
+    async def _result(self, method: str, params: Json) -> Json:
+        answer = await self._exchange(method, params)
+        if answer.result is None:
+            raise McpServerError(f"reports an error: {printable(answer.error) or 'no reason given'}")
+        if not is_flat(answer.result):
+            raise McpServerError(f"sent a result with more than {_MAX_DEPTH} levels")
+        return answer.result
+
+    async def _exchange(self, method: str, params: Json) -> RpcMessage:
+        """Send a request and return the response."""
+        if self._ended:
+            raise McpServerError(self._ended)
+        number = next(self._numbers)
+        future: asyncio.Future[RpcMessage] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        meta = {} if self._meta is None else {"_meta": self._meta}
+        try:
+            await self._transport.send(
+                {"jsonrpc": "2.0", "id": number, "method": method, "params": {**params, **meta}}
+            )
+            return await future
+        except asyncio.CancelledError:
+            if self._invalid:
+                self._note(f"The MCP server sent what is not a message of MCP, such as {self._invalid!r}.")
+            if not isinstance(self._transport, WebService):  # there, the end of the request is the sign
+                await self._cancel(number)
+            raise
+        finally:
+            del self._waiting[number]
+            if future.done() and not future.cancelled():
+                future.exception()  # it may have ended while the request was sent
+
+    async def _cancel(self, number: int) -> None:
+        reason = {"requestId": number, "reason": "The time is over, or a person stopped the call."}
+        with contextlib.suppress(McpServerError, TimeoutError):
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await self._transport.send(notification("notifications/cancelled", reason))
+
+    def _receive(self, data: bytes) -> bool:
+        """Handle a message of the server. Return True if it is an awaited response."""
+        try:
+            message = read_message(data)
+        except (McpError, UnicodeDecodeError):
+            self._invalid = printable(data[:80].decode("utf-8", "replace"))
+            return False
+        if message.method:
+            if message.id is not None:
+                self._answer(message)
+            return False
+        future = self._waiting.get(message.id) if isinstance(message.id, int) else None
+        if future is None or future.done():
+            return False
+        future.set_result(message)
+        return True
+
+    def _answer(self, message: RpcMessage) -> None:
+        """Answer a `ping`; refuse every other request."""
+        self._answers += 1
+        if self._answers > _MAX_ANSWERS:
+            self._end(f"sent more than {_MAX_ANSWERS} requests")
+            return
+        assert message.id is not None
+        answer: Json = response(message.id, {})
+        if message.method != "ping":
+            method = printable(message.method)[:80]
+            self._note(f"The MCP server asked for {method}: refused.")
+            answer = McpError(METHOD_NOT_FOUND, f"This client refuses {method}.").to_json(message.id)
+        task = asyncio.ensure_future(self._send_answer(answer))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _send_answer(self, answer: Json) -> None:
+        with contextlib.suppress(McpServerError):
+            await self._transport.send(answer)
+
+    def _end(self, reason: str) -> None:
+        self._ended = self._ended or reason
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(McpServerError(reason))
+
+
+def is_flat(value: object) -> bool:
+    """Return True if lists and objects are nested at most `_MAX_DEPTH` deep."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (
+                outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
+            )
+            if isinstance(inner, dict | list)
+        ]
+    return not level
+
+
+@contextlib.asynccontextmanager
+async def _within(seconds: float, failure: str) -> Any:
+    """Raise McpServerError after `seconds`."""
+    timer = asyncio.timeout(seconds)
+    try:
+        async with timer:
+            yield
+    except TimeoutError as error:
+        if not timer.expired():
+            raise
+        raise McpServerError(f"{failure} within {seconds:g} seconds") from error

@@ -1,0 +1,268 @@
+"""MCP servers of a run, and their tools as tools of the model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any
+
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.mcp_client.configuration import ServerConfig, ServerNames, server_configs
+from llm_sandbox_nb.agent.mcp_client.connection import McpConnection
+from llm_sandbox_nb.agent.mcp_client.definition import (
+    DefinedTool,
+    Definition,
+    definition_of,
+    unused_name,
+)
+from llm_sandbox_nb.agent.mcp_client.results import outcome_of
+from llm_sandbox_nb.agent.mcp_client.transports import McpServerError, transport_of
+from llm_sandbox_nb.agent.tools.own_tool import bounded
+from llm_sandbox_nb.agent.tools.tool import Approval, Outcome, ToolContext
+from llm_sandbox_nb.formatting import plural, shorten
+from llm_sandbox_nb.mcp_server.messages import Json
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.trajectory import events as ev
+
+MAX_TOOLS = 100
+"""Tools of a server that are offered without a choice: providers allow 128 in a request, and each costs tokens."""
+_MAX_SCHEMA_CHARACTERS = 32_000
+_MAX_NOTES = 20
+"""Different sentences about a server in the record."""
+
+
+class McpServer:
+    """A server of a run. It is started when it is needed, and again after its end."""
+
+    def __init__(self, config: ServerConfig, servers: McpServers) -> None:
+        self.config = config
+        self.facts: dict[str, str] = {}
+        self._servers = servers
+        self._connection: McpConnection | None = None
+        self._noted: set[str] = set()
+
+    async def listed(self) -> list[Json]:
+        """Return the definitions of the tools now. Raises McpServerError."""
+        return await (await self._connected()).list_tools()
+
+    async def call(self, tool: str, arguments: Json, timeout: float) -> Json:
+        """Return the result of a call. Raises McpServerError."""
+        return await (await self._connected()).call(tool, arguments, timeout)
+
+    async def _connected(self) -> McpConnection:
+        if self._connection is not None and not self._connection.usable:
+            await self.close()
+        if self._connection is None:
+            opened = McpConnection(transport_of(self.config, self._servers.box), self.note)
+            try:
+                await opened.open()
+            except BaseException:
+                await opened.close()
+                raise
+            self._connection, self.facts = opened, opened.facts
+        return self._connection
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    def note(self, text: str) -> None:
+        """Record a sentence about the server once."""
+        if text not in self._noted and len(self._noted) < _MAX_NOTES:
+            self._noted.add(text)
+            self._servers.note(text.replace("The MCP server", f"The MCP server {self.config.name}", 1))
+
+    def as_json(self, definitions: Iterable[Definition]) -> dict[str, Any]:
+        """Return the server for the record."""
+        listed = [definition.as_json() for definition in definitions if definition.server == self.config.name]
+        return {**self.config.as_json(), "server": dict(self.facts), "tools": listed}
+
+
+class McpServers:
+    """All servers of a run."""
+
+    def __init__(self, configs: Iterable[ServerConfig], allowed: Iterable[str] = ()) -> None:
+        """`allowed` are names of servers and tools (`server__tool`) whose calls need no approval."""
+        self.servers = {config.name: McpServer(config, self) for config in configs}
+        self.allowed = frozenset(allowed)
+        self.box: Sandbox | None = None
+        """Sandbox of servers that run inside."""
+        self.definitions: list[Definition] = []
+        self._notes: list[str] = []
+        self._emit: Callable[[ev.Event], None] | None = None
+
+    @classmethod
+    def from_names(cls, given: ServerNames | None, allowed: str | Iterable[str] = ()) -> McpServers | None:
+        """Return the servers that a caller names, which are not started yet; None without any.
+
+        Raises:
+            InputError: if a configuration is invalid.
+        """
+        if not given:
+            return None
+        return cls(server_configs(given), [allowed] if isinstance(allowed, str) else allowed)
+
+    def renewed(self, allowed: Iterable[str] | None = None) -> McpServers:
+        """Return the same servers, with connections of their own."""
+        configs = (server.config for server in self.servers.values())
+        return McpServers(configs, self.allowed if allowed is None else allowed)
+
+    @property
+    def inside(self) -> bool:
+        """True if a server runs in the sandbox."""
+        return any(server.config.inside for server in self.servers.values())
+
+    async def tools(self, taken: Container[str]) -> list[McpTool]:
+        """Start the servers and return their tools. Names in `taken` are not used.
+
+        Raises:
+            InputError: if a server does not start, or has no tools.
+        """
+        names = set[str]()
+        listings = await asyncio.gather(*(self._listed(server) for server in self.servers.values()))
+        for server, listing in zip(self.servers.values(), listings, strict=True):
+            for raw in self._offered(server, listing):
+                name = unused_name(f"{server.config.name}__{raw['name']}", taken, names)
+                names.add(name)
+                self.definitions.append(definition_of(raw, name, server.config.name))
+        return [self.tool(definition) for definition in self.definitions]
+
+    async def _listed(self, server: McpServer) -> list[Json]:
+        try:
+            return await server.listed()
+        except (McpServerError, SandboxError) as error:
+            raise InputError(f"The MCP server {server.config.name} {error}.") from error
+
+    def _offered(self, server: McpServer, listing: list[Json]) -> list[Json]:
+        """Return the tools of a server that are offered."""
+        name, wanted = server.config.name, server.config.tools
+        tools = [tool for tool in listing if isinstance(tool.get("name"), str) and tool["name"]]
+        if wanted is not None:
+            missing = [tool for tool in wanted if tool not in {one["name"] for one in tools}]
+            if missing:
+                raise InputError(f"The MCP server {name} has no tool {missing[0]!r:.80}: correct `tools`.")
+            tools = [tool for tool in tools if tool["name"] in wanted]
+        large = [tool for tool in tools if len(json.dumps(tool.get("inputSchema"))) > _MAX_SCHEMA_CHARACTERS]
+        if large:
+            server.note(
+                f"The MCP server has {plural(len(large), 'tool')} with a schema that is too long: left out."
+            )
+        tools = [tool for tool in tools if tool not in large] if large else tools
+        if not tools:
+            raise InputError(f"The MCP server {name} has no tools: leave it out.")
+        if wanted is None and len(tools) > MAX_TOOLS:
+            server.note(
+                f"The MCP server has {len(tools)} tools; the first {MAX_TOOLS} are offered. Choose others with `tools`."
+            )
+            tools = tools[:MAX_TOOLS]
+        return tools
+
+    def tool(self, definition: Definition) -> McpTool:
+        """Return a tool of these servers. Raises InputError if its server is missing."""
+        server = self.servers.get(definition.server)
+        if server is None:
+            raise InputError(missing_servers([definition.server]))
+        allowed = definition.name in self.allowed or definition.server in self.allowed
+        return McpTool(definition, server, allowed=allowed or server.config.inside)
+
+    def attach(self, box: Sandbox, emit: Callable[[ev.Event], None]) -> None:
+        """Use the sandbox and the record of a run from now on."""
+        self.box, self._emit = box, emit
+        notes, self._notes = self._notes, []
+        for text in notes:
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        if self._emit is None:
+            self._notes.append(text)
+        else:
+            self._emit(ev.Noted(text=str(ev.clean_text(text))))
+
+    async def close(self) -> None:
+        """End all connections and programs."""
+        self._emit = None
+        await asyncio.gather(*(server.close() for server in self.servers.values()), return_exceptions=True)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the servers and the hashes of their definitions for the record."""
+        return {name: server.as_json(self.definitions) for name, server in self.servers.items()}
+
+
+class McpTool(DefinedTool):
+    """Tool of a server. The model reads the definition that the run began with."""
+
+    def __init__(self, definition: Definition, server: McpServer, *, allowed: bool) -> None:
+        """`allowed` is True if calls need no approval."""
+        super().__init__(definition)
+        self._server = server
+        self._allowed = allowed
+        self.outside = not server.config.inside
+        self._accepted = {definition.sha256}
+        """Hashes of definitions that the run began with, or that a person accepted."""
+        self._changed = ""
+        """Hash of a changed definition that a person is asked about."""
+
+    async def approval(self) -> Approval | None:
+        name, tool = self._server.config.name, self.definition.tool
+        refusal = (
+            f"Not called: a person has to approve this call of the MCP server {name}, "
+            "and no person is here to do it"
+        )
+        changed = await self._change()
+        self._changed = changed["sha256"] if changed else ""
+        if changed is not None:
+            text = shorten(" ".join(changed["description"].split()), 500)
+            return Approval(
+                f"The MCP server {name} has changed the definition of {tool!r:.80} since the run began. Its "
+                f"description is now: {text or '(empty)'}",
+                f"{refusal}: the server has changed the definition of the tool since the run began.",
+                changed=True,
+            )
+        if self._allowed:
+            return None
+        return Approval(
+            f"The MCP server {name} makes this call outside the sandbox; a rewind does not undo it.",
+            f"{refusal}; the option mcp_allow allows it beforehand.",
+        )
+
+    async def _change(self) -> dict[str, str] | None:
+        """Return the definition now if it is neither that of the run's beginning nor accepted."""
+        try:
+            listing = await self._server.listed()
+        except (McpServerError, SandboxError):
+            return None  # the call reports the problem
+        now = [
+            definition_of(raw, self.name, self._server.config.name)
+            for raw in listing
+            if raw.get("name") == self.definition.tool
+        ]
+        if not now or any(one.sha256 in self._accepted for one in now):
+            return None
+        return {"sha256": now[0].sha256, "description": now[0].description}
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
+        """Call the tool at the server. A failure is the result that the model reads."""
+        if self._changed:
+            self._accepted.add(self._changed)
+            self._server.note(
+                f"The MCP server may use the changed definition of {self.definition.tool!r:.80}."
+            )
+            self._changed = ""
+        timeout = context.options.command_timeout
+        longest = min(timeout, context.time_left or timeout)
+        try:
+            result = await self._server.call(self.definition.tool, dict(arguments), longest)
+        except McpServerError as error:
+            return Outcome(
+                bounded(f"Error: the MCP server {self._server.config.name} {error}."), error="tool_failed"
+            )
+        return await outcome_of(self.name, result, context)
+
+
+def missing_servers(names: Iterable[str]) -> str:
+    """Return the error sentence for a run that cannot continue without its servers."""
+    listed = ", ".join(sorted(set(names)))
+    return f"This run had tools of the MCP server {listed}: name it again, as in mcp='{listed}' or --mcp {listed}."

@@ -1,0 +1,369 @@
+"""Ways to an MCP server: a program on this machine, a program in the sandbox, a web service.
+
+A server may be hostile: messages are limited in size, stderr is read and dropped, and nothing waits without the
+caller's timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Protocol
+
+from llm_sandbox_nb.agent.mcp_client.configuration import ServerConfig
+from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.mcp_server.messages import MAX_MESSAGE_BYTES, META_VERSION, Json
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.piped_program import MAX_OUTPUT_BYTES, PipedProgram
+
+if TYPE_CHECKING:
+    import httpx
+
+_PIECE_BYTES = 64 * 1024
+_MAX_STDERR_BYTES = 2_000
+"""Bytes of the end of stderr that an error may show."""
+_EXIT_SECONDS = 2.0
+"""Seconds for a program to exit after the end of its input, and again after SIGTERM."""
+_CONNECT_SECONDS = 30.0
+_INHERITED_VARIABLES = (
+    "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "SSL_CERT_FILE", "TERM", "TMPDIR", "USER",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
+"""Variables that a program on this machine gets in addition to those of its configuration: never a key."""
+
+
+class McpServerError(LLMSandboxError):
+    """The server cannot be reached, has ended, or reports an error. The text is the end of a sentence about it."""
+
+
+class ServerTransport(Protocol):
+    """Connection to a server. `receive` gets each received message, `end` the reason when no more can come."""
+
+    @property
+    def exhausted(self) -> bool:
+        """True if the connection should be opened again before the next call."""
+        ...
+
+    async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
+        """Connect. `receive` returns True if the message was the awaited response. Raises McpServerError."""
+        ...
+
+    async def send(self, message: Json) -> None:
+        """Send a message. Raises McpServerError."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LineSplitter:
+    """Splits a stream into lines, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that are complete now. Raises McpServerError if a line is too long."""
+        start = len(self._rest)
+        self._rest += data
+        if self._rest.find(b"\n", start) < 0:
+            if len(self._rest) > MAX_MESSAGE_BYTES:
+                raise McpServerError(f"sent a message of more than {MAX_MESSAGE_BYTES // 1024**2} MB")
+            return []
+        *lines, rest = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(rest)
+        return lines
+
+
+def printable(text: str) -> str:
+    """Return the beginning of a server's text on one line, without terminal codes."""
+    return " ".join("".join(one if one.isprintable() else " " for one in text[:500]).split())[:300]
+
+
+class _StderrTail:
+    """End of a program's stderr, for an error about its end."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+
+    def add(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-_MAX_STDERR_BYTES:]
+
+    def ending(self, code: int | None) -> str:
+        lines = [line.strip() for line in self._tail.decode("utf-8", "replace").splitlines() if line.strip()]
+        said = printable(lines[-1]) if lines else ""
+        return f"ended{'' if code is None else f' with exit code {code}'}{f': {said}' if said else ''}"
+
+
+class HostProgram:
+    """A program on this machine."""
+
+    exhausted = False
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self._process: asyncio.subprocess.Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stderr = _StderrTail()
+
+    async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
+        inherited = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
+        environment = inherited | dict(self._config.env)
+        program = shutil.which(self._config.command, path=environment.get("PATH"))
+        if program is None:
+            raise McpServerError(
+                f"has no program {self._config.command!r:.80} here: install it, or correct `command`"
+            )
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                program,
+                *self._config.args,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise McpServerError(f"cannot be started: {error}") from error
+        assert process.stdout is not None
+        assert process.stderr is not None
+        reading_errors = asyncio.create_task(self._read_errors(process.stderr))
+        self._tasks = [asyncio.create_task(self._read(process, reading_errors, receive, end)), reading_errors]
+
+    async def _read(
+        self,
+        process: asyncio.subprocess.Process,
+        reading_errors: asyncio.Task[None],
+        receive: Callable[[bytes], bool],
+        end: Callable[[str], None],
+    ) -> None:
+        lines = LineSplitter()
+        assert process.stdout is not None
+        try:
+            while data := await process.stdout.read(_PIECE_BYTES):
+                for line in filter(bytes.strip, lines.feed(data)):
+                    receive(line)
+                    await asyncio.sleep(0)  # an endless stream must not block the event loop
+        except McpServerError as error:
+            end(str(error))
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_EXIT_SECONDS):
+                await asyncio.shield(reading_errors)
+                await process.wait()
+        end(self._stderr.ending(process.returncode))
+
+    async def _read_errors(self, stream: asyncio.StreamReader) -> None:
+        while data := await stream.read(_PIECE_BYTES):
+            self._stderr.add(data)
+            await asyncio.sleep(0)
+
+    async def send(self, message: Json) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            await self._process.stdin.drain()
+        except (ConnectionError, RuntimeError) as error:
+            raise McpServerError(self._stderr.ending(self._process.returncode)) from error
+
+    async def close(self) -> None:
+        for task in self._tasks[:1]:
+            task.cancel()
+        process = self._process
+        if process is not None:
+            if process.stdin is not None:
+                process.stdin.close()
+            for number in (0, signal.SIGTERM, signal.SIGKILL):
+                if number:
+                    # The group, also after the end of its first process: it may have started others.
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(process.pid, number)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_EXIT_SECONDS):
+                        await process.wait()
+                        if number:
+                            break
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class SandboxProgram:
+    """A program in the sandbox."""
+
+    def __init__(self, config: ServerConfig, box: Sandbox) -> None:
+        self._config = config
+        self._box = box
+        self._program: PipedProgram | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._stderr = _StderrTail()
+        self._lines = LineSplitter()
+
+    @property
+    def exhausted(self) -> bool:
+        return self._program is not None and self._program.output_bytes > MAX_OUTPUT_BYTES // 4
+
+    async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
+        if not isinstance(self._box, ChannelSandbox):
+            raise McpServerError("cannot run in this kind of sandbox: leave `inside` out")
+
+        def show(is_stdout: bool, data: bytes) -> None:
+            if not is_stdout:
+                self._stderr.add(data)
+                return
+            try:
+                for line in filter(bytes.strip, self._lines.feed(data)):
+                    receive(line)
+            except McpServerError as error:
+                end(str(error))
+
+        argv = [self._config.command, *self._config.args]
+        self._program = PipedProgram(self._box, argv, self._config.env, show)
+        self._running = asyncio.create_task(self._run(self._program, end))
+
+    async def _run(self, program: PipedProgram, end: Callable[[str], None]) -> None:
+        try:
+            end(self._stderr.ending(await program.run()))
+        except (SandboxError, OSError) as error:
+            end(f"cannot run in the sandbox: {error}")
+
+    async def send(self, message: Json) -> None:
+        assert self._program is not None
+        try:
+            self._program.write(json.dumps(message).encode() + b"\n")
+        except ValueError as error:
+            raise McpServerError("does not read its input") from error
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+
+class WebService:
+    """A server at an address, over streamable HTTP."""
+
+    exhausted = False
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self._client: httpx.AsyncClient | None = None
+        self._headers: dict[str, str] = {}
+        """Session and protocol version."""
+
+    async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
+        import httpx
+
+        # No redirects: the headers may hold a key. No compression: a small body must not become a large one.
+        headers = {"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity"}
+        timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
+        self._client = httpx.AsyncClient(headers=headers | dict(self._config.headers), timeout=timeout)
+        self._receive, self._end = receive, end
+
+    def use_version(self, version: str) -> None:
+        """Name the protocol version in each later request."""
+        self._headers["MCP-Protocol-Version"] = version
+
+    async def send(self, message: Json) -> None:
+        """Send a message, and pass on the messages of the response until the awaited one."""
+        import httpx
+
+        assert self._client is not None
+        meta = message.get("params", {}).get("_meta", {})
+        headers = {**self._headers, "Content-Type": "application/json"}
+        if META_VERSION in meta:
+            headers |= {"MCP-Protocol-Version": meta[META_VERSION], "Mcp-Method": message["method"]}
+            if message["method"] == "tools/call":
+                headers["Mcp-Name"] = message["params"]["name"]
+        body = json.dumps(message).encode()
+        try:
+            async with self._client.stream(
+                "POST", self._config.url, content=body, headers=headers
+            ) as response:
+                await self._read(message, response)
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise McpServerError(f"cannot be reached ({type(error).__name__}): check its address") from error
+
+    async def _read(self, message: Json, response: httpx.Response) -> None:
+        if session := response.headers.get("mcp-session-id"):
+            self._headers["Mcp-Session-Id"] = session
+        answered = "id" not in message or "method" not in message
+        is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+        if is_stream or response.status_code == 200:
+            async for text in _events(response) if is_stream else _whole(response):
+                answered = self._receive(text) or answered
+                if answered:
+                    return
+        if response.status_code == 404 and self._headers.pop("Mcp-Session-Id", ""):
+            self._end("has ended the session")  # the next call begins another
+        elif response.status_code in (401, 403):
+            raise McpServerError(
+                f"refuses access (HTTP {response.status_code}): put a valid token into `headers`"
+            )
+        elif response.status_code >= 300:
+            # An answer to `initialize` of a server that knows only newer versions may have such a status.
+            async for text in _whole(response):
+                answered = self._receive(text) or answered
+            if not answered:
+                raise McpServerError(f"answers with HTTP {response.status_code}: check its address")
+        elif not answered:
+            self._end("closed the stream without an answer")
+
+    async def close(self) -> None:
+        if self._client is None:
+            return
+        import httpx
+
+        with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+            async with asyncio.timeout(_EXIT_SECONDS):
+                if "Mcp-Session-Id" in self._headers:
+                    await self._client.delete(self._config.url, headers=self._headers)
+        await self._client.aclose()
+
+
+async def _whole(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the body."""
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise McpServerError(f"sent a message of more than {MAX_MESSAGE_BYTES // 1024**2} MB")
+    if body.strip():
+        yield bytes(body)
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the data of each event of a stream."""
+    lines, data, size = LineSplitter(), list[bytes](), 0
+    async for piece in response.aiter_raw():
+        for line in lines.feed(piece):
+            if line.startswith(b"data:"):
+                data.append(line[5:].strip())
+                size += len(line)
+                if size > MAX_MESSAGE_BYTES:
+                    raise McpServerError(f"sent a message of more than {MAX_MESSAGE_BYTES // 1024**2} MB")
+            elif not line.strip() and data:
+                yield b"\n".join(data)
+                data, size = [], 0
+                await asyncio.sleep(0)
+    if data:
+        yield b"\n".join(data)
+
+
+def transport_of(config: ServerConfig, box: Sandbox | None) -> ServerTransport:
+    """Return the way to a server. Raises McpServerError if the server has to run in a sandbox that is not open."""
+    if config.url:
+        return WebService(config)
+    if not config.inside:
+        return HostProgram(config)
+    if box is None:
+        raise McpServerError("runs in the sandbox, which is not open")
+    return SandboxProgram(config, box)

@@ -1,0 +1,82 @@
+"""A program in a sandbox whose stdin and stdout are pipes to this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.protocol.answers import raise_error
+from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
+
+MAX_OUTPUT_BYTES = 64 * 1024 * 1024
+"""Output of each stream that the executor keeps in memory; it sends half of that at once."""
+_MAX_UNSENT_BYTES = 16 * 1024 * 1024
+"""Input that the program has not read yet."""
+
+
+class PipedProgram:
+    """A program in a running sandbox. Call `run` once; `write` works while `run` runs."""
+
+    def __init__(
+        self,
+        sandbox: ChannelSandbox,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        show: Callable[[bool, bytes], None],
+    ) -> None:
+        """`show` is called with True for stdout, False for stderr, and with raw, hostile output; it must not block."""
+        self._sandbox = sandbox
+        self._argv = list(argv)
+        self._env = dict(env)
+        self._show = show
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
+        self._unsent_bytes = 0
+        self.output_bytes = 0
+        """Bytes received so far; a program that prints more than a half of `MAX_OUTPUT_BYTES` has to start again."""
+
+    async def run(self) -> int | None:
+        """Wait for the program to exit; return its exit code, or None if it was ended from outside.
+
+        A cancellation ends the program and all processes that it started.
+
+        Raises:
+            SandboxLostError: if the sandbox is lost.
+            SandboxError, OSError: if the program cannot start.
+        """
+        root = self._sandbox.directories.root
+        params = {
+            "op": "exec",
+            "argv": self._argv,
+            "cwd": root,
+            "env": self._env,
+            "user": None,
+            "timeout": None,
+            "output_limit": MAX_OUTPUT_BYTES,
+        }
+        answer = await self._sandbox.channel.call(params, body=self._body(), sink=self._receive)
+        raise_error(answer, root)
+        code = answer.get("exit_code")
+        return code if isinstance(code, int) else None
+
+    def write(self, data: bytes) -> None:
+        """Send input. Raises ValueError if the program does not read earlier input."""
+        if self._unsent_bytes + len(data) > _MAX_UNSENT_BYTES:
+            raise ValueError("The program does not read its input.")
+        self._unsent_bytes += len(data)
+        self._pieces.put_nowait(data)
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        while True:
+            piece = await self._pieces.get()
+            yield piece
+            self._unsent_bytes -= len(piece)
+
+    def _receive(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.GAP:
+            return
+        # A hostile sandbox may send more than it was allowed.
+        self.output_bytes += len(payload)
+        if kind not in (Kind.STDOUT, Kind.STDERR) or self.output_bytes > 2 * MAX_OUTPUT_BYTES:
+            raise ProtocolError("a program sent more output than it may")
+        self._show(kind == Kind.STDOUT, payload)
