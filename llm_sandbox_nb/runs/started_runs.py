@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.recorder import Listener
@@ -67,7 +68,8 @@ class StartedRun:
         """Wait for an event or the end of the run, at most `wait` seconds."""
         self.changed.clear()
         event = asyncio.ensure_future(self.changed.wait())
-        await asyncio.wait({event, self.task}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {event, self.task}
+        await asyncio.wait(both, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
         event.cancel()
 
 
@@ -117,7 +119,8 @@ class StartedRuns:
 
         task = asyncio.ensure_future(starter(request, listen, begun.set_result))
         try:
-            await asyncio.wait({task, begun}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {task, begun}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             task.cancel()
             raise

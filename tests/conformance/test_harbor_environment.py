@@ -14,7 +14,7 @@ from typing import Any
 
 import harbor_stand_in as harbor
 import pytest
-from support import module_at, require, run
+from support import module_at, own_mark, require, run
 
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE
 from llm_sandbox_nb.sandbox.errors import SandboxUserError
@@ -101,9 +101,9 @@ def test_a_trial_in_a_prebuilt_image(make: Callable[..., Any], tmp_path: Path) -
             with pytest.raises(SandboxUserError):
                 await box.exec("true", user="no-such-user")
             with pytest.raises(RuntimeError, match="timed out after 1 seconds"):
-                await box.exec("sleep 600", timeout_sec=1)  # a time-out is what is tested
+                await box.exec(f"sleep {own_mark()}", timeout_sec=1)  # a time-out is what is tested
 
-            started_there = await box.exec("setsid nohup sleep 600 >/dev/null 2>&1 & echo $!")
+            started_there = await box.exec(f"setsid nohup sleep {own_mark()} >/dev/null 2>&1 & echo $!")
             assert (await box.exec(f"kill -0 {started_there.stdout}")).return_code == 0
 
             seen: list[tuple[str, str]] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import eventually, run
+from support import eventually, own_mark, run
 
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.agent.errors import InputError
@@ -22,7 +22,7 @@ from llm_sandbox_nb.runs.started_runs import RunRequest
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
-SLEEPER = 'turns: [{calls: [{tool: execute_bash, arguments: {command: "touch begun; sleep 600"}}]}]'
+SLEEPER = 'turns: [{calls: [{tool: execute_bash, arguments: {command: "sleep %s"}}]}]'
 Call = Callable[..., Awaitable[dict[str, Any]]]
 
 
@@ -68,7 +68,7 @@ def with_agent(
 def sleeper(tmp_path: Path) -> str:
     """A model whose first command does not end."""
     script = tmp_path / "sleeper.yaml"
-    script.write_text(SLEEPER)
+    script.write_text(SLEEPER % own_mark())
     return f"scripted/{script}"
 
 
@@ -120,11 +120,12 @@ def test_a_sandbox_in_use_starts_no_run(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(started_runs, "MAX_STARTED_RUNS", 1)
 
     async def work(agent: Agent) -> None:
+        await agent.call("run_command", command="true")  # the sandbox is set up
         reserve_sandbox(agent.box, tmp_path)
         assert (await agent.call("start_run", task="Wait."))["text"] == started_runs.OTHER_RUN
         release_sandbox(agent.box, tmp_path)
 
-        running = await agent.call("run_command", command="sleep 600", wait=0)
+        running = await agent.call("run_command", command=f"sleep {own_mark()}", wait=0)
         assert (await agent.call("start_run", task="Wait."))["text"] == started_runs.YOUR_CALL
         await agent.call("stop_command", command_id=running["data"]["command_id"])
 

@@ -13,7 +13,7 @@ import pytest
 from mcp_endpoint import BOX, OTHER, Endpoint, Kernel
 from pytest_jupyter.jupyter_server import *  # noqa: F403 - fixtures, for this module alone
 from served import Served
-from support import eventually
+from support import eventually, own_mark
 
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.mcp_server.tools import RUN_TOOLS, TOOLS
@@ -25,7 +25,7 @@ from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.server.manager import SandboxManager
 from llm_sandbox_nb.server.mcp_handlers import Caller, KernelHost
 
-SLEEPER = 'turns: [{calls: [{tool: execute_bash, arguments: {command: "sleep 600"}}]}]'
+SLEEPER = 'turns: [{calls: [{tool: execute_bash, arguments: {command: "sleep %s"}}]}]'
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "run_command": {"command": "cat secret.txt"},
     "read_file": {"path": "secret.txt"},
@@ -56,7 +56,7 @@ class RealKernel(Kernel):
         await self.sandbox.write_file("secret.txt", self.secret.encode())
         agent = await start_agent(self.sandbox, output_dir=self.folder, name=None, rules=PauseRules())
         script = self.folder / "script.yaml"
-        script.write_text(SLEEPER)
+        script.write_text(SLEEPER % own_mark())
 
         async def starter(request: Any, listener: Any, begun: Any) -> object:
             return await solve(
