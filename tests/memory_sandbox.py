@@ -17,7 +17,7 @@ from llm_sandbox_nb.agent.run_spec import RunSpec
 from llm_sandbox_nb.agent.workspace import Workspace
 from llm_sandbox_nb.model.contract import Model
 from llm_sandbox_nb.sandbox.contract import (
-    DEFAULT_TIMEOUT,
+    DEFAULT_COMMAND_TIMEOUT,
     OUTPUT_LIMIT,
     Changes,
     CommandResult,
@@ -96,7 +96,7 @@ class MemorySandbox(Sandbox):
         self,
         command: str,
         *,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | None = DEFAULT_COMMAND_TIMEOUT,
         on_output: OutputCallback | None = None,
         kill_background: bool = False,
         output_limit: int = OUTPUT_LIMIT,
@@ -111,7 +111,7 @@ class MemorySandbox(Sandbox):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | None = DEFAULT_COMMAND_TIMEOUT,
         on_output: OutputCallback | None = None,
         output_limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:

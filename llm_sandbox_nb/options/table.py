@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
-from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
+from llm_sandbox_nb.sandbox.contract import DEFAULT_COMMAND_TIMEOUT
 from llm_sandbox_nb.sandbox.isolations import ISOLATION_VARIABLE, NETWORKS, PROFILES, isolation_choices
 
 Convert = Callable[[Any], Any]
@@ -258,7 +258,7 @@ LIMIT_OPTIONS = (
     Option("budget", "maximum cost of the run, in US dollars", positive_number, metavar="DOLLARS", sets="limits.cost"),
     Option("time", f"maximum time of the run{TIME_FORMS}", seconds, metavar="TIME", sets="limits.time"),
     Option("command_timeout", f"default timeout of a command, where the model sets none{TIME_FORMS}", seconds,
-           DEFAULT_TIMEOUT, metavar="TIME", sets="command_timeout"),
+           DEFAULT_COMMAND_TIMEOUT, metavar="TIME", sets="command_timeout"),
     Option("same_failures", "the run ends when the same call has failed this many times in a row; 0: never", count, 8,
            metavar="N", sets="same_failures"),
     Option("nudges", "replies in a row without a call that get a request for one before the run ends; all: every such "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 
 from llm_sandbox_nb.sandbox.contract import (
-    DEFAULT_TIMEOUT,
+    DEFAULT_COMMAND_TIMEOUT,
     OUTPUT_LIMIT,
     Changes,
     CommandResult,
@@ -167,7 +167,7 @@ class ChannelSandbox(CheckpointingSandbox):
         self,
         command: str,
         *,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | None = DEFAULT_COMMAND_TIMEOUT,
         on_output: OutputCallback | None = None,
         kill_background: bool = False,
         output_limit: int = OUTPUT_LIMIT,
@@ -193,7 +193,7 @@ class ChannelSandbox(CheckpointingSandbox):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | None = DEFAULT_COMMAND_TIMEOUT,
         on_output: OutputCallback | None = None,
         output_limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:

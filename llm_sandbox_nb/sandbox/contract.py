@@ -25,7 +25,7 @@ TransferKind = Literal["file", "folder"]
 OutputCallback = Callable[[StreamName, bytes], None]
 """Called in the sandbox's event loop with each piece of output when it arrives; must not block."""
 
-DEFAULT_TIMEOUT = 120.0
+DEFAULT_COMMAND_TIMEOUT = 120.0
 """Seconds until a command is ended."""
 OUTPUT_LIMIT = 10 * 1024 * 1024
 """Maximum bytes of each output stream of a command; of a longer stream, the first half and the last half are kept."""
@@ -407,7 +407,7 @@ class Sandbox(Checkpointing):
         self,
         command: str,
         *,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | None = DEFAULT_COMMAND_TIMEOUT,
         on_output: OutputCallback | None = None,
         kill_background: bool = False,
         output_limit: int = OUTPUT_LIMIT,
@@ -438,7 +438,7 @@ class Sandbox(Checkpointing):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | None = DEFAULT_COMMAND_TIMEOUT,
         on_output: OutputCallback | None = None,
         output_limit: int = OUTPUT_LIMIT,
     ) -> CommandResult:

@@ -343,6 +343,8 @@ export interface ICallFinished extends IEventBase {
   stderr: Text;
   /** Output of background jobs since the call before. */
   background: Text;
+  /** Result of a call of an MCP server as the server sent it, as JSON; empty for other calls. */
+  raw_result: Text;
   /** True if output was left out because of its size. */
   truncated: boolean;
   /** Seconds. */

@@ -16,7 +16,7 @@ from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.saved_runs import notebook_name
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.options.table import NOTEBOOK_SETTINGS, option
-from llm_sandbox_nb.sandbox.contract import DEFAULT_TIMEOUT
+from llm_sandbox_nb.sandbox.contract import DEFAULT_COMMAND_TIMEOUT
 
 PARSER: argparse.ArgumentParser = SandboxMagics.sandbox_cell.parser
 
@@ -82,7 +82,7 @@ def test_the_defaults_of_cells_are_those_of_the_command_line() -> None:
     assert other == {"temperature": None, "max_tokens_per_call": None, "profile": ""}, (
         "table.py gives the reasons"
     )
-    assert option("command_timeout").default == DEFAULT_TIMEOUT
+    assert option("command_timeout").default == DEFAULT_COMMAND_TIMEOUT
 
 
 def test_nothing_is_shared_between_lines() -> None:
