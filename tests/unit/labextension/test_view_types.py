@@ -42,7 +42,7 @@ def test_the_view_declares_what_the_events_give(check: Check) -> None:
         ("words.ts", "Waiting for you", "Waiting"),
         ("words.ts", "", None),
     ],
-    ids=["a field", "a kind", "a word", "a file that is missing"],
+    ids=["a field", "a kind", "a check of a field", "a word", "a file that is missing"],
 )
 def test_a_difference_is_an_error(
     name: str, old: str, new: str | None, check: Check, tmp_path: Path, capsys: pytest.CaptureFixture[str]
