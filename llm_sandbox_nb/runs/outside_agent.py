@@ -281,11 +281,15 @@ class OutsideAgent:
             while not self._queue:
                 self._news.clear()
                 await self._news.wait()
-            if await self.take_sandbox():
-                call = self._queue.popleft()
+            taken = await self.take_sandbox()
+            if not self._queue:  # the call was withdrawn meanwhile
+                self.leave_unless_busy()
+                continue
+            call = self._queue.popleft()
+            if taken:
                 self.current, self._finished = call, None
                 return call
-            self._queue.popleft().refuse(
+            call.refuse(
                 "A run of the notebook uses this sandbox now: try again when it has ended, or fork to work beside it."
             )
 

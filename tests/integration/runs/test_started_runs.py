@@ -12,7 +12,7 @@ from support import eventually, own_mark, run
 
 from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.agent.errors import InputError
-from llm_sandbox_nb.agent.run_record import release_sandbox, reserve_sandbox
+from llm_sandbox_nb.agent.run_record import in_use_by_another, release_sandbox, reserve_sandbox
 from llm_sandbox_nb.runs import started_runs
 from llm_sandbox_nb.runs.outside_agent import start_agent
 from llm_sandbox_nb.runs.outside_calls import OutsideCalls
@@ -121,6 +121,7 @@ def test_a_sandbox_in_use_starts_no_run(tmp_path: Path, monkeypatch: pytest.Monk
 
     async def work(agent: Agent) -> None:
         await agent.call("run_command", command="true")  # the sandbox is set up
+        await eventually(lambda: not in_use_by_another(agent.box, tmp_path))
         reserve_sandbox(agent.box, tmp_path)
         assert (await agent.call("start_run", task="Wait."))["text"] == started_runs.OTHER_RUN
         release_sandbox(agent.box, tmp_path)
