@@ -45,7 +45,7 @@ const UNREAD: Record<string, string[]> = {
   'model.failed': ['attempt'],
   'call.started': ['step'],
   'call.output': ['stream'],
-  'call.finished': ['step', 'stdout', 'stderr', 'truncated', 'before', 'after', 'background'],
+  'call.finished': ['step', 'raw_result', 'stdout', 'stderr', 'truncated', 'before', 'after', 'background'],
   'call.decided': ['after'],
   artifact: ['blank'],
   checkpoint: ['duration'],

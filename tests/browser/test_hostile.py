@@ -40,6 +40,11 @@ export function h(tag: any, attributes: any = {}, ...children: any[]): any {
   element.append(...children.filter((c: any) => !!c).map((c: any) => typeof c === 'string' ? parsed(c) : c));
   return element;
 }
+export const makeButton = (label: any, onclick: any, attributes: any = {}, ...children: any[]): any =>
+  h('button', { type: 'button', onclick, ...attributes }, label, ...children);
+export const onEnter = (input: HTMLInputElement, action: () => void) => {
+  input.addEventListener('keydown', event => { if (event.key === 'Enter') action(); });
+};
 export const setText = (node: HTMLElement, text: string) => { node.replaceChildren(parsed(text)); };
 export const plainText = (text: string) => text;
 export const errorText = (error: any) => String(error?.message ?? error);

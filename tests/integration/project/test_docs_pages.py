@@ -121,6 +121,7 @@ ONLY_PARSED = {
     "docs/how-to/model-server.md": "needs a vLLM or SGLang",
     "docs/how-to/local-models.md": "fetches a model; tests/integration/cli/test_local_models.py runs one",
     "docs/how-to/inspect.md": "needs Inspect; tests/conformance/test_inspect_host.py runs its command",
+    "docs/how-to/mcp-tools.md": "needs MCP servers; tests/integration/agent/test_mcp_tools.py has such",
     "docs/how-to/mcp.md": "needs another agent; tests/browser/test_outside_agent.py plays one",
     "docs/how-to/jupyterhub.md": "configures a server; its traits are checked",
     "docs/how-to/proxy.md": "configures a server; its traits are checked",

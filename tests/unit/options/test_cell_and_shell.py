@@ -42,7 +42,7 @@ VALUES: dict[str, Any] = {
     "pids": 77, "disk_mb": 400, "files": 5000, "output_dir": "elsewhere", "prompt_config": "prompts.yaml",
     "prompts": "original", "step": True, "break": "tool == 'submit'", "break_when": "helper", "approve": "edits",
     "check": "true", "check_files": "site.pem", "check_tries": 3, "check_timeout": 45, "tool": "helper",
-    "doubt": "helper",
+    "doubt": "helper", "mcp": "files=server --root .", "mcp_allow": "files__read",
 }  # fmt: skip
 """A value of each option that is not its default."""
 OTHERWISE = {

@@ -89,7 +89,7 @@ def test_something_else_is_refused_and_closed(listener: socket.socket, tmp_path:
     ]
 
     async def refused(numbers: tuple[int, ...]) -> None:
-        with sent(*numbers) as outside, pytest.raises(SandboxError, match="something else"):
+        with sent(*numbers) as outside, pytest.raises(SandboxError, match="something other"):
             await door.take_listener(CHANNEL, outside)
 
     def open_files() -> int:
