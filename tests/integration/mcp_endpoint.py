@@ -60,7 +60,7 @@ class Endpoint:
         method: str = "POST",
         path: str = "",
     ) -> HTTPResponse:
-        """One request, with the token unless `headers` say otherwise."""
+        """Send a request, with the token unless `headers` say otherwise."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {"Authorization": f"Bearer {self.token}", "Accept": "application/json"} | (headers or {})
         sent = {name: value for name, value in named.items() if value}

@@ -122,7 +122,7 @@ ATTACKS = {
 
 
 IN_BUBBLEWRAP = [*ATTACKS][::4]
-"""One of each kind: a program, a library, a watcher, a file of the check, the disk. The others are a campaign."""
+"""Attacks of each kind: a program, a library, a watcher, a file of the check, the disk. The others are a campaign."""
 IN_DOCKER = ("a program of its own in PATH", "a program that changes the files of the check")
 """The others take many seconds there."""
 

@@ -36,7 +36,7 @@ def call(tool: str, **arguments: Any) -> dict[str, Any]:
 
 
 def said(result: Run) -> list[str]:
-    """What the model read of calls of the server, without the count of steps."""
+    """Observations of the server's calls, without the count of steps."""
     return [
         one.output.partition("\n\n[Steps")[0]
         for step in result.steps
