@@ -16,8 +16,11 @@ from cli_process import CommandLine, open_command_line
 from support import run
 from warm_kernels import kernel_environment
 
+from llm_sandbox_nb.agent import run_spec
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.mcp_client import connection
 from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
@@ -275,6 +278,35 @@ def test_a_server_that_never_answers(tmp_path: Path) -> None:
     assert said(result) == ["Error: the MCP server s did not answer within 5 seconds.", "You said: later"]
 
 
+def test_a_server_that_does_not_list_its_tools_fails_at_once_until_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LIST_SECONDS", 3.0)  # a time-out is what is tested
+    hang, log = tmp_path / "hang", tmp_path / "log"
+    answers = f"rm {hang} && until tail -n 1 {log} | grep -qx list; do sleep 0.1; done"
+    turns = (
+        turn(bash(f"touch {hang}")),
+        call("echo", text="one"),
+        call("echo", text="two"),
+        call("echo", text="three"),
+        turn(bash(answers)),
+        call("echo", text="four"),
+    )
+    result = played(tmp_path, *turns, mcp=server("--hang", str(hang), "--log", str(log)))
+    at_once = "Error: the MCP server s does not answer; its tools work again when it does."
+    assert said(result) == [
+        "Error: the MCP server s did not list its tools within 3 seconds.",
+        at_once,
+        at_once,
+        "You said: four",
+    ]
+    calls = [line for line in log.read_text().splitlines() if line.startswith("call")]
+    assert calls == ['call echo {"text": "four"}']
+    assert result.trajectory.notes == [
+        "The MCP server s did not list its tools within 3 seconds: its calls fail until it answers."
+    ]
+
+
 def test_a_server_that_dies_during_a_call_starts_again(tmp_path: Path) -> None:
     result = played(tmp_path, call("die"), call("echo", text="later"))
     assert said(result) == [
@@ -337,6 +369,24 @@ def test_of_thousands_of_tools_a_hundred_are_offered(tmp_path: Path) -> None:
     ]
     chosen = played(tmp_path, call("tool2999"), mcp=server("--tools", "3000", tools=["tool2999"]))
     assert said(chosen) == ["tool2999 called"]
+
+
+def test_a_run_that_cannot_make_its_folder_closes_the_sandbox_of_an_inside_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = {"command": sys.executable, "args": [SERVER], "inside": True}
+    opened: list[Sandbox] = []
+
+    async def open_and_remember(*args: Any, **options: Any) -> Sandbox:
+        opened.append(await open_sandbox(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(run_spec, "open_sandbox", open_and_remember)
+    (tmp_path / "runs").write_text("A file where the folder of the runs would be.")
+    with pytest.raises(InputError):
+        played(tmp_path, mcp={"s": inside})
+    (box,) = opened
+    assert not Path(box.directories.root).exists()
 
 
 @pytest.mark.parametrize(
