@@ -269,6 +269,25 @@ def test_a_replay_makes_no_call_outside_and_a_fork_makes_its_own(tmp_path: Path)
     ]  # fmt: skip
 
 
+def test_forks_and_rebuilt_runs_of_a_loaded_run_need_the_servers_by_name(tmp_path: Path) -> None:
+    async def play() -> list[Run]:
+        turns = (call("echo", text="one"), call("echo", text="two"), SUBMIT)
+        options = {"mcp": server(), "mcp_allow": "s", "limits": {"steps": 1}}
+        loaded = Run.load((await solved(tmp_path, *turns, **options)).folder)
+        forked = await loaded.fork(1, isolation="process")
+        rebuilt = await loaded.rebuild(isolation="process")
+        for other in (forked, rebuilt):
+            with pytest.raises(InputError, match="This run had tools of the MCP server s: name it again"):
+                await other.resume(limits={"steps": 9}, isolation="process", model=script(tmp_path, *turns))
+            again = {"limits": {"steps": 9}, "mcp": server(), "mcp_allow": "s", "isolation": "process"}
+            await other.resume(model=script(tmp_path, *turns), **again)
+            await other.close()
+        return [forked, rebuilt]
+
+    for other in run(play()):
+        assert said(other) == ["You said: one", "You said: two"]
+
+
 # --- hostile servers: the run survives, the record is complete ---
 
 
@@ -487,3 +506,24 @@ def test_a_cell_names_servers_and_refuses_where_nobody_can_approve(tmp_path: Pat
     shown = "print([run.steps[0].calls[0].output[:11] for run in (allowed, refused)])"
     notebook = execute(notebook_of(first, second, shown), tmp_path, kernel_environment(tmp_path))
     assert printed(notebook.cells[-1]).strip() == "['You said: h', 'Not called:']"
+
+
+def test_a_cell_resumes_a_loaded_run_with_its_servers_or_names_them(tmp_path: Path) -> None:
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": server("--log", str(tmp_path / "log"))}))
+    turns = (call("echo", text="one"), call("echo", text="two"), SUBMIT)
+    first = run(solved(tmp_path, *turns, mcp=server(), mcp_allow="s", output_dir=tmp_path / "sandbox-runs"))
+    named = f"--run {first.folder}"
+    cells = (
+        "%config SandboxMagics.isolation = 'process'",
+        f"%sandbox rewind 1 {named}",
+        f"%sandbox resume {named}",
+        f"%sandbox resume {named} --mcp s --mcp-allow s__echo",
+    )
+    notebook = execute(notebook_of(*cells), tmp_path, kernel_environment(tmp_path), allow_errors=True)
+    refused, resumed = notebook.cells[-2:]
+    sentence = "This run had tools of the MCP server s: name it again, as in mcp='s' or --mcp s."
+    assert [output.evalue for output in refused.outputs if output.output_type == "error"] == [sentence]
+    assert not [output for output in resumed.outputs if output.output_type == "error"]
+    again = Run.load(first.folder)
+    assert (said(again), len(again.attempts)) == (["You said: one", "You said: two"], 2)
+    assert (tmp_path / "log").read_text() == 'call echo {"text": "two"}\n'
