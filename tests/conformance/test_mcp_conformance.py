@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 from jupyter_process import jupyter
 from mcp_token_proxy import token_proxy
+from npm_packages import installed
 from outside_agents import OpenNotebook
 from support import PATIENCE
 
@@ -30,7 +30,6 @@ from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "mcp-conformance.md"
 SUITE = Path(__file__).with_name("mcp_suite")
-INSTALLED = ROOT / ".cache" / "mcp-suite"
 REVISIONS = (LEGACY[0], MODERN)
 NOT_APPLICABLE = {
     "a tool of the suite's own example server": (
@@ -62,17 +61,9 @@ Results = Mapping[str, list[dict[str, Any]]]
 
 
 def suite() -> list[str]:
-    """The command of the suite, which is installed first if its lock file has changed. It needs Node 22."""
-    lock = (SUITE / "package-lock.json").read_text()
-    ready = INSTALLED / "ready"
-    if not ready.exists() or ready.read_text() != lock:
-        shutil.rmtree(INSTALLED, ignore_errors=True)
-        shutil.copytree(SUITE, INSTALLED)
-        install = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"]
-        subprocess.run(install, cwd=INSTALLED, check=True, timeout=5 * PATIENCE)
-        ready.write_text(lock)
+    """The command of the suite. It needs Node 22, which its lock file has too."""
+    modules = installed(SUITE)
     machine = {"x86_64": "x64", "aarch64": "arm64"}[platform.machine()]
-    modules = INSTALLED / "node_modules"
     program = modules / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
     return [str(modules / f"node-linux-{machine}" / "bin" / "node"), str(program)]
 
