@@ -76,6 +76,9 @@ def test_calls_are_recorded_with_the_raw_result_and_pictures_become_artifacts(tm
     assert recorded["server"] == {"name": "scripted", "version": "1.5", "protocol": "2025-11-25"}
     assert recorded["tools"][0]["tool"] == "echo"
     assert len(recorded["tools"][0]["sha256"]) == 64
+    line = result.trajectory.steps[0].line
+    assert line is not None
+    assert [chip.text for chip in line.chips] == ["server s on the host"]
 
 
 def test_arguments_variables_and_headers_are_not_recorded(
