@@ -1,8 +1,10 @@
 """A scripted MCP server, a program of its own: well-behaved or hostile tools, over stdin and stdout or over HTTP.
 
-    python mcp_tool_server.py [--log FILE] [--tools N] [--odd] [--changed FILE] [--noise] [--stderr] [--modern] [--http]
+    python mcp_tool_server.py [--log FILE] [--tools N] [--odd] [--changed FILE] [--hang FILE] [--noise] [--stderr] \
+        [--modern] [--http]
 
-`--log` gets a line for each call. While the file of `--changed` exists, descriptions are others.
+`--log` gets a line for each call. While the file of `--changed` exists, descriptions are others. While the file of
+`--hang` exists, no list of tools is sent; the log has each list that was sent.
 """
 
 from __future__ import annotations
@@ -120,6 +122,9 @@ def answered(message: dict[str, Any], options: argparse.Namespace, send: Any) ->
         result["serverInfo"] = {"name": "scripted", "version": "1.5"}
     elif method == "server/discover":
         result = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+    elif method == "tools/list" and options.hang and Path(options.hang).exists():
+        log(options, "no list")
+        return None
     elif method == "tools/list":
         start, found = int(params.get("cursor", 0)), tools(options)
         result = {"tools": found[start : start + 500]}
@@ -152,6 +157,8 @@ def over_stdio(options: argparse.Namespace) -> None:
         answer = answered(json.loads(line), options, send)
         if answer is not None:
             send(answer)
+        if options.hang and answer is not None and "tools" in answer.get("result", {}):
+            log(options, "list")
 
 
 def over_http(options: argparse.Namespace) -> None:
@@ -197,6 +204,7 @@ def main() -> None:
     parser.add_argument("--log")
     parser.add_argument("--tools", type=int, default=0)
     parser.add_argument("--changed")
+    parser.add_argument("--hang")
     for flag in ("--odd", "--noise", "--stderr", "--modern", "--http"):
         parser.add_argument(flag, action="store_true")
     options = parser.parse_args()

@@ -265,6 +265,10 @@ test('a call of an MCP server is named as one outside the sandbox', () => {
     ])
   );
   within(place).getByText('Outside the sandbox; a rewind does not undo it.');
+  assert.deepEqual(
+    all('.lsn-stop-panel .lsn-note, .lsn-step .lsn-chip').map(one => one.textContent),
+    ['server web on the host', 'server web on the host']
+  );
 });
 
 test('approving all commands of the run changes the rule and runs this one', async () => {

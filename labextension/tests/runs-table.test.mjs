@@ -144,6 +144,37 @@ test('rows of the table: what stands on the page', () => {
   }
 });
 
+test('the line of a call of an MCP server names the server and its place', () => {
+  const tools = name => [{ name }];
+  const mcp = {
+    time: { command: 'uvx', inside: false, tools: tools('time__now') },
+    git: { command: 'git-server', inside: true, tools: tools('git__status') },
+    web: { url: 'https://tracker.example.org/mcp', tools: tools('web__search') },
+    odd: null,
+    older: { tools: 'none' }
+  };
+  const chips = (tool, settings) => {
+    const call = { tool, decisions: [], arguments: {}, rawArguments: '{}', result: null };
+    const step = {
+      calls: [call],
+      failures: [],
+      artifacts: [],
+      thought: '',
+      reasoning: '',
+      replied: true,
+      modelTime: 0
+    };
+    return lineOf(step, '', host, false, settings).chips.map(chip => chip.text);
+  };
+  assert.deepEqual(chips('time__now', { mcp }), ['server time on the host']);
+  assert.deepEqual(chips('git__status', { mcp }), ['server git in the sandbox']);
+  assert.deepEqual(chips('web__search', { mcp }), ['server web at tracker.example.org']);
+  for (const settings of [{ mcp, replay_of: 'x' }, { mcp: 'text' }, {}]) {
+    assert.deepEqual(chips('time__now', settings), []);
+  }
+  assert.deepEqual(chips('own_tool', { mcp }), []);
+});
+
 test('a line of a hostile record is bounded and is text', () => {
   const run = new Trajectory();
   eventsOf(ROWS.find(row => row.name === 'one step done')).forEach(event => run.add(event));

@@ -129,6 +129,11 @@ class SandboxOpening:
         root = None if has_own_root(options.get("isolation")) else Directories().root
         return cls(opening, True, root, options)
 
+    async def discard(self) -> None:
+        """Close an open sandbox of a run that does not begin, if it belongs to the run."""
+        if self.owned and isinstance(self.sandbox, Sandbox):
+            await self.sandbox.close()
+
 
 def with_given(usual: _T, given: _T | Mapping[str, Any] | None) -> _T:
     """Apply a caller's limits or settings. Raise InputError if they are invalid."""

@@ -199,7 +199,7 @@ def listed_rows(trajectory: Trajectory, *, live: bool) -> tuple[list[Step | Calm
 def shown_line(trajectory: Trajectory, step: Step, *, live: bool) -> ev.StepLine:
     """Return the line of a step; `live`: the last step may still change."""
     running = live and trajectory.finish is None and step is trajectory.steps[-1]
-    return step_line(step, trajectory.root, running=running)
+    return step_line(step, trajectory.root, running=running, start=trajectory.start)
 
 
 def _before(count: int) -> str:

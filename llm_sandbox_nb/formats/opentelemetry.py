@@ -180,7 +180,9 @@ class _Trace:
         )  # fmt: skip
 
     def _is_own(self, event: ev.Event) -> bool:
-        return not self.shared or self.trajectory.step_at(event.id) > self.shared
+        if isinstance(event, ev.Facts) or not self.shared:  # facts belong to no place of the tree
+            return True
+        return self.trajectory.step_at(event.id) > self.shared
 
     def _chat(self, step: int, reply: ModelReply, before: Sequence[RecordEntry]) -> dict[str, Any]:
         end = reply.time or 0.0

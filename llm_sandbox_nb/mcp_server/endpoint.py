@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 from llm_sandbox_nb.mcp_server.messages import (
     INVALID_PARAMS,
-    INVALID_REQUEST,
     META_CAPABILITIES,
     META_CLIENT,
     META_SERVER,
@@ -121,7 +120,7 @@ class McpEndpoint:
                 return {"tools": listed_tools(runs=self._runs)}
             case "tools/call":
                 return await self._call(message, client or ClientFacts(), host, link)
-        raise _no_method(message.method)
+        raise _no_method()
 
     async def _modern(self, message: RpcMessage, host: ToolHost, link: ClientLink) -> Json:
         client = modern_client(message)
@@ -139,7 +138,7 @@ class McpEndpoint:
             case "tools/call":
                 result = await self._call(message, client, host, link)
             case _:
-                raise _no_method(message.method)
+                raise _no_method()
         return {"resultType": "complete", **result, "_meta": {META_SERVER: _SERVER}}
 
     async def _call(self, message: RpcMessage, client: ClientFacts, host: ToolHost, link: ClientLink) -> Json:
@@ -240,11 +239,13 @@ def modern_client(message: RpcMessage) -> ClientFacts:
     """Return the client that a modern request names.
 
     Raises:
-        McpError: if the request names another version or no capabilities.
+        McpError: if the request names another version, no version or no capabilities.
     """
     version, capabilities = message.meta.get(META_VERSION), message.meta.get(META_CAPABILITIES)
+    if not isinstance(version, str):
+        raise McpError(INVALID_PARAMS, f"The _meta of a request needs {META_VERSION}.")
     if version != MODERN:
-        asked = version if isinstance(version, str) and len(version) < 40 else ""
+        asked = version if len(version) < 40 else ""
         raise McpError(
             UNSUPPORTED_VERSION,
             f"This server speaks {MODERN}, and with a handshake {', '.join(LEGACY)}.",
@@ -275,9 +276,5 @@ def _agrees(answer: object) -> bool:
     return isinstance(content, dict) and content.get("undo") is True
 
 
-def _no_method(method: str) -> McpError:
-    if method == "initialize":
-        return McpError(
-            INVALID_REQUEST, "initialize cannot be sent again: this client has already done its handshake."
-        )
+def _no_method() -> McpError:
     return McpError(METHOD_NOT_FOUND, "This server does not have this method.", status=404)

@@ -204,8 +204,8 @@ _DEFINITIONS = (
     ToolDefinition(
         "fork",
         "Fork",
-        "Start a second sandbox with the files and the shell of a checkpoint, to try something beside the first. The "
-        "result names it; give that name as `sandbox` in later calls.",
+        "Start a second sandbox with the files and the shell of a checkpoint, to try another way at the same time. "
+        "The result names it; give that name as `sandbox` in later calls.",
         {
             "from": {**_text(f"The checkpoint: `now`, {_POINT}."), "default": "now"},
             "label": _text("A short name for the fork."),

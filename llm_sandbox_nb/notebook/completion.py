@@ -25,7 +25,7 @@ _SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "rewind": ("both", "files", "conversation", "--others", "--run"),
     "preview": ("both", "files", "conversation", "--run"),
     "undo": ("--others", "--run"),
-    "resume": ("--others", "--run"),
+    "resume": ("--mcp", "--mcp-allow", "--others", "--run"),
     "compare": ("--run",),
     "replay": ("--ignore", "--ignore-files", "--run"),
     "runs": ("--prune", "--older-than", "--keep", "--yes", "--json"),

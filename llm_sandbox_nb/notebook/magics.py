@@ -172,7 +172,8 @@ class SandboxMagics(SandboxSettings, magic.Magics):
                                       runs have changed since
         %sandbox undo [--others]      undo the newest rewind
         %sandbox resume [--say TEXT] [--edit JSON]   continue; first say something, or change the next call;
-                                      --others: as for rewind
+                                      --others: as for rewind; --mcp SERVER, --mcp-allow NAME: for a run
+                                      with tools of MCP servers that another kernel began
         %sandbox fork STEP [-o NAME]  a second run from there, in a new sandbox
         %sandbox compare [RUN...]     compare runs, or the attempts of one
         %sandbox replay [--ignore EXPR] [--ignore-files PATTERN]   replay a run: what differs?

@@ -39,7 +39,7 @@ _USAGE = {
     "preview": "preview STEP [both|files|conversation] [--json] [--run RUN]",
     "rewind": "rewind STEP [both|files|conversation] [--others] [--run RUN]",
     "undo": "undo [--others] [--run RUN]",
-    "resume": "resume [--say TEXT] [--edit JSON] [--others] [--in-place] [--run RUN]",
+    "resume": "resume [--say TEXT] [--edit JSON] [--mcp SERVER] [--mcp-allow NAME] [--others] [--in-place] [--run RUN]",
     "fork": "fork STEP [-o NAME] [--json] [--run RUN]",
     "compare": "compare [RUN...] [--run RUN]",
     "replay": "replay [--ignore EXPR] [--ignore-files PATTERN] [--run RUN]",
@@ -143,9 +143,10 @@ class RunCommands:
 
     def resume(self, rest: str) -> None:
         """Continue a run, after a message to the model or with changed arguments of its next call."""
-        words, run = self._words("resume", rest, 0, 6)
+        words, run = self._words("resume", rest, 0, 100)
         in_place, others = _take(words, "--in-place"), _take(words, "--others")
         said, edited = _take_value("resume", words, "--say"), _take_value("resume", words, "--edit")
+        mcp, allowed = _take_values("resume", words, "--mcp"), _take_values("resume", words, "--mcp-allow")
         if words:
             _wrong("resume")
         if edited is not None:
@@ -154,7 +155,7 @@ class RunCommands:
         if in_place and isinstance(display, CellResumeDisplay):
             run.context.resume_display = display.in_place
         try:
-            run.resume(said, others=others)
+            run.resume(said, others=others, mcp=mcp or None, mcp_allow=allowed or None)
         finally:
             run.context.resume_display = display
 
@@ -242,6 +243,14 @@ def _take_value(name: str, words: list[str], option: str) -> str | None:
     value = words[place + 1]
     del words[place : place + 2]
     return value
+
+
+def _take_values(name: str, words: list[str], option: str) -> list[str]:
+    """Remove an option that may be repeated, and return its values."""
+    found = []
+    while (value := _take_value(name, words, option)) is not None:
+        found.append(value)
+    return found
 
 
 def _edit_next_call(run: Run, text: str) -> None:

@@ -55,6 +55,7 @@ _NO_LIMITS = RunLimits(steps=1_000_000, tokens=None)
 _MAX_ENDED_CALLS = 200
 """Number of ended calls whose results are stored."""
 _MAX_QUEUED_CALLS = 32
+_SET_UP_SECONDS = 45.0  # clients of MCP give up after a minute
 _OUTPUT_CHARACTERS = 2000
 _MAX_CHANGES = 100
 _FIRST_MESSAGES = 2
@@ -64,6 +65,12 @@ STOPPED = (
     "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
     "again."
 )
+_FAILED = (
+    "The work of outside agents in this sandbox has ended with an error, which the notebook shows: ask the person to "
+    "execute %sandbox mcp in the notebook again."
+)
+_LOST = "The sandbox is lost: ask the person to execute %sandbox mcp in the notebook again."
+_NOT_SET_UP = "The sandbox is still being set up: try again in a moment."
 REWOUND = (
     "A person has rewound the sandbox during this call: look at the files again, then decide what to do."
 )
@@ -171,11 +178,26 @@ class OutsideAgent:
 
     @property
     def box(self) -> Sandbox:
-        """The sandbox. Raises OutsideError if the run has ended or has no open sandbox."""
+        """The sandbox. Raises OutsideError if the run has ended, or its sandbox is not set up yet or lost."""
         box = self.run.context.living()
-        if box is None or self.ended:
-            raise OutsideError(STOPPED)
+        if self.ended:
+            raise OutsideError(self._end_reason)
+        if box is None:
+            raise OutsideError(_LOST if self.ready.is_set() else _NOT_SET_UP)
         return box
+
+    @property
+    def state(self) -> str:
+        """The state of the sandbox in one word."""
+        if self.ended:
+            return "ended"
+        if not self.ready.is_set():
+            return "starting"
+        return "lost" if self.run.context.living() is None else "ready"
+
+    @property
+    def _end_reason(self) -> str:
+        return STOPPED if self.run.control.stopped else _FAILED
 
     def listen(self, event: ev.Event) -> None:
         self._changed.set()
@@ -193,7 +215,7 @@ class OutsideAgent:
         self.ended = True
         self.ready.set()
         for call in (*filter(None, [self.current]), *self._queue):
-            call.refuse(STOPPED)
+            call.refuse(self._end_reason)
         self._queue.clear()
         self._news.set()
 
@@ -207,7 +229,7 @@ class OutsideAgent:
     def submit(self, tool: str, arguments: Json, client: str, principal: str = "") -> OutsideCall:
         """Queue a call. Raises OutsideError if the run has ended or too many calls wait."""
         if self.ended:
-            raise OutsideError(STOPPED)
+            raise OutsideError(self._end_reason)
         if len(self._queue) >= _MAX_QUEUED_CALLS:
             raise OutsideError(
                 "Too many calls wait for their turn: wait for the results of earlier ones first."
@@ -290,7 +312,8 @@ class OutsideAgent:
                 self.current, self._finished = call, None
                 return call
             call.refuse(
-                "A run of the notebook uses this sandbox now: try again when it has ended, or fork to work beside it."
+                "A run of the notebook uses this sandbox now: try again when it has ended, or fork to work at the same "
+                "time."
             )
 
     def _answer_current(self) -> None:
@@ -351,7 +374,14 @@ class OutsideAgent:
         release_sandbox(box, self.run.folder)
 
     async def take_sandbox(self) -> bool:
-        """Reserve the sandbox, and record changes by others. Return False if another run uses the sandbox."""
+        """Reserve the sandbox once it is set up, and record changes by others.
+
+        Return False if another run uses the sandbox.
+        """
+        try:
+            await asyncio.wait_for(self.ready.wait(), _SET_UP_SECONDS)
+        except TimeoutError:
+            raise OutsideError(_NOT_SET_UP) from None
         box = self.box
         if in_use_by_another(box, self.run.folder):
             return False

@@ -174,7 +174,7 @@ class OutsideCalls:
             found.append(
                 {
                     "sandbox": known.name,
-                    "state": "ended" if known.ended or box is None else "ready",
+                    "state": known.state,
                     "steps": known.run.trajectory.steps_done,
                     "working_directory": box.directories.root if box else None,
                     "isolation": box.protection.isolation if box else None,
@@ -217,9 +217,10 @@ class OutsideCalls:
         return _result(text, {"checkpoints": found[:most], "truncated": len(found) > most})
 
     async def _show_changes(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
-        box, run = agent.box, agent.run
+        run = agent.run
         if not await agent.take_sandbox():
             raise OutsideError("A run of the notebook uses this sandbox now: try again when it has ended.")
+        box = agent.box
         await agent.settled()
         try:
             first = self._checkpoint(run, arguments["from"])
@@ -291,9 +292,10 @@ class OutsideCalls:
     # --- rewind and fork ---
 
     async def _rewind(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
-        run, box = agent.run, agent.box
+        run = agent.run
         if not await agent.take_sandbox():
             raise OutsideError("A run of the notebook uses this sandbox now: try again when it has ended.")
+        box = agent.box
         try:
             await agent.record_others()
             destination = self._destination(run, arguments["to"])
@@ -352,10 +354,12 @@ class OutsideCalls:
         forked = OutsideAgent(other, name, shared=False)
         forked.ready.set()
         listeners, finish = self._follow_fork(other) if self._follow_fork else ((), _nothing)
+        control = RunControl()
+        other.take_control(control)  # the run may be stopped before it resumes
         options = ResumeOptions(
             model=OutsideModel(forked.next_call, f"{MODEL}, {name}"),
             listeners=(*listeners, forked.listen),
-            control=RunControl(),
+            control=control,
         )
         forked.task = asyncio.ensure_future(run_to_end(forked, resume(other, options), finish))
         self.agents[name] = forked

@@ -230,7 +230,9 @@ class Run(RunRecord, Awaitable):
                        "check_timeout": check_timeout}  # fmt: skip
         given_check = {name: value for name, value in given_check.items() if value is not None}
         if self.context.session is not None:
-            if given := [*given_check, *changed, *(["retries"] if retries is not None else [])]:
+            others_given = {"retries": retries, "mcp": mcp, "mcp_allow": mcp_allow}
+            named = (name for name, value in others_given.items() if value is not None)
+            if given := [*given_check, *changed, *named]:
                 raise InputError(f"{given[0]} cannot change before the run has ended: resume it without.")
             if any(value is not None for value in (model, settings, limits)):
                 self._work_control().change(model=model, settings=settings, limits=limits)

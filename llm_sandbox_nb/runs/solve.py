@@ -245,17 +245,21 @@ async def solve(
         spec, opening = await _with_servers(spec, opening, servers)
     listeners = listeners if card is None else [*listeners, card.listen]
     try:
-        recorder = Recorder(new_run_folder(Path(output_dir), name), listeners)
-        run = Run(recorder.folder, recorder.trajectory, control)
-        control.stepping = control.stepping or spec.pause_rules.step
-        if on_pause is not None:
-            control.on_pause = pause_handler(run, on_pause)
-        elif not decided and control.on_pause is None and servers is not None:
-            control.on_pause = refusing_handler(run)
-        if card:
-            card.start(run)
-        if on_run:
-            on_run(run)
+        try:
+            recorder = Recorder(new_run_folder(Path(output_dir), name), listeners)
+            run = Run(recorder.folder, recorder.trajectory, control)
+            control.stepping = control.stepping or spec.pause_rules.step
+            if on_pause is not None:
+                control.on_pause = pause_handler(run, on_pause)
+            elif not decided and control.on_pause is None and servers is not None:
+                control.on_pause = refusing_handler(run)
+            if card:
+                card.start(run)
+            if on_run:
+                on_run(run)
+        except BaseException:
+            await opening.discard()
+            raise
         try:
             await Session(spec, recorder, run, opening, control).run()
         finally:
@@ -276,7 +280,6 @@ async def _with_servers(
         InputError: if a server does not start.
         SandboxError: if the sandbox does not open.
     """
-    box: Sandbox | None = None
     try:
         if servers.inside:
             box = opening.sandbox if isinstance(opening.sandbox, Sandbox) else await opening.sandbox
@@ -284,8 +287,7 @@ async def _with_servers(
         tools = await servers.tools(spec.toolbox)
     except BaseException:
         await servers.close()
-        if box is not None and opening.owned:
-            await box.close()
+        await opening.discard()
         raise
     return replace(spec, toolbox=Toolbox([*spec.toolbox.values(), *tools]), servers=servers), opening
 

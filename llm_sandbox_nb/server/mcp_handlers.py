@@ -278,6 +278,8 @@ class McpHandler(JupyterHandler):
         """Check that the headers of a modern request agree with its body. Raises McpError."""
         if not message.method:
             raise McpError(INVALID_REQUEST, "A response has no place here.")
+        if header is not None and header != message.meta.get(META_VERSION, header):
+            raise _header_mismatch("MCP-Protocol-Version")
         if header is not None and header != MODERN:
             said = {**message.params, "_meta": {**message.meta, META_VERSION: header}}
             modern_client(RpcMessage(message.method, message.id, said))
@@ -294,7 +296,7 @@ class McpHandler(JupyterHandler):
             )
         for which, (sent, meant) in names.items():
             if sent != meant:
-                raise McpError(HEADER_MISMATCH, f"The header {which} does not agree with the body.")
+                raise _header_mismatch(which)
 
     def _known_session(self, caller: Caller) -> McpSession | None:
         """Return the session named by the request, or None. Raises HTTPError for an unknown session."""
@@ -447,6 +449,10 @@ class McpTokenHandler(SandboxAPIHandler):
     def _grants(self) -> McpGrants:
         services: McpServices = self.settings["llm_sandbox_mcp"]
         return services.grants
+
+
+def _header_mismatch(name: str) -> McpError:
+    return McpError(HEADER_MISMATCH, f"The header {name} does not agree with the body.")
 
 
 def _decoded(value: str | None) -> str | None:

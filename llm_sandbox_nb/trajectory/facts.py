@@ -102,7 +102,8 @@ def _ends_run(trajectory: Trajectory, event: ev.CallStarted | ev.CallFinished) -
 
 
 def _facts(trajectory: Trajectory, step: Step) -> ev.StepFacts:
-    return ev.StepFacts(step=step.number, line=step_line(step, trajectory.root), parent=trajectory.head)
+    line = step_line(step, trajectory.root, start=trajectory.start)
+    return ev.StepFacts(step=step.number, line=line, parent=trajectory.head)
 
 
 def _added(trajectory: Trajectory, facts: _F, mark: str) -> _F:

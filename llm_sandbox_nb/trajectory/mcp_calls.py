@@ -1,12 +1,15 @@
-"""Calls of MCP servers outside the sandbox, which a rewind cannot undo."""
+"""Calls of MCP servers: their place, and those outside the sandbox, which a rewind cannot undo."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
+
+_HOST_PATTERN = re.compile(r"https?://([^/?#\s]{1,200})")
 
 
 def recorded_servers(start: ev.RunStarted | None) -> dict[str, Mapping[str, Any]]:
@@ -14,6 +17,22 @@ def recorded_servers(start: ev.RunStarted | None) -> dict[str, Mapping[str, Any]
     servers = start.settings.get("mcp") if start else None
     found = servers.items() if isinstance(servers, Mapping) else ()
     return {str(name): server for name, server in found if isinstance(server, Mapping)}
+
+
+def tool_places(start: ev.RunStarted | None) -> dict[str, str]:
+    """Return the server and the place of each tool of an MCP server; empty for a replay, which calls no server."""
+    if start is None or {"replay_of", "rebuilt_from"} & start.settings.keys():
+        return {}
+    found = dict[str, str]()
+    for name, server in recorded_servers(start).items():
+        listed, url = server.get("tools"), server.get("url")
+        address = _HOST_PATTERN.match(url) if isinstance(url, str) else None
+        place = "in the sandbox" if server.get("inside") is True else "on the host"
+        place = f"server {name} at {address[1]}" if address else f"server {name} {place}"
+        for tool in listed if isinstance(listed, list) else []:
+            if isinstance(tool, Mapping):
+                found.setdefault(str(tool.get("name")), place)
+    return found
 
 
 def outside_tools(start: ev.RunStarted | None) -> set[str]:

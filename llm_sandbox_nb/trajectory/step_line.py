@@ -19,6 +19,7 @@ from llm_sandbox_nb.formatting import (
 )
 from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.trajectory import events as ev
+from llm_sandbox_nb.trajectory.mcp_calls import tool_places
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 ToolKind = Literal["bash", "edit", "submit", "other"]
@@ -54,12 +55,15 @@ _MARKS = re.compile(r"^\s*(?:#+|>|[-*+]|\d+\.)\s+")
 _SENTENCE = re.compile(r".{8,}?[.!?:](?=\s|$)")
 
 
-def step_line(step: Step, root: str, *, running: bool = False) -> ev.StepLine:
+def step_line(
+    step: Step, root: str, *, running: bool = False, start: ev.RunStarted | None = None
+) -> ev.StepLine:
     """Return the line of a step: the recorded one, otherwise a line made from the step so far.
 
     Args:
         root: the folder in which the run works.
         running: True if the model may still reply.
+        start: the first event of the run, which has the places of the tools of MCP servers.
     """
     if step.line is not None:
         return step.line
@@ -75,7 +79,7 @@ def step_line(step: Step, root: str, *, running: bool = False) -> ev.StepLine:
         what=f"{headline(call, root)}{more}" if call else "",
         added=added,
         removed=removed,
-        chips=_chips(step, root),
+        chips=_chips(step, root, start),
         figures=_figures(step),
     )
 
@@ -213,7 +217,7 @@ def figures_text(tokens: int, seconds: float | None) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _chips(step: Step, root: str) -> list[ev.Chip]:
+def _chips(step: Step, root: str, start: ev.RunStarted | None) -> list[ev.Chip]:
     wrong = [call for call in step.calls if failed(call)]
     found = [ev.Chip(text=failure_text(call), kind="bad") for call in wrong[: LIMITS["failures"]]]
     actions = dict.fromkeys(decided.action for call in step.calls for decided in call.decisions)
@@ -223,7 +227,15 @@ def _chips(step: Step, root: str) -> list[ev.Chip]:
         reason = format_model_failure(last.error) or one_line(last.message, _NAME_CHARACTERS)
         again = ev.Chip(text=f"asked again: {reason}")
         found.append(again if step.replied else ev.Chip(text=f"model: {reason}", kind="bad"))
-    return [*found, *_files(step, root)]
+    return [*found, *_places(step, start), *_files(step, root)]
+
+
+def _places(step: Step, start: ev.RunStarted | None) -> list[ev.Chip]:
+    """Return a chip for the server and the place of each call of an MCP server."""
+    tools = [call.tool for call in step.calls if tool_kind(call.tool) == "other"]
+    known = tool_places(start) if tools else {}
+    places = dict.fromkeys(known[tool] for tool in tools if tool in known)
+    return [ev.Chip(text=one_line(place)) for place in list(places)[: LIMITS["failures"]]]
 
 
 def _files(step: Step, root: str) -> Iterator[ev.Chip]:

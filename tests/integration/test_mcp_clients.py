@@ -15,7 +15,7 @@ from jupyter_process import JupyterProcess, jupyter
 from outside_agents import OpenNotebook
 from support import PATIENCE, own_mark
 
-from llm_sandbox_nb.mcp_server.tools import TOOLS
+from llm_sandbox_nb.mcp_server.tools import RUN_TOOLS, TOOLS
 from llm_sandbox_nb.runs.run import Run
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def task(version: str, *arguments: str, folder: Path) -> dict[str, Any]:
 def check(found: dict[str, Any], version: str) -> None:
     """The files after the rewind, and those of the fork, are those before."""
     assert found["version"] == version
-    assert found["tools"] == sorted(TOOLS)
+    assert found["tools"] == sorted(TOOLS.keys() - RUN_TOOLS)
     assert found["before"].count("\n") >= 2
     assert found["after"] == found["before"] == found["forked"]
     assert found["changes"] == ["added", "deleted", "modified"]

@@ -25,6 +25,8 @@ export interface IPausePoint {
   kept: boolean;
   /** True if the call acts outside the sandbox, where a rewind does not undo it. */
   outside: boolean;
+  /** The MCP server that executes the call, and its place; '' for other calls. */
+  place: string;
   /** True if the record knows a file at a path. */
   exists(path: string): boolean;
   /** The button that sets a breakpoint for such calls; null where none fits. */
@@ -106,8 +108,11 @@ export class PausePanel {
       rows.push(h('div', { class: 'lsn-error' }, trans('The arguments that the model wrote cannot be read:')));
     }
     const name = call && toolOf(call) !== 'bash' ? h('code', {}, plainText(call.tool)) : null;
+    const where = plainText(this.stop.place.slice(0, THOUGHT_MOST));
+    const place = where ? h('span', { class: 'lsn-note' }, where) : null;
     rows.push(
       name,
+      place,
       h(
         'pre',
         { class: 'lsn-code lsn-held-call', tabindex: 0 },

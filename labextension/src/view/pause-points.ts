@@ -6,6 +6,7 @@ import { PausePanel } from './debugger';
 import { h } from './dom';
 import { ICall, Trajectory } from '../trajectory/fold';
 import { IHost } from './host';
+import { placeOf, serverOf } from './mcp-places';
 import { addPausedRun } from './paused-runs';
 
 export class PausePoints {
@@ -44,7 +45,8 @@ export class PausePoints {
         ...{ held, call, messages, model: start?.model ?? '', protection: sandbox?.protection ?? {} },
         thought: this._trajectory.steps.find(one => one.number === held.step)?.thought ?? '',
         kept: files !== null,
-        outside: call !== null && actsOutside(start?.settings ?? {}, call.tool),
+        outside: call !== null && serverOf(start?.settings ?? {}, call.tool)?.inside === false,
+        place: call ? placeOf(start?.settings ?? {}, call.tool) : '',
         exists: (path: string) => knowsFile(this._trajectory, path),
         always: alwaysButton(call, this._trajectory, decisions!, this._host)
       };
@@ -68,15 +70,6 @@ export class PausePoints {
     const step = this._trajectory.steps.find(one => one.number === number);
     return step?.calls.find(one => one.id === id) ?? null;
   }
-}
-
-/** Return true if a tool is one of an MCP server outside the sandbox. Anyone may have made the record. */
-function actsOutside(settings: Record<string, unknown>, tool: string): boolean {
-  const servers = Object.values((settings.mcp ?? {}) as Record<string, { inside?: unknown; tools?: unknown } | null>);
-  return servers.some(server => {
-    const tools = server && !server.inside && Array.isArray(server.tools) ? (server.tools as unknown[]) : [];
-    return tools.some(one => (one as { name?: unknown } | null)?.name === tool);
-  });
 }
 
 /** True if the run was given a file of that path, or a call has made or changed it. */

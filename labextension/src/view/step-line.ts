@@ -10,6 +10,7 @@ import { IFileDiff, IStepLine as IRecordedLine } from '../generated/events';
 import { DECIDED, LIMITS, Tool, TOOLS, WORDS } from '../generated/words';
 import { formatDuration, formatModelFailure, formatShort } from '../formatting';
 import { IHost } from './host';
+import { placeOf } from './mcp-places';
 import { firstSentence, oneLine, shortened } from './one-line';
 
 export interface IChip {
@@ -54,8 +55,14 @@ export function stepSeconds(step: IStep): number {
   return step.modelTime + step.calls.reduce((sum, call) => sum + (call.result?.duration ?? 0), 0);
 }
 
-/** `running`: the model may still reply. */
-export function lineOf(step: IStep, root: string, host: IHost, running: boolean): IStepLine {
+/** `running`: the model may still reply. `settings`: those of the run, with the MCP servers. */
+export function lineOf(
+  step: IStep,
+  root: string,
+  host: IHost,
+  running: boolean,
+  settings: Record<string, unknown> = {}
+): IStepLine {
   if (step.line) {
     return recorded(step.line);
   }
@@ -73,7 +80,7 @@ export function lineOf(step: IStep, root: string, host: IHost, running: boolean)
     what: first ? headline(first, root) + more : '',
     added,
     removed,
-    chips: chipsOf(step, root, host),
+    chips: chipsOf(step, root, host, settings),
     figures: figuresOf(step)
   };
 }
@@ -82,7 +89,7 @@ export function lineOf(step: IStep, root: string, host: IHost, running: boolean)
 function recorded(line: IRecordedLine): IStepLine {
   const text = (value: string | undefined) => plainText(shortened(value ?? '', 2 * LIMITS.words));
   const tool = line.tool && (line.tool === 'none' || [...TOOLS.values(), 'other'].includes(line.tool));
-  const chips = (line.chips ?? []).slice(0, LIMITS.failures + LIMITS.files + DECIDED.size + 2);
+  const chips = (line.chips ?? []).slice(0, 2 * LIMITS.failures + LIMITS.files + DECIDED.size + 2);
   return {
     tool: tool ? line.tool! : 'none',
     thought: text(line.thought),
@@ -123,7 +130,7 @@ function changedLines(call: ICall): { added: number; removed: number } {
   return { added: lines(file_text) + lines(new_str), removed: lines(old_str) };
 }
 
-function chipsOf(step: IStep, root: string, host: IHost): IChip[] {
+function chipsOf(step: IStep, root: string, host: IHost, settings: Record<string, unknown>): IChip[] {
   const { trans } = host;
   const chips = step.calls
     .filter(failed)
@@ -140,7 +147,14 @@ function chipsOf(step: IStep, root: string, host: IHost): IChip[] {
     const said = formatModelFailure(last.error, trans) || oneLine(last.message, LIMITS.name);
     chips.push(step.replied ? chip(trans('asked again: %1', said)) : chip(trans('model: %1', said), 'bad'));
   }
-  return [...chips, ...fileChips(step, root, host)];
+  return [...chips, ...placeChips(step, settings), ...fileChips(step, root, host)];
+}
+
+/** The server and the place of each call of an MCP server. */
+function placeChips(step: IStep, settings: Record<string, unknown>): IChip[] {
+  const tools = step.calls.filter(call => toolOf(call) === 'other').map(call => call.tool);
+  const places = new Set(tools.map(tool => placeOf(settings, tool)).filter(place => place));
+  return [...places].slice(0, LIMITS.failures).map(place => chip(oneLine(place, LIMITS.words)));
 }
 
 /** Files that were saved or changed; that of an edit which comes first stands in front already. */

@@ -21,6 +21,8 @@ export interface IStepContext {
   host: IHost;
   /** The folder in which the run works; it is left out of paths. */
   root(): string;
+  /** The settings of the run. */
+  settings?(): Record<string, unknown>;
   /** Fill the place for buttons at the end of a step's line; called when the step comes near the visible part. */
   fillActions?(place: HTMLElement, step: IStep): void;
   /** The causes of steps, and their losses. */
@@ -272,7 +274,8 @@ class StepRow {
   }
 
   private _line(): IStepLine {
-    return lineOf(this._step, this._context.root(), this._context.host, !!this._context.running?.(this._step));
+    const { host, root, running, settings } = this._context;
+    return lineOf(this._step, root(), host, !!running?.(this._step), settings?.());
   }
 
   /** Leave out what the open step says in full below. */
@@ -375,8 +378,8 @@ class StepBody {
   }
 
   private _line(): IStepLine {
-    const { host, root, running } = this._context;
-    return lineOf(this._step, root(), host, !!running?.(this._step));
+    const { host, root, running, settings } = this._context;
+    return lineOf(this._step, root(), host, !!running?.(this._step), settings?.());
   }
 
   private _showReasoning(text: string): void {

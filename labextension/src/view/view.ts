@@ -92,6 +92,7 @@ export class TrajectoryView {
     this._context = {
       host: _host,
       root: () => this.trajectory.sandbox?.root ?? '',
+      settings: () => this.trajectory.start?.settings ?? {},
       cause: this._cause,
       live: () => this._live,
       running: step => this._live && !this.trajectory.finish && step === this.trajectory.steps.slice(-1)[0],

@@ -12,7 +12,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from llm_sandbox_nb.agent.mcp_client.transports import McpServerError, ServerTransport, WebService, printable
+from llm_sandbox_nb.agent.mcp_client.transports import (
+    McpServerError,
+    McpTimeoutError,
+    ServerTransport,
+    WebService,
+    printable,
+)
 from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN
 from llm_sandbox_nb.mcp_server.messages import (
     META_CAPABILITIES,
@@ -216,7 +222,7 @@ def is_flat(value: object) -> bool:
 
 @contextlib.asynccontextmanager
 async def _within(seconds: float, failure: str) -> Any:
-    """Raise McpServerError after `seconds`."""
+    """Raise McpTimeoutError after `seconds`."""
     timer = asyncio.timeout(seconds)
     try:
         async with timer:
@@ -224,4 +230,4 @@ async def _within(seconds: float, failure: str) -> Any:
     except TimeoutError as error:
         if not timer.expired():
             raise
-        raise McpServerError(f"{failure} within {seconds:g} seconds") from error
+        raise McpTimeoutError(f"{failure} within {seconds:g} seconds") from error

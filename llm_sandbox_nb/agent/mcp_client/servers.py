@@ -17,7 +17,7 @@ from llm_sandbox_nb.agent.mcp_client.definition import (
     unused_name,
 )
 from llm_sandbox_nb.agent.mcp_client.results import outcome_of
-from llm_sandbox_nb.agent.mcp_client.transports import McpServerError, transport_of
+from llm_sandbox_nb.agent.mcp_client.transports import McpServerError, McpTimeoutError, transport_of
 from llm_sandbox_nb.agent.tools.own_tool import bounded
 from llm_sandbox_nb.agent.tools.tool import Approval, Outcome, ToolContext
 from llm_sandbox_nb.formatting import plural, shorten
@@ -34,7 +34,10 @@ _MAX_NOTES = 20
 
 
 class McpServer:
-    """A server of a run. It is started when it is needed, and again after its end."""
+    """A server of a run. It is started when it is needed, and again after its end.
+
+    A server that does not list its tools in time is silent: calls fail at once, until it answers in the background.
+    """
 
     def __init__(self, config: ServerConfig, servers: McpServers) -> None:
         self.config = config
@@ -42,18 +45,45 @@ class McpServer:
         self._servers = servers
         self._connection: McpConnection | None = None
         self._noted: set[str] = set()
+        self._asking: asyncio.Task[None] | None = None
+        """Task that asks a silent server until it answers."""
 
     async def listed(self) -> list[Json]:
         """Return the definitions of the tools now. Raises McpServerError."""
-        return await (await self._connected()).list_tools()
+        self._require_answers()
+        try:
+            return await self._list()
+        except McpTimeoutError as error:
+            self.note(f"The MCP server {error}: its calls fail until it answers.")
+            self._asking = asyncio.create_task(self._ask_until_it_answers())
+            raise
 
     async def call(self, tool: str, arguments: Json, timeout: float) -> Json:
         """Return the result of a call. Raises McpServerError."""
+        self._require_answers()
         return await (await self._connected()).call(tool, arguments, timeout)
+
+    async def _list(self) -> list[Json]:
+        return await (await self._connected()).list_tools()
+
+    def _require_answers(self) -> None:
+        if self._asking is not None and not self._asking.done():
+            raise McpServerError("does not answer; its tools work again when it does")
+
+    async def _ask_until_it_answers(self) -> None:
+        """Ask for the list of tools. The end of the server, or an error, is an answer too: the next call reports it."""
+        while True:
+            try:
+                await self._list()
+            except McpTimeoutError:
+                continue
+            except (McpServerError, SandboxError):
+                pass
+            return
 
     async def _connected(self) -> McpConnection:
         if self._connection is not None and not self._connection.usable:
-            await self.close()
+            await self._disconnect()
         if self._connection is None:
             opened = McpConnection(transport_of(self.config, self._servers.box), self.note)
             try:
@@ -65,6 +95,12 @@ class McpServer:
         return self._connection
 
     async def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -204,6 +240,8 @@ class McpTool(DefinedTool):
         """Hashes of definitions that the run began with, or that a person accepted."""
         self._changed = ""
         """Hash of a changed definition that a person is asked about."""
+        self._unlisted = ""
+        """Reason why the definition could not be read before the call."""
 
     async def approval(self) -> Approval | None:
         name, tool = self._server.config.name, self.definition.tool
@@ -230,10 +268,12 @@ class McpTool(DefinedTool):
 
     async def _change(self) -> dict[str, str] | None:
         """Return the definition now if it is neither that of the run's beginning nor accepted."""
+        self._unlisted = ""
         try:
             listing = await self._server.listed()
-        except (McpServerError, SandboxError):
-            return None  # the call reports the problem
+        except (McpServerError, SandboxError) as error:
+            self._unlisted = str(error)  # the call fails: its definition may have changed
+            return None
         now = [
             definition_of(raw, self.name, self._server.config.name)
             for raw in listing
@@ -253,7 +293,10 @@ class McpTool(DefinedTool):
             self._changed = ""
         timeout = context.options.command_timeout
         longest = min(timeout, context.time_left or timeout)
+        unlisted, self._unlisted = self._unlisted, ""
         try:
+            if unlisted:
+                raise McpServerError(unlisted)
             result = await self._server.call(self.definition.tool, dict(arguments), longest)
         except McpServerError as error:
             return Outcome(

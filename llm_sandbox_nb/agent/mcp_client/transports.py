@@ -43,6 +43,10 @@ class McpServerError(LLMSandboxError):
     """The server cannot be reached, has ended, or reports an error. The text is the end of a sentence about it."""
 
 
+class McpTimeoutError(McpServerError):
+    """The server has not answered in time."""
+
+
 class ServerTransport(Protocol):
     """Connection to a server. `receive` gets each received message, `end` the reason when no more can come."""
 

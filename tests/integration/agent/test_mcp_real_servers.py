@@ -1,20 +1,25 @@
-"""Published MCP servers, in an environment of their own, as tools of the model."""
+"""Published MCP servers, in an environment of their own and without a network, as tools of the model."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import mcp_tool_server
 import pytest
 from agent_scripts import SUBMIT, outputs, solved, turn
+from npm_packages import installed
 from support import PATIENCE, run
 
 CACHE = Path(__file__).parents[3] / ".cache"
 SERVERS = ("mcp-server-time", "mcp-server-git", "mcp-server-fetch")
+NO_NETWORK = ("--dev-bind", "/", "/", "--unshare-net", "--die-with-parent", "--")
+"""Arguments of bubblewrap before a program that gets all files and no network."""
 
 
-def installed() -> Path:
+def programs_of_servers() -> Path:
     """The folder with the programs of the servers."""
     folder = CACHE / "mcp-servers"
     if not (folder / "ready").exists():
@@ -27,9 +32,12 @@ def installed() -> Path:
 
 @pytest.mark.campaign
 def test_three_published_servers(tmp_path: Path) -> None:
-    programs, repository = installed(), tmp_path / "repository"
+    programs, repository = programs_of_servers(), tmp_path / "repository"
     subprocess.run(["git", "init", "-q", "-b", "trunk", str(repository)], check=True)
-    configured = {name.rpartition("-")[2]: {"command": str(programs / name)} for name in SERVERS}
+    configured = {
+        name.rpartition("-")[2]: {"command": "bwrap", "args": [*NO_NETWORK, str(programs / name)]}
+        for name in SERVERS
+    }
     time = {"time": "12:00", "source_timezone": "Asia/Tokyo", "target_timezone": "America/Lima"}
     page = {"url": "http://127.0.0.1:1/page", "max_length": 10}
     result = run(
@@ -54,3 +62,38 @@ def test_three_published_servers(tmp_path: Path) -> None:
     assert start is not None
     facts = [server["server"] for server in start.settings["mcp"].values()]
     assert all(one["name"] and one["version"] and one["protocol"] for one in facts)
+
+
+@pytest.mark.campaign
+def test_the_published_server_of_files(tmp_path: Path) -> None:
+    program = installed(Path(__file__).parent / "mcp_npm_servers") / ".bin" / "mcp-server-filesystem"
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "dot.png").write_bytes(mcp_tool_server.PICTURE)
+    text = folder / "list.txt"
+
+    def call(tool: str, **arguments: str) -> dict[str, Any]:
+        return turn({"tool": f"files__{tool}", "arguments": arguments})
+
+    result = run(
+        solved(
+            tmp_path,
+            call("write_file", path=str(text), content="a\nb\n"),
+            call("read_text_file", path=str(text)),
+            call("list_directory", path=str(folder)),
+            call("read_media_file", path=str(folder / "dot.png")),
+            call("read_text_file", path="/etc/hostname"),
+            SUBMIT,
+            mcp={"files": {"command": "bwrap", "args": [*NO_NETWORK, str(program), str(folder)]}},
+            mcp_allow="files",
+        ),
+        timeout=PATIENCE,
+    )
+    _, read, listed, picture, outside, _ = outputs(result)
+    assert text.read_text() == "a\nb\n"
+    assert read.startswith("a\nb")
+    assert "list.txt" in listed
+    assert picture.startswith("[file: ")
+    assert outside.startswith("Error: ")
+    (name,) = result.files
+    assert Path(result.files[name].path).read_bytes() == mcp_tool_server.PICTURE

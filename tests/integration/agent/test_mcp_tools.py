@@ -16,8 +16,11 @@ from cli_process import CommandLine, open_command_line
 from support import run
 from warm_kernels import kernel_environment
 
+from llm_sandbox_nb.agent import run_spec
 from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.mcp_client import connection
 from llm_sandbox_nb.runs.run import Run
+from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import load_text
@@ -73,6 +76,9 @@ def test_calls_are_recorded_with_the_raw_result_and_pictures_become_artifacts(tm
     assert recorded["server"] == {"name": "scripted", "version": "1.5", "protocol": "2025-11-25"}
     assert recorded["tools"][0]["tool"] == "echo"
     assert len(recorded["tools"][0]["sha256"]) == 64
+    line = result.trajectory.steps[0].line
+    assert line is not None
+    assert [chip.text for chip in line.chips] == ["server s on the host"]
 
 
 def test_arguments_variables_and_headers_are_not_recorded(
@@ -266,6 +272,25 @@ def test_a_replay_makes_no_call_outside_and_a_fork_makes_its_own(tmp_path: Path)
     ]  # fmt: skip
 
 
+def test_forks_and_rebuilt_runs_of_a_loaded_run_need_the_servers_by_name(tmp_path: Path) -> None:
+    async def play() -> list[Run]:
+        turns = (call("echo", text="one"), call("echo", text="two"), SUBMIT)
+        options = {"mcp": server(), "mcp_allow": "s", "limits": {"steps": 1}}
+        loaded = Run.load((await solved(tmp_path, *turns, **options)).folder)
+        forked = await loaded.fork(1, isolation="process")
+        rebuilt = await loaded.rebuild(isolation="process")
+        for other in (forked, rebuilt):
+            with pytest.raises(InputError, match="This run had tools of the MCP server s: name it again"):
+                await other.resume(limits={"steps": 9}, isolation="process", model=script(tmp_path, *turns))
+            again = {"limits": {"steps": 9}, "mcp": server(), "mcp_allow": "s", "isolation": "process"}
+            await other.resume(model=script(tmp_path, *turns), **again)
+            await other.close()
+        return [forked, rebuilt]
+
+    for other in run(play()):
+        assert said(other) == ["You said: one", "You said: two"]
+
+
 # --- hostile servers: the run survives, the record is complete ---
 
 
@@ -273,6 +298,35 @@ def test_a_server_that_never_answers(tmp_path: Path) -> None:
     turns = (call("silent"), call("echo", text="later"))
     result = played(tmp_path, *turns, command_timeout=5)  # a time-out is what is tested
     assert said(result) == ["Error: the MCP server s did not answer within 5 seconds.", "You said: later"]
+
+
+def test_a_server_that_does_not_list_its_tools_fails_at_once_until_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LIST_SECONDS", 3.0)  # a time-out is what is tested
+    hang, log = tmp_path / "hang", tmp_path / "log"
+    answers = f"rm {hang} && until tail -n 1 {log} | grep -qx list; do sleep 0.1; done"
+    turns = (
+        turn(bash(f"touch {hang}")),
+        call("echo", text="one"),
+        call("echo", text="two"),
+        call("echo", text="three"),
+        turn(bash(answers)),
+        call("echo", text="four"),
+    )
+    result = played(tmp_path, *turns, mcp=server("--hang", str(hang), "--log", str(log)))
+    at_once = "Error: the MCP server s does not answer; its tools work again when it does."
+    assert said(result) == [
+        "Error: the MCP server s did not list its tools within 3 seconds.",
+        at_once,
+        at_once,
+        "You said: four",
+    ]
+    calls = [line for line in log.read_text().splitlines() if line.startswith("call")]
+    assert calls == ['call echo {"text": "four"}']
+    assert result.trajectory.notes == [
+        "The MCP server s did not list its tools within 3 seconds: its calls fail until it answers."
+    ]
 
 
 def test_a_server_that_dies_during_a_call_starts_again(tmp_path: Path) -> None:
@@ -337,6 +391,24 @@ def test_of_thousands_of_tools_a_hundred_are_offered(tmp_path: Path) -> None:
     ]
     chosen = played(tmp_path, call("tool2999"), mcp=server("--tools", "3000", tools=["tool2999"]))
     assert said(chosen) == ["tool2999 called"]
+
+
+def test_a_run_that_cannot_make_its_folder_closes_the_sandbox_of_an_inside_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = {"command": sys.executable, "args": [SERVER], "inside": True}
+    opened: list[Sandbox] = []
+
+    async def open_and_remember(*args: Any, **options: Any) -> Sandbox:
+        opened.append(await open_sandbox(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(run_spec, "open_sandbox", open_and_remember)
+    (tmp_path / "runs").write_text("A file where the folder of the runs would be.")
+    with pytest.raises(InputError):
+        played(tmp_path, mcp={"s": inside})
+    (box,) = opened
+    assert not Path(box.directories.root).exists()
 
 
 @pytest.mark.parametrize(
@@ -437,3 +509,24 @@ def test_a_cell_names_servers_and_refuses_where_nobody_can_approve(tmp_path: Pat
     shown = "print([run.steps[0].calls[0].output[:11] for run in (allowed, refused)])"
     notebook = execute(notebook_of(first, second, shown), tmp_path, kernel_environment(tmp_path))
     assert printed(notebook.cells[-1]).strip() == "['You said: h', 'Not called:']"
+
+
+def test_a_cell_resumes_a_loaded_run_with_its_servers_or_names_them(tmp_path: Path) -> None:
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": server("--log", str(tmp_path / "log"))}))
+    turns = (call("echo", text="one"), call("echo", text="two"), SUBMIT)
+    first = run(solved(tmp_path, *turns, mcp=server(), mcp_allow="s", output_dir=tmp_path / "sandbox-runs"))
+    named = f"--run {first.folder}"
+    cells = (
+        "%config SandboxMagics.isolation = 'process'",
+        f"%sandbox rewind 1 {named}",
+        f"%sandbox resume {named}",
+        f"%sandbox resume {named} --mcp s --mcp-allow s__echo",
+    )
+    notebook = execute(notebook_of(*cells), tmp_path, kernel_environment(tmp_path), allow_errors=True)
+    refused, resumed = notebook.cells[-2:]
+    sentence = "This run had tools of the MCP server s: name it again, as in mcp='s' or --mcp s."
+    assert [output.evalue for output in refused.outputs if output.output_type == "error"] == [sentence]
+    assert not [output for output in resumed.outputs if output.output_type == "error"]
+    again = Run.load(first.folder)
+    assert (said(again), len(again.attempts)) == (["You said: one", "You said: two"], 2)
+    assert (tmp_path / "log").read_text() == 'call echo {"text": "two"}\n'

@@ -117,14 +117,34 @@ def test_the_site_can_forbid_it(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "meta", "header", "code"),
+    [
+        ("tools/list", {}, "2026-07-28", (400, -32602)),
+        ("tools/list", {META_CAPABILITIES: {}}, "2026-07-28", (400, -32602)),
+        ("tools/list", {META_VERSION: "2099-01-01", META_CAPABILITIES: {}}, "2026-07-28", (400, -32020)),
+        ("tools/list", {META_VERSION: "2099-01-01", META_CAPABILITIES: {}}, "2099-01-01", (400, -32022)),
+        ("initialize", {META_VERSION: "2026-07-28", META_CAPABILITIES: {}}, "2026-07-28", (404, -32601)),
+    ],
+)
+def test_a_modern_request_that_names_no_version_or_a_removed_method_gets_the_code_of_the_specification(
+    endpoint: Endpoint, method: str, meta: dict[str, Any], header: str, code: tuple[int, int]
+) -> None:
+    body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": {"_meta": meta} if meta else {}}
+    answer = endpoint.send(body, {"MCP-Protocol-Version": header, "Mcp-Method": method})
+    said = json.loads(answer.body)
+    assert (answer.code, said["error"]["code"]) == code
+    assert said["id"] == 7
+
+
+@pytest.mark.parametrize(
     ("headers", "code"),
     [
         ({"Mcp-Method": "tools/list"}, -32020),
         ({"Mcp-Method": ""}, -32020),
         ({"Mcp-Name": "rewind"}, -32020),
         ({"Mcp-Name": "=?base64?!!?="}, -32020),
-        ({"MCP-Protocol-Version": "2025-11-25"}, -32022),
-        ({"MCP-Protocol-Version": "2099-01-01"}, -32022),
+        ({"MCP-Protocol-Version": "2025-11-25"}, -32020),
+        ({"MCP-Protocol-Version": "2099-01-01"}, -32020),
         ({"MCP-Protocol-Version": ""}, -32020),
     ],
 )

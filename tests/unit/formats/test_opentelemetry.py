@@ -102,6 +102,30 @@ def test_spans_of_a_run_have_its_values() -> None:
     assert [event["name"] for event in root["events"]] == ["checkpoint"]
 
 
+def test_a_rewound_run_whose_steps_have_recorded_lines_is_two_traces_with_a_link() -> None:
+    def reply(step: int, id: str, parent: str) -> ev.ModelReplied:
+        message = {"role": "assistant", "content": "Done."}
+        return ev.ModelReplied(step=step, message=message, id=id, parent=parent)
+
+    trajectory = Trajectory(
+        [
+            ev.RunStarted(run_id="r", task="t", model="m", id="a"),
+            reply(1, "b", "a"),
+            ev.StepFacts(step=1, line=ev.StepLine(tool="none"), id="f1", parent="b"),
+            reply(2, "c", "b"),
+            ev.StepFacts(step=2, line=ev.StepLine(tool="none"), id="f2", parent="c"),
+            ev.Rewound(to="b", step=1, id="d", parent="c"),
+            ev.Continued(source="python", id="g", parent="b"),
+            reply(2, "e", "g"),
+        ]
+    )
+    found = spans(opentelemetry.write(trajectory))
+    [linked] = [span for span in found if span.get("links")]
+    assert len({span["traceId"] for span in found}) == 2
+    shared = next(span for span in found if span["spanId"] == linked["links"][0]["spanId"])
+    assert (shared["name"], values(shared)["llm_sandbox_nb.step"]) == ("chat m", "1")
+
+
 def test_texts_are_left_out_unless_they_are_asked_for() -> None:
     assert SECRET not in json.dumps(opentelemetry.write(run()))
     asked = json.dumps(opentelemetry.write(run(), content=True))

@@ -1,0 +1,84 @@
+"""Calls of an outside agent before its sandbox is set up, and after its run has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import run
+
+from llm_sandbox_nb.agent import session
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules
+from llm_sandbox_nb.runs import outside_agent
+from llm_sandbox_nb.runs.outside_agent import STOPPED, start_agent
+from llm_sandbox_nb.runs.outside_calls import OutsideCalls
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.open import open_sandbox
+
+WITHOUT_STEP = [("rewind", {"to": "0"}), ("fork", {"from": "0"}), ("show_changes", {"from": "0"})]
+
+
+def with_calls(folder: Path, work: Callable[[OutsideCalls], Awaitable[None]]) -> None:
+    """Call `work` as soon as a run has begun in a new sandbox, before the set-up."""
+
+    async def working() -> None:
+        async with open_sandbox("process") as box:
+            agent = await start_agent(box, output_dir=folder, name=None, rules=PauseRules())
+            calls = OutsideCalls(agent)
+            try:
+                await work(calls)
+            finally:
+                await calls.close()
+
+    run(working(), timeout=120)
+
+
+@pytest.mark.parametrize(("tool", "arguments"), WITHOUT_STEP)
+def test_a_call_that_is_not_a_step_waits_for_the_set_up(
+    tmp_path: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    async def work(calls: OutsideCalls) -> None:
+        before = await calls.call("list_sandboxes", {}, "agent")
+        assert before["data"]["sandboxes"][0]["state"] == "starting"
+        result = await calls.call(tool, arguments, "agent")
+        assert not result["error"], result
+        after = await calls.call("list_sandboxes", {}, "agent")
+        assert after["data"]["sandboxes"][0]["state"] == "ready"
+
+    with_calls(tmp_path, work)
+
+
+@pytest.mark.parametrize(("tool", "arguments"), WITHOUT_STEP)
+def test_a_set_up_that_takes_too_long_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any]
+) -> None:
+    async def work(calls: OutsideCalls) -> None:
+        monkeypatch.setattr(outside_agent, "_SET_UP_SECONDS", 0)
+        result = await calls.call(tool, arguments, "agent")
+        assert result["data"] == {"error": "The sandbox is still being set up: try again in a moment."}
+
+    with_calls(tmp_path, work)
+
+
+def test_only_a_person_who_stopped_the_work_is_named_as_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*_: Any) -> None:
+        raise SandboxError("The disk is full.")
+
+    async def fails(calls: OutsideCalls) -> None:
+        result = await calls.call("rewind", {"to": "0"}, "agent")
+        assert result["text"].startswith("The work of outside agents in this sandbox has ended with an error")
+        step = await calls.call("run_command", {"command": "true"}, "agent")
+        assert step["text"] == result["text"]
+
+    async def stopped(calls: OutsideCalls) -> None:
+        await calls.call("run_command", {"command": "true", "wait": 60.0}, "agent")
+        await calls.close()
+        assert (await calls.call("rewind", {"to": "0"}, "agent"))["text"] == STOPPED
+
+    with_calls(tmp_path, stopped)
+    monkeypatch.setattr(session, "_make_folders", failing)
+    with_calls(tmp_path, fails)
