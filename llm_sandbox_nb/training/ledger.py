@@ -20,8 +20,8 @@ from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
 
 LEDGER, LEDGER_OTHER = "ledger", "ledger-other"
 """Values of `data.rows`: the questions to learn from, and questions of other kinds about the same ledgers."""
-_FILES, _LINES = 4, 10
-_GOODS = ("rye", "salt", "wool", "iron", "tea", "wine", "honey", "silk", "oats", "coal", "cork", "flax")
+_FILES, _LINES = 3, 6
+_GOODS = ("rye", "salt", "wool", "iron", "tea", "coal")
 _BEGINNINGS = (
     "Nor",
     "Sal",

@@ -105,9 +105,10 @@ def test_a_quarter_of_the_scripted_runs_is_right_and_none_has_a_held_out_command
 
 
 def test_validations_and_evaluations_have_held_out_rows(tmp_path: Path) -> None:
-    _, learned = task_and_rows(CONFIG)
-    ((task, rows),) = validation_tasks(CONFIG, learned)
-    assert (task.name, rows) == ("ledger", held_out(MADE["ledger"], CONFIG.validation.count, CONFIG))
+    config = load_config("smollm2-cpu.yaml", {"validation.every": 5, "validation.count": 12})
+    _, learned = task_and_rows(config)
+    ((task, rows),) = validation_tasks(config, learned)
+    assert (task.name, rows) == ("ledger", held_out(MADE["ledger"], 12, config))
     record = TrainingRecord.begin(tmp_path / "run", CONFIG)
     (record.folder / END).mkdir()
     (record.folder / END / COMPLETE).touch()
