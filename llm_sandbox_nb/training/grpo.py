@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.training.config import TrainingConfig
 from llm_sandbox_nb.training.generation import Generated
-from llm_sandbox_nb.training.policy import Sampling, needs_gguf, peft_config
+from llm_sandbox_nb.training.policy import Sampling, peft_config
 from llm_sandbox_nb.training.rollouts import GRACE, LOST, Rollout
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ class MissingPackageError(LLMSandboxError, ImportError):
 def require_packages(config: TrainingConfig) -> None:
     """Raise MissingPackageError unless all packages for this configuration are installed."""
     needed = ["torch", "trl", *(["peft"] if config.model.lora.rank else [])]
-    needed += ["gguf"] if needs_gguf(config.model.path) else []
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise MissingPackageError(
             f"Training needs {' and '.join(missing)}: run `pip install 'llm-sandbox-nb[rl]'`."

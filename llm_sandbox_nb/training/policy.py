@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import threading
 from collections.abc import Iterable, Sequence
@@ -30,8 +31,13 @@ def check_gguf(path: str) -> None:
     """Check the GGUF file of a model, or that a missing file can be fetched.
 
     Raises:
-        ConfigError: if the name is unknown, the file is not a GGUF file, or the file cannot be fetched.
+        ConfigError: if a package is missing, the name is unknown, the file is not a GGUF file, or the file cannot be
+            fetched.
     """
+    if importlib.util.find_spec("gguf") is None:
+        raise ConfigError(
+            f"The model {path} is a GGUF file, which needs the package gguf: run `pip install 'llm-sandbox-nb[rl]'`."
+        )
     try:
         source = find_source(path.removeprefix(PREFIX))
         source.check()

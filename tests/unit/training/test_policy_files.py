@@ -11,7 +11,6 @@ from gguf_files import gguf_bytes
 from llm_sandbox_nb.model.local.source import find_source
 from llm_sandbox_nb.model.local.store import Stop
 from llm_sandbox_nb.training.config import ConfigError, load_config
-from llm_sandbox_nb.training.grpo import MissingPackageError, require_packages
 from llm_sandbox_nb.training.policy import check_gguf, needs_gguf, weights_digest
 from llm_sandbox_nb.training.training_run import TrainingRun
 
@@ -59,21 +58,19 @@ def test_a_wrong_model_is_one_sentence_before_a_folder_is_made(
 ) -> None:
     (tmp_path / "words.gguf").write_text("words")
     (tmp_path / "cut.gguf").write_bytes(gguf_bytes()[:-300])
-    monkeypatch.setattr("llm_sandbox_nb.training.grpo.require_packages", lambda config: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # without torch too
     config = load_config("smollm2-cpu.yaml", {"model.path": path.replace("{folder}", str(tmp_path))})
     with pytest.raises(ConfigError, match=said):
         TrainingRun(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = {"gguf"}
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else object())
+def test_a_missing_package_is_one_sentence(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        MissingPackageError, match=r"Training needs gguf: run `pip install 'llm-sandbox-nb\[rl\]'`"
+        ConfigError, match=r"tiny\.gguf is a GGUF file, which needs the package gguf: run `pip install"
     ):
-        require_packages(load_config("smollm2-cpu.yaml"))
-    require_packages(load_config("qwen3-4b.yaml"))
+        check_gguf(str(file))
 
 
 def test_the_digest_of_a_file_changes_with_its_weights(file: Path) -> None:
