@@ -40,7 +40,7 @@ class PromptConfig:
     source: str = ""
     """Origin of the prompts, for the record; empty for this package."""
     text_form: str = "code"
-    """Form of calls written as text: `code`, `bash`, `json`, or the path of a YAML file."""
+    """Form of calls written as text: `code`, `bash`, `json`, `brief`, or the path of a YAML file."""
     text_system_prompt: str = ""
     """System prompt of a run that begins in text mode; empty for `system_prompt`."""
     text_instance_prompt: str = ""

@@ -28,7 +28,7 @@ from llm_sandbox_nb.model.contract import Reply, ToolCall
 from llm_sandbox_nb.model.text_calls import read_text_calls
 from llm_sandbox_nb.trajectory.events import CallFinished
 
-FORMS = ("code", "bash", "json")
+FORMS = ("code", "bash", "json", "brief")
 """Forms in this package."""
 _SUBMIT = "submit"
 _BASH = "execute_bash"
@@ -89,7 +89,7 @@ class TextForm:
 
 @functools.lru_cache(maxsize=16)
 def load_text_form(name: str) -> TextForm:
-    """Load the form `code`, `bash` or `json`, or the form in a YAML file.
+    """Load a form of this package by its name, or the form in a YAML file.
 
     Raises:
         InputError: if the form is unknown, or the file is not a form.

@@ -90,7 +90,7 @@ def _evaluate(arguments: Mapping[str, Any]) -> int:
     from llm_sandbox_nb.training.grpo import MissingPackageError
     from llm_sandbox_nb.training.record import RecordError
 
-    names = ("task", "data", "rows", "repeats", "before", "out", "network")
+    names = ("task", "data", "rows", "repeats", "before", "out", "network", "workers")
     sampling = ("temperature", "top_p", "top_k", "repetition_penalty")
     modes = [mode.strip() for mode in arguments["mode"].split(",") if mode.strip()]
     try:

@@ -54,12 +54,15 @@ class TemplateError(LLMSandboxError, ValueError):
 class ChatTokens:
     """Renders conversations with one tokenizer and its chat template.
 
+    `in_text`: calls are written as text, so that the template needs no tools.
+
     Raises:
-        TemplateError: if there is no template, or it shows no tools, calls, results of tools, or end of a reply.
+        TemplateError: if there is no template, or it shows no end of a reply. With native calls also if it shows no
+            tools, calls or results of tools.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, *, in_text: bool = False) -> None:
+        self.tokenizer, self.in_text = tokenizer, in_text
         self.end = int(tokenizer.eos_token_id or 0)
         """The id that ends a reply."""
         self._as_text = False
@@ -240,10 +243,14 @@ class ChatTokens:
             raise TemplateError(
                 "The tokenizer has no chat template: use an instruction-tuned model, or give it a template."
             )
+        self._after_reply([{"role": "user", "content": _RESULT}], ())
+        if self.in_text:
+            self.check_reply({"role": "assistant", "content": _RESULT}, ())
+            return
         if "probe_tool" not in self._written(_PROBE, [_PROBE_TOOL], reply=True):
             raise TemplateError(
                 f"The chat template ({self.family}) shows no tools: use a model that was trained with tools, "
-                "such as Qwen3."
+                "such as Qwen3, or set rollouts.calls to text."
             )
         self._check_after(1)
         try:
@@ -251,7 +258,6 @@ class ChatTokens:
         except TemplateError:  # Llama 3 writes one call only; what follows is the same
             self._most_calls = 1
             self._check_after(2)
-        self._after_reply([{"role": "user", "content": _RESULT}], ())
         call = {"name": "probe_tool", "arguments": _PROBE_ARGUMENTS}
         calls = [{"id": "call_0_0", "type": "function", "function": call}]
         self.check_reply({"role": "assistant", "content": "", "tool_calls": calls}, [_PROBE_TOOL])

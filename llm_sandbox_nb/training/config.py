@@ -20,6 +20,7 @@ from llm_sandbox_nb.sandbox.isolations import NETWORKS
 CONFIGS = Path(__file__).with_name("configs")
 """Folder of the packaged configurations."""
 MODES = ("sandbox", "sandbox-prompt", "llm")
+CALLS = ("native", "text")
 ENGINES = ("transformers", "vllm", "vllm-server")
 
 
@@ -46,7 +47,9 @@ class ModelConfig:
     """The policy."""
 
     path: str = key(
-        "", "name on the Hugging Face hub, or folder; empty makes a tiny model with random weights"
+        "",
+        "name on the Hugging Face hub, folder, GGUF file, or `local/NAME` as for `--model`; empty makes a tiny model "
+        "with random weights",
     )
     dtype: str = key("float32", "type of the weights: `float32`, `bfloat16`, `float16` or `auto`")
     layers: int = key(2, "layers of a tiny model")
@@ -68,9 +71,9 @@ class DataConfig:
     rows: str = key(
         "",
         "a file of rows (.jsonl, .json, .parquet) or `hf:OWNER/NAME/CONFIG`; empty: the task's own; `notes`: the tiny "
-        "task",
+        "task; `ledger`: questions about files, for a small pretrained model",
     )
-    count: int = key(0, "maximum rows to use; for the tiny task, the rows to make. 0: all")
+    count: int = key(0, "maximum rows to use; of `notes` and `ledger`, the rows to make. 0: all")
     scorer: str = key(
         "", "a scorer by name, or a Python file with `score(answer, gold, **row)`; empty: the task's"
     )
@@ -81,7 +84,9 @@ class WarmUpConfig:
     """Supervised learning before the reinforcement learning: from runs, of any model or scripted."""
 
     steps: int = key(0, "steps; 0 leaves it out")
-    runs: str = key("", "a folder of recorded runs to learn from; empty makes scripted ones of the tiny task")
+    runs: str = key(
+        "", "a folder of recorded runs to learn from; empty makes scripted ones of `notes` or `ledger`"
+    )
     count: int = key(192, "maximum runs to learn from")
     batch: int = key(16, "runs in a step")
     learning_rate: float = key(2e-3, "learning rate")
@@ -94,6 +99,10 @@ class RolloutConfig:
 
     mode: str = key(
         "sandbox", "`sandbox`; `sandbox-prompt`: with documents in the prompt; `llm`: without a sandbox"
+    )
+    calls: str = key(
+        "native",
+        "`native`: calls in the form of the chat template; `text`: written as text, for a template without tools",
     )
     rows_per_step: int = key(8, "rows of a step")
     per_row: int = key(8, "rollouts of each row: the group whose mean is the baseline")
@@ -339,6 +348,7 @@ def _check(config: TrainingConfig) -> None:
     rollouts = config.rollouts
     one_of = {
         "rollouts.mode": (rollouts.mode, MODES),
+        "rollouts.calls": (rollouts.calls, CALLS),
         "rollouts.network": (rollouts.network, (*NETWORKS, "")),
         "generation.engine": (config.generation.engine, ENGINES),
         "device": (config.device, ("auto", "cpu")),

@@ -1,8 +1,9 @@
-"""A policy before and after its training, with a sandbox and without: four cells over any benchmark task."""
+"""A policy before and after its training, with a sandbox and without, on any benchmark task."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,19 +25,22 @@ from llm_sandbox_nb.benchmark.results_folder import (
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, make_opener
 from llm_sandbox_nb.benchmark.runner import plan as plan_items
-from llm_sandbox_nb.benchmark.statistics import Interval, bootstrap, score_interval
+from llm_sandbox_nb.benchmark.statistics import Interval, Paired, paired, score_interval
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import format_percent
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.model_names import make_model
-from llm_sandbox_nb.training import grpo, tiny
+from llm_sandbox_nb.training import grpo
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig, changed_config
+from llm_sandbox_nb.training.made_tasks import MADE, held_out
 from llm_sandbox_nb.training.policy import (
     LocalGenerator,
     PolicyModel,
     Sampling,
+    check_gguf,
     load_policy,
+    needs_gguf,
     sampling_problem,
     weights_digest,
 )
@@ -45,7 +49,8 @@ from llm_sandbox_nb.training.rollouts import run_limits, run_options, sandbox_op
 from llm_sandbox_nb.training.training_run import task_and_rows
 
 EVALUATION = "evaluation"
-BEFORE, AFTER = "before", "after"
+BASE, BEFORE, AFTER = "base", "before", "after"
+"""The model as it was published, before the warm-up; the policy before the first step; the trained policy."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class EvaluationPlan:
     """The policies, rows and settings of an evaluation."""
 
     policies: Mapping[str, str]
-    """Paths of the policies, by `before` and `after`."""
+    """Paths of the policies, by `base`, `before` and `after`."""
     task: Task
     rows: Sequence[Row]
     modes: Sequence[str]
@@ -119,6 +124,7 @@ def plan_evaluation(
     repetition_penalty: float | None = None,
     network: str | None = None,
     judge: JudgeAccess | None = None,
+    workers: int = 8,
     out: str | Path | None = None,
 ) -> EvaluationPlan:
     """Plan `train evaluate` for a training, or for one of its checkpoints.
@@ -126,13 +132,14 @@ def plan_evaluation(
     Args:
         checkpoint: the folder of a training (its newest policy), or a checkpoint in it.
         modes: `sandbox`, `sandbox-prompt`, `llm`.
-        task, data: a benchmark task and its rows; without them, rows of the training's task. For the tiny task these
-            differ from the rows of the training.
+        task, data: a benchmark task and its rows; without them, rows of the training's task. Rows that are made by
+            code, such as `ledger`, differ from the rows of the training.
         rows: the maximum number of rows.
         before: the policy to compare with, instead of the training's first policy.
         temperature, top_p, top_k, repetition_penalty: sampling of replies, instead of the training's.
         network: network of the sandboxes, instead of the training's.
         judge: the judge; needed for tasks that a judge scores.
+        workers: number of items at once.
         out: the folder of the results. Existing results there are not repeated.
 
     Raises:
@@ -167,17 +174,20 @@ def plan_evaluation(
     name = "-".join(dict.fromkeys((found.name, after.name)))
     target = Path(out).expanduser() if out else run / EVALUATION / name
     policies = {BEFORE: begun, AFTER: str(after)}
-    learned_from = task is None and data is None and config.data.rows != tiny.NOTES
+    if before is None and config.warm_up.steps and config.model.path:
+        policies = {BASE: config.model.path, **policies}
+    learned_from = task is None and data is None and config.data.rows not in MADE
     return EvaluationPlan(
-        policies, found, given, modes, repeats, config, target, sampling, judge, learned_from
+        policies, found, given, modes, repeats, config, target, sampling, judge, learned_from, workers
     )
 
 
 def _task_and_rows(
     config: TrainingConfig, task: str | None, data: str | None, count: int | None
 ) -> tuple[Task, list[Row]]:
-    if task is None and data is None and config.data.rows == tiny.NOTES:
-        return tiny.notes_task(load_task(config.data.task)), tiny.notes_rows(count or 64, config.seed + 2)
+    named = config.data.rows if task is None and data is None else data
+    if task is None and (made := MADE.get(named or "")) is not None:
+        return made.task(load_task(config.data.task)), held_out(made, count or 64, config)
     if task is None and data is None:
         found, rows = task_and_rows(config)
     else:
@@ -199,7 +209,9 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
         TemplateError: if a policy's chat template cannot be used.
         FatalError: if no sandbox can be opened, or a scorer does not load.
     """
-    grpo.require_packages(TrainingConfig())
+    grpo.require_packages(changed_config(plan.config, {"generation.engine": "transformers"}))
+    for path in filter(needs_gguf, plan.policies.values()):
+        check_gguf(path)
     if plan.learned_from:
         say(
             "The policy has learned from these rows: name another task with --task to see how far the learning carries "
@@ -256,7 +268,7 @@ def _evaluate_one(plan: EvaluationPlan, name: str, path: str) -> None:
     with LocalGenerator(model, tokenizer, plan.sampling, plan.config.seed) as generator:
         policy = PolicyModel(
             f"policy/{plan.config.name}-{name}",
-            ChatTokens(tokenizer),
+            ChatTokens(tokenizer, in_text=rollouts.calls == "text"),
             generator,
             prompt_limit=rollouts.prompt_tokens,
             completion_limit=rollouts.completion_tokens,
@@ -307,18 +319,18 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
     )
 
 
-def differences(plan: EvaluationPlan) -> Iterator[tuple[str, Interval]]:
-    """Yield the change of the score in each mode, over the rows that both policies have scores for."""
+def differences(plan: EvaluationPlan) -> Iterator[tuple[str, str, Paired]]:
+    """Yield two policies and the change of the score in each mode, over the rows that both have scores for."""
     scores = {
         (policy, mode): item_scores(one for one in counted_results(plan.out / policy) if one.mode == mode)
         for policy in plan.policies
         for mode in plan.modes
     }
-    for mode in plan.modes:
-        first, last = scores[BEFORE, mode], scores[AFTER, mode]
-        found = bootstrap([last[item] - first[item] for item in sorted(first.keys() & last.keys())])
-        if found is not None:
-            yield mode, found
+    for first, last in itertools.pairwise(plan.policies):
+        for mode in plan.modes:
+            found = paired(scores[last, mode], scores[first, mode])
+            if found is not None:
+                yield f"{last} - {first}", mode, found
 
 
 def evaluation_text(plan: EvaluationPlan) -> Iterator[str]:
@@ -337,8 +349,12 @@ def evaluation_text(plan: EvaluationPlan) -> Iterator[str]:
             f"{cell.scored} of {cell.planned}",
         )
         yield "  ".join(text.ljust(width) for text, width in zip(shown, _COLUMN_WIDTHS, strict=True)).rstrip()
-    for mode, change in differences(plan):
-        yield f"after - before, {mode}: {_interval(change)} over {len(plan.rows)} rows"
+    for policies, mode, change in differences(plan):
+        chance = "" if change.p is None else f", p {change.p:.2g} (McNemar)"
+        yield (
+            f"{policies}, {mode}: {_interval(change.delta)} over {change.items} rows; "
+            f"{change.better} better, {change.worse} worse{chance}"
+        )
 
 
 _COLUMN_WIDTHS = (6, 14, 22, 5, 5, 6, 8, 6, 11, 12, 9, 6, 0)

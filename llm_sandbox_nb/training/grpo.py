@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.training.config import TrainingConfig
 from llm_sandbox_nb.training.generation import Generated
-from llm_sandbox_nb.training.policy import Sampling
+from llm_sandbox_nb.training.policy import Sampling, peft_config
 from llm_sandbox_nb.training.rollouts import GRACE, LOST, Rollout
 
 if TYPE_CHECKING:
@@ -158,15 +158,6 @@ def make_trainer(
 
     # The loop renders the prompts, from rows that it knows by their ids.
     dataset = Dataset.from_list([{"prompt": [{"role": "user", "content": one, "row": one}]} for one in rows])
-    lora = config.model.lora
-    peft_config = None
-    if lora.rank:
-        from peft import LoraConfig
-
-        targets = lora.targets if lora.targets == "all-linear" else lora.targets.split()
-        peft_config = LoraConfig(
-            r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM"
-        )
     made = Trainer(
         model=model,
         args=grpo_config(config, output, processes),
@@ -175,7 +166,7 @@ def make_trainer(
         processing_class=tokenizer,
         rollout_func=rollout_func,
         callbacks=list(callbacks),
-        peft_config=peft_config,
+        peft_config=peft_config(config.model.lora),
     )
     made.remove_callback(PrinterCallback)  # the caller of the training prints the figures of a step
     return made

@@ -58,11 +58,16 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
     )
     evaluate.add_argument("--mode", metavar="MODES", default="sandbox,llm", help="default: sandbox,llm")
     evaluate.add_argument("--task", metavar="TASK", help="a benchmark task (default: that of the training)")
-    evaluate.add_argument("--data", metavar="FILE", help="the rows (default: those of the task)")
+    evaluate.add_argument(
+        "--data",
+        metavar="FILE",
+        help="the rows, as a file, or `ledger` or `ledger-other` (default: those of the task)",
+    )
     evaluate.add_argument("--rows", metavar="N", type=int, help="maximum number of rows")
     evaluate.add_argument(
         "--repeats", metavar="N", type=int, default=1, help="repeats of each row (default: 1)"
     )
+    evaluate.add_argument("--workers", metavar="N", type=int, default=8, help="items at once (default: 8)")
     evaluate.add_argument(
         "--before", metavar="MODEL", help="compare with this policy, instead of the training's first"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import threading
 from collections.abc import Iterable, Sequence
@@ -10,29 +11,85 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelError, ModelSettings, Reply
+from llm_sandbox_nb.model.local.gguf import read_header
+from llm_sandbox_nb.model.local.source import PREFIX, PathSource, find_source
+from llm_sandbox_nb.model.local.store import Stop
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
-from llm_sandbox_nb.training.config import ConfigError
+from llm_sandbox_nb.training.config import ConfigError, LoraConfig
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated, Generator
 from llm_sandbox_nb.training.record import COMPLETE, TrainingRecord
 from llm_sandbox_nb.training.token_model import TokenModel
 
 
+def needs_gguf(path: str) -> bool:
+    """Return True if the model is in a GGUF file: `local/NAME`, or the path of such a file."""
+    return path.startswith(PREFIX) or path.lower().endswith(".gguf")
+
+
+def check_gguf(path: str) -> None:
+    """Check the GGUF file of a model, or that a missing file can be fetched.
+
+    Raises:
+        ConfigError: if a package is missing, the name is unknown, the file is not a GGUF file, or the file cannot be
+            fetched.
+    """
+    if importlib.util.find_spec("gguf") is None:
+        raise ConfigError(
+            f"The model {path} is a GGUF file, which needs the package gguf: run `pip install 'llm-sandbox-nb[rl]'`."
+        )
+    try:
+        source = find_source(path.removeprefix(PREFIX))
+        source.check()
+        if isinstance(source, PathSource):
+            read_header(source.path)
+    except ModelError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _gguf_file(path: str) -> Path:
+    """Return the GGUF file of a model, fetched if necessary. Raises ConfigError."""
+    try:
+        return find_source(path.removeprefix(PREFIX)).fetch(Stop())
+    except ModelError as error:
+        raise ConfigError(str(error)) from error
+
+
+def peft_config(lora: LoraConfig) -> Any:
+    """Return PEFT's configuration of LoRA matrices; None to train all weights."""
+    if not lora.rank:
+        return None
+    import peft
+
+    targets = lora.targets if lora.targets == "all-linear" else lora.targets.split()
+    return peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
+
+
 def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
-    """Load model and tokenizer from a folder, or from the hub.
+    """Load model and tokenizer from a folder, from the hub, or from a GGUF file, whose weights become those of `dtype`.
 
     Raises:
         ConfigError: if they cannot be loaded.
     """
+    import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    folder, options, dense = path, {}, {}
+    if needs_gguf(path):
+        file = _gguf_file(path)
+        folder, options = str(file.parent), {"gguf_file": file.name}
+        if (packed := getattr(transformers, "GgufConfig", None)) is not None:
+            # Transformers 5.24 leaves the weights packed otherwise, and packed weights cannot be saved or trained.
+            dense = {"quantization_config": packed(dequantize=True)}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+        tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", **options)
         model = _adapted_model(Path(path), dtype)
         if model is None:
-            model, loading = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, output_loading_info=True)
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, output_loading_info=True, **options, **dense
+            )
             if missing := sorted(loading["missing_keys"]):
                 raise ConfigError(
                     f"The folder {path} has no weights {missing[0]} ({len(missing)} are missing), and random ones "
@@ -41,6 +98,8 @@ def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
         raise ConfigError(f"The model {path} cannot be loaded ({reason}): check the path.") from error
+    if options and hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config  # the loaded weights are not quantized
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
@@ -89,14 +148,15 @@ _EDGE_BYTES = 1024**2
 def weights_digest(path: str) -> str:
     """Return a digest of the policy in a folder: names, sizes, beginnings and ends of its files.
 
-    A model on the hub counts by its name.
+    A model on the hub, and `local/NAME`, count by their names.
     """
-    folder = Path(path)
-    if not folder.is_dir():
+    folder = Path(path).expanduser()
+    if not folder.exists() or path.startswith(PREFIX):
         return path
     found = hashlib.sha256()
+    files = folder.iterdir() if folder.is_dir() else [folder]
     for file in sorted(
-        one for one in folder.iterdir() if one.suffix in (".safetensors", ".bin", ".json", ".jinja")
+        one for one in files if one.suffix in (".safetensors", ".bin", ".json", ".jinja", ".gguf")
     ):
         size = file.stat().st_size
         found.update(f"{file.name} {size}\n".encode())
@@ -233,7 +293,7 @@ class PolicyModel:
         generator.start()
         return cls(
             f"policy/{config.name}",
-            ChatTokens(tokenizer),
+            ChatTokens(tokenizer, in_text=how.calls == "text"),
             generator,
             prompt_limit=how.prompt_tokens,
             completion_limit=how.completion_tokens,

@@ -109,8 +109,8 @@ def run_limits(config: RolloutConfig) -> RunLimits:
 
 
 def run_options(config: RolloutConfig) -> dict[str, Any]:
-    """Return the options of a run by name: its calls are those of the chat template, and failures do not end it."""
-    return {"command_timeout": config.command_timeout, "tool_calls": "native", "same_failures": 0}
+    """Return the options of a run by name. Repeated failures do not end it."""
+    return {"command_timeout": config.command_timeout, "tool_calls": config.calls, "same_failures": 0}
 
 
 class RolloutModel(Model, Protocol):

@@ -7,33 +7,24 @@ has to learn the right word.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.sandbox_pool import SandboxPool
-from llm_sandbox_nb.benchmark.attempt import HowToAsk, in_sandbox
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import Task
 from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply, ToolCall
 from llm_sandbox_nb.model.request import assistant_message
 from llm_sandbox_nb.model.stream import Assembly
-from llm_sandbox_nb.sandbox.contract import Sandbox
-from llm_sandbox_nb.training.config import ModelConfig, TrainingConfig
-from llm_sandbox_nb.training.rollouts import RolloutError, open_sandboxes, run_options
+from llm_sandbox_nb.training.config import ModelConfig
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 WORDS = ("valid", "draft", "expired", "sample")
 """States of a note. The first is in force."""
-_RUNS_AT_ONCE = 16
 NOTES = "notes"
 """Value of `data.rows` for the tiny task."""
 PROBLEM = "Which code is in force today? The documents tell it. Answer with its four digits."
@@ -93,31 +84,6 @@ class NotesDemonstrator:
         name, arguments = self._calls[number - 1]
         calls = (ToolCall(f"call_{number}_0", name, json.dumps(arguments)),)
         return Reply(assistant_message(Assembly(), calls, "none"), calls=calls, finish_reason="tool_calls")
-
-
-async def scripted_runs(task: Task, config: TrainingConfig, folder: Path, count: int) -> list[Trajectory]:
-    """Run the script `count` times, recorded below `folder`, on other rows than those of the training."""
-    limits = RunLimits(steps=config.rollouts.turns, tokens=None)
-    rollouts = config.rollouts
-    rows = notes_rows(count, config.seed + 1)
-    at_once = asyncio.Semaphore(_RUNS_AT_ONCE)
-    async with SandboxPool(_RUNS_AT_ONCE) as pool:
-
-        @asynccontextmanager
-        async def lease(task: Task, row: Row) -> AsyncIterator[Sandbox]:
-            async with pool.lease(open_sandboxes(rollouts)) as box:
-                yield box
-
-        async def one(row: Row) -> Trajectory:
-            model = NotesDemonstrator(f"{config.seed}-{row.id}")
-            how = HowToAsk(model, limits=limits, **run_options(rollouts))
-            async with at_once:
-                made = await in_sandbox(task, row, how, lease, folder / row.id, documents="files")
-            if made.error_kind:
-                raise RolloutError(f"A scripted run failed: {made.error}")
-            return made.run.trajectory
-
-        return list(await asyncio.gather(*(one(row) for row in rows)))
 
 
 def rendered(template: str, run: Trajectory) -> str:

@@ -22,7 +22,8 @@ from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, RolloutConfig, TrainingConfig
 from llm_sandbox_nb.training.data.questions import contains_words
 from llm_sandbox_nb.training.generation import BatchGenerator, Generated
-from llm_sandbox_nb.training.policy import Sampling, load_policy, save_policy
+from llm_sandbox_nb.training.made_tasks import MADE, scripted_runs
+from llm_sandbox_nb.training.policy import Sampling, check_gguf, load_policy, needs_gguf, save_policy
 from llm_sandbox_nb.training.ray_rollouts import RayRollouts
 from llm_sandbox_nb.training.record import COMPLETE, END, START, TrainingRecord, step_figures
 from llm_sandbox_nb.training.rollouts import Rollout, RolloutSetting, RolloutWorkers
@@ -33,6 +34,7 @@ from llm_sandbox_nb.training.validation import (
     validation_tasks,
 )
 from llm_sandbox_nb.training.vllm_server import ServerGenerator
+from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 _T = TypeVar("_T")
 OnFigures = Callable[[Mapping[str, Any]], None]
@@ -52,8 +54,8 @@ def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
     data = config.data
     try:
         task = load_task(data.task)
-        if data.rows == tiny.NOTES:
-            return tiny.notes_task(task), tiny.notes_rows(data.count or 64, config.seed)
+        if (made := MADE.get(data.rows)) is not None:
+            return made.task(task), made.rows(data.count or 64, config.seed)
         rows = load_rows(task, data.rows or None)
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -139,6 +141,8 @@ class TrainingRun:
         self.rows = {row.id: row for row in rows}
         self.validations = validation_tasks(config, rows)
         grpo.require_packages(config)
+        if needs_gguf(config.model.path):
+            check_gguf(config.model.path)
         self._workers: RolloutWorkers | RayRollouts | None = None
         self._rollouts: list[Rollout] = []
         self._figures: dict[str, Any] = {}
@@ -171,7 +175,7 @@ class TrainingRun:
         transformers_logging.disable_progress_bar()
         set_seed(self.config.seed)
         model, tokenizer = self._start_policy()
-        self._chat = ChatTokens(tokenizer)
+        self._chat = self._chat_tokens(tokenizer)
         setting = RolloutSetting(
             self.config.name, self.task, self._chat, self.config.rollouts, self.config.data.scorer
         )
@@ -195,7 +199,7 @@ class TrainingRun:
     def _start_policy(self) -> tuple[Any, Any]:
         """Return model and tokenizer to begin with: those of an earlier start of this training, else new ones."""
         config, folder = self.config, self.record.folder / START
-        if config.model.path and not config.warm_up.steps:
+        if config.model.path and not config.warm_up.steps and not needs_gguf(config.model.path):
             return load_policy(config.model.path, config.model.dtype)
         if not (folder / COMPLETE).is_file():
             if self._processes > 1:
@@ -204,23 +208,28 @@ class TrainingRun:
                     "it after the first step, and resume it with."
                 )
             if config.model.path:
+                self.say(f"Loading {config.model.path}")
                 model, tokenizer = load_policy(config.model.path, config.model.dtype)
-                found = warm_up.conversations(ChatTokens(tokenizer), warm_up.runs_to_imitate(config))
-                self._imitate(model, tokenizer, found)
+                if config.warm_up.steps:
+                    self._imitate(model, tokenizer, self._runs_to_imitate())
             else:
                 model, tokenizer = self._tiny_policy()
             save_policy(model, tokenizer, folder)
         return load_policy(str(folder), config.model.dtype)  # LoRA and vLLM need a model with a path
 
+    def _chat_tokens(self, tokenizer: Any) -> ChatTokens:
+        return ChatTokens(tokenizer, in_text=self.config.rollouts.calls == "text")
+
+    def _runs_to_imitate(self) -> Sequence[Trajectory]:
+        config = self.config
+        if config.warm_up.runs or config.data.rows not in MADE:
+            return warm_up.runs_to_imitate(config)
+        self.say(f"{config.warm_up.count} scripted runs to imitate")
+        return self._in_loop(scripted_runs(self.task, config, self.record.folder / "warm-up"))
+
     def _tiny_policy(self) -> tuple[Any, Any]:
         config = self.config
-        if config.warm_up.runs:
-            found = warm_up.runs_to_imitate(config)
-        else:
-            self.say(f"{config.warm_up.count} scripted runs to imitate")
-            found = self._in_loop(
-                tiny.scripted_runs(self.task, config, self.record.folder / "warm-up", config.warm_up.count)
-            )
+        found = self._runs_to_imitate()
         template = tiny.chat_template()
         texts = [tiny.rendered(template, one) for one in found]
         tokenizer = tiny.make_tokenizer(texts, tiny.fixed_lines(texts), config.model.vocabulary, template)
@@ -228,10 +237,11 @@ class TrainingRun:
         model = tiny.make_model(config.model, tokenizer, tokens)
         self.say(f"A model with {model.num_parameters():,} weights, {len(tokenizer):,} tokens")
         if config.warm_up.steps:
-            self._imitate(model, tokenizer, warm_up.conversations(ChatTokens(tokenizer), found))
+            self._imitate(model, tokenizer, found)
         return model, tokenizer
 
-    def _imitate(self, model: Any, tokenizer: Any, data: Sequence[Any]) -> None:
+    def _imitate(self, model: Any, tokenizer: Any, runs: Sequence[Trajectory]) -> None:
+        data = warm_up.conversations(self._chat_tokens(tokenizer), runs)
         self.say(f"Supervised learning from {len(data)} runs, {self.config.warm_up.steps} steps")
         losses = warm_up.imitate(self.config, model, tokenizer, data, self.record.folder / "warm-up" / "sft")
         self.say(

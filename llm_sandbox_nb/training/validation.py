@@ -11,12 +11,12 @@ from llm_sandbox_nb.benchmark.data import load_rows
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.statistics import score_interval
 from llm_sandbox_nb.benchmark.task import Task, load_task
-from llm_sandbox_nb.training import tiny
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
+from llm_sandbox_nb.training.made_tasks import MADE, held_out
 from llm_sandbox_nb.training.policy import Sampling, sampling_problem
 from llm_sandbox_nb.training.rollouts import LOST, Rollout
 
-_TINY_ROWS = 32
+_MADE_ROWS = 32
 BY_RULES = "routed"
 """Scorer for tasks that a judge scores: a judge would be asked thousands of times."""
 
@@ -40,9 +40,8 @@ def validation_tasks(config: TrainingConfig, learned: Iterable[Row]) -> list[tup
     if not how.every:
         return []
     validation_sampling(config)
-    if data.rows == tiny.NOTES and not how.tasks and not how.rows:
-        task = tiny.notes_task(load_task(data.task))
-        found = [(task, tiny.notes_rows(how.count or _TINY_ROWS, config.seed + 2))]
+    if (made := MADE.get(data.rows)) is not None and not how.tasks and not how.rows:
+        found = [(made.task(load_task(data.task)), held_out(made, how.count or _MADE_ROWS, config))]
     elif not how.tasks and not how.rows:
         raise ConfigError(
             "A validation needs rows that the policy does not learn from: name tasks in validation.tasks, or a file in "

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.agent.prompts import PromptConfig
+from llm_sandbox_nb.agent.text_mode import TextMode, load_text_form
 from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.training.chat_tokens import ChatTokens, TemplateError
 from llm_sandbox_nb.training.config import ConfigError, TrainingConfig
+from llm_sandbox_nb.training.policy import peft_config
 from llm_sandbox_nb.training.token_model import TokenConversation, conversation_ids
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
@@ -53,6 +56,10 @@ def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[
     problems: list[TemplateError] = []
     for one in trajectories:
         messages, tools = list(one.messages()), one.start.tools if one.start else []
+        if chat.in_text:
+            prompts = one.start.settings.get("prompts") if one.start else {}
+            form = load_text_form(str((prompts or {}).get("text_form", PromptConfig.text_form)))
+            messages, tools = TextMode(form, tools).request(messages), []
         try:
             for message in messages:
                 if message["role"] == "assistant":
@@ -74,7 +81,10 @@ def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[
 def imitate(
     config: TrainingConfig, model: Any, tokenizer: Any, data: Sequence[TokenConversation], output: Path
 ) -> list[float]:
-    """Train `model` in place on the replies of these conversations, by TRL's SFTTrainer. Return the losses."""
+    """Train `model` in place on the replies of these conversations, by TRL's SFTTrainer. Return the losses.
+
+    With LoRA, the matrices are merged into the weights at the end.
+    """
     from datasets import Dataset
     from transformers import PrinterCallback
     from trl import SFTConfig, SFTTrainer
@@ -118,7 +128,10 @@ def imitate(
         ),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
+        peft_config=peft_config(config.model.lora),
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
+    if config.model.lora.rank:
+        trainer.model.merge_and_unload()
     return [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]

@@ -102,6 +102,24 @@ def test_a_family_that_cannot_be_trained_is_refused_by_name(name: str) -> None:
         ChatTokens(family_tokenizer(name))
 
 
+def test_a_template_without_tools_serves_calls_as_text() -> None:
+    chat = ChatTokens(family_tokenizer("Gemma"), in_text=True)
+    block = {"role": "assistant", "content": "```bash\nls\n```"}
+    messages = [
+        {"role": "user", "content": "Which?"},
+        block,
+        {"role": "user", "content": "Output:\na.txt"},
+        {"role": "assistant", "content": "ANSWER: a.txt"},
+    ]
+    found = conversation_ids(chat, messages, [])
+    assert chat.read(found.replies[0], [], 0) == (block["content"], "", ())
+    own = chat.tokenizer.encode(str(chat.tokenizer.apply_chat_template(messages)))
+    assert found.ids == own[: len(found.ids)]
+    assert chat.tokenizer.decode(
+        [one for one, kept in zip(found.completion, found.mask, strict=True) if kept]
+    ) == (f"{block['content']}{chat.tokenizer.eos_token}ANSWER: a.txt{chat.tokenizer.eos_token}")
+
+
 def test_two_calls_that_a_template_cannot_write_are_refused_as_a_record_and_followed_by_both_results() -> (
     None
 ):

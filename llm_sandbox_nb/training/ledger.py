@@ -1,0 +1,230 @@
+"""A task for a small pretrained model: questions about ledgers, which lie as files in the sandbox.
+
+Each line of a ledger is a sale: `Norwick sold rye for 4821`. A question is of one of four kinds, and each kind needs
+another command. The scripted runs choose one of the four commands by chance, so that a quarter of them is right: the
+policy has to learn which command answers which question.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llm_sandbox_nb.agent.prompts import PromptConfig
+from llm_sandbox_nb.benchmark.rows import Row
+from llm_sandbox_nb.benchmark.task import Task
+from llm_sandbox_nb.model.contract import DeltaCallback, ModelSettings, Reply
+
+LEDGER, LEDGER_OTHER = "ledger", "ledger-other"
+"""Values of `data.rows`: the questions to learn from, and questions of other kinds about the same ledgers."""
+_FILES, _LINES = 3, 6
+_GOODS = ("rye", "salt", "wool", "iron", "tea", "coal")
+_BEGINNINGS = (
+    "Nor",
+    "Sal",
+    "Wes",
+    "Har",
+    "Ber",
+    "Dun",
+    "Kel",
+    "Mar",
+    "Pen",
+    "Tor",
+    "Bra",
+    "Els",
+    "Fal",
+    "Gor",
+)
+_ENDINGS = (
+    "wick",
+    "ton",
+    "ford",
+    "by",
+    "mouth",
+    "worth",
+    "ham",
+    "dale",
+    "gate",
+    "field",
+    "bury",
+    "port",
+    "cote",
+    "ley",
+)
+
+
+@dataclass(frozen=True)
+class Sale:
+    """A line of a ledger."""
+
+    town: str
+    goods: str
+    amount: int
+
+    @property
+    def line(self) -> str:
+        return f"{self.town} sold {self.goods} for {self.amount}"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of question."""
+
+    questions: Sequence[str]
+    """Wordings, with `{key}` for a town or goods."""
+    about: str
+    """Attribute of a sale that the question names: `town` or `goods`."""
+    answer: Callable[[Sequence[Sale]], Any]
+    """Function of the sales with this town or these goods."""
+    command: str
+    """Command that follows the search for the town or the goods in a pipe."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "goods": Kind(
+        ("What did {key} sell?", "Which goods come from {key}?", "Which goods did {key} sell?"),
+        "town",
+        lambda sales: sales[0].goods,
+        "cut -d ' ' -f 3",
+    ),
+    "count": Kind(
+        ("How many towns sold {key}?", "How often was {key} sold?", "In how many lines is {key}?"),
+        "goods",
+        len,
+        "wc -l",
+    ),
+    "largest": Kind(
+        (
+            "What is the largest amount for {key}?",
+            "What was the highest price of {key}?",
+            "What is the most that {key} was sold for?",
+        ),
+        "goods",
+        lambda sales: max(sale.amount for sale in sales),
+        "cut -d ' ' -f 5 | sort -n | tail -n 1",
+    ),
+    "total": Kind(
+        (
+            "What is the total of all amounts for {key}?",
+            "For how much was {key} sold in all?",
+            "What is the sum of the prices of {key}?",
+        ),
+        "goods",
+        lambda sales: sum(sale.amount for sale in sales),
+        "awk '{s += $5} END {print s}'",
+    ),
+}
+"""Kinds to learn from."""
+OTHER_KINDS: Mapping[str, Kind] = {
+    "price": Kind(
+        ("For how much did {key} sell?", "What is the amount of {key}?"),
+        "town",
+        lambda sales: sales[0].amount,
+        "cut -d ' ' -f 5",
+    ),
+    "smallest": Kind(
+        ("What is the smallest amount for {key}?", "What was the lowest price of {key}?"),
+        "goods",
+        lambda sales: min(sale.amount for sale in sales),
+        "cut -d ' ' -f 5 | sort -n | head -n 1",
+    ),
+}
+"""Kinds that no training and no scripted run has."""
+
+
+def towns(*, held_out: bool) -> list[str]:
+    """Return the names of towns: those of held-out rows are in no row of a training, so that no row is in both."""
+    pairs = itertools.product(enumerate(_BEGINNINGS), enumerate(_ENDINGS))
+    return [
+        beginning + ending
+        for (row, beginning), (column, ending) in pairs
+        if ((row + column) % 3 == 0) is held_out
+    ]
+
+
+def ledger_rows(
+    count: int, seed: int, kinds: Mapping[str, Kind] = KINDS, *, held_out: bool = False
+) -> list[Row]:
+    """Make rows: the same for the same arguments. No row is both held out and not."""
+    chance = random.Random(f"ledger-{seed}-{held_out}-{','.join(kinds)}")
+    names, listed = towns(held_out=held_out), list(kinds.items())
+    rows = []
+    for number in range(count):
+        # All kinds are equally frequent, in every few rows.
+        name, kind = listed[number % len(listed)]
+        sales = [
+            Sale(town, chance.choice(_GOODS), chance.randint(100, 999))
+            for town in chance.sample(names, _FILES * _LINES)
+        ]
+        key = getattr(chance.choice(sales), kind.about)
+        answer = kind.answer([sale for sale in sales if getattr(sale, kind.about) == key])
+        files = {
+            f"ledger-{place + 1}.txt": "".join(
+                f"{sale.line}\n" for sale in sales[place * _LINES : (place + 1) * _LINES]
+            )
+            for place in range(_FILES)
+        }
+        question = chance.choice(kind.questions).replace("{key}", key)
+        rows.append(Row(f"{name}-{number}", question, str(answer), input_files=files, qa_type="free form"))
+    return rows
+
+
+def ledger_task(task: Task) -> Task:
+    """Return the task with short prompts for text mode, and the scorer of the ledgers."""
+    prompts = PromptConfig(
+        system_prompt="Answer the question from the text files in the folder documents.",
+        working_dir=task.prompts.working_dir,
+        input_dir=task.prompts.input_dir,
+        output_dir=task.prompts.output_dir,
+        text_form="brief",
+    )
+    return replace(
+        task,
+        name=LEDGER,
+        scorer="exact",
+        prompts=prompts,
+        vanilla_prompt="{problem_statement} Reply with the answer alone.",
+    )
+
+
+def other_task(task: Task) -> Task:
+    """Return the task for the rows of other kinds."""
+    return replace(ledger_task(task), name=LEDGER_OTHER)
+
+
+def command(key: str, kind: Kind) -> str:
+    """Return the command that answers a question of this kind about `key`."""
+    return f"grep -h {key} documents/* | {kind.command}"
+
+
+class LedgerDemonstrator:
+    """Plays a row in text mode: one command, of a kind chosen by chance, and its last line as the answer."""
+
+    name = f"scripted/{LEDGER}"
+    scripted = True
+
+    def __init__(self, seed: str, row: Row) -> None:
+        chance = random.Random(seed)
+        key = next(word for word in row.problem_statement.rstrip("?").split() if word in _KEYS)
+        self._command = command(key, chance.choice(list(KINDS.values())))
+        self._executed = False
+
+    async def reply(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        settings: ModelSettings,
+        on_delta: DeltaCallback | None = None,
+    ) -> Reply:
+        if self._executed:
+            text = f"ANSWER: {str(messages[-1]['content']).strip().splitlines()[-1]}"
+        else:
+            text = f"```bash\n{self._command}\n```"
+        self._executed = True
+        return Reply({"role": "assistant", "content": text}, text=text, finish_reason="stop")
+
+
+_KEYS = frozenset((*_GOODS, *towns(held_out=False), *towns(held_out=True)))
