@@ -277,7 +277,7 @@ class RestoreRequest(HistoryRequest):
             self.pass_on(data)
 
     def ask(self) -> None:
-        """Send the request to the child; a pack is in place by now."""
+        """Send the request to the child."""
         self.asked = True
         params = {name: self.params.get(name) for name in ("op", "id", "since", "pack")}
         line = dump({**params, "top_time": self.top_time}) + b"\n"
@@ -308,7 +308,7 @@ class RestoreRequest(HistoryRequest):
         self.files = outcome
         if "error" in outcome and self.params.get("pack"):
             # A child that was killed before it reached the pack has left the file in its folder.
-            RestorePack(self.params["pack"], self.top_time).close()
+            RestorePack(self.params["pack"], self.top_time).remove()
         if "error" in outcome and self.history.pid:
             # Else the child would read the rest of the plan, which may still arrive, as its next request.
             send_signal(self.history.pid, signal.SIGKILL)

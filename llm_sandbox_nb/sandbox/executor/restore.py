@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import partial
 
 from .entries import (
     KINDS,
@@ -25,6 +26,7 @@ from .frames import bytes_to_text, text_to_bytes
 from .mounts import is_below, is_ordinary_path
 from .records import (
     DELETE,
+    DELIVERED,
     FILE,
     HOLE,
     MAKE,
@@ -35,6 +37,7 @@ from .records import (
     RANGE,
     SHELL,
     THE_END,
+    TOP,
     WRITE,
     RecordReader,
     RestorePack,
@@ -231,6 +234,8 @@ class Restore(RestoredFolders):
     def __init__(self, memory: Memory, top: bytes, start: int, pack: RestorePack) -> None:
         super().__init__(memory, top, start)
         self.pack = pack
+        if pack.top_time is not None:
+            self.folders[TOP] = (pack.top_time, os.stat(TOP).st_mode)
         with open("/proc/self/maps", "rb") as file:  # files mapped into this process, such as libraries
             self.in_use = {line.split(None, 5)[5].rstrip(b"\n") for line in file if b"/" in line}
         self.file = -1
@@ -240,19 +245,22 @@ class Restore(RestoredFolders):
 
     def run(self, reader: RecordReader) -> None:
         """Apply the plan, and the folders' metadata last."""
+        pack_is_whole = partial(reader.has_arrived, DELIVERED)
         steps: dict[int, Callable[[Any], None]] = {
             DELETE: self.delete, MAKE: self.make, METADATA: self.change,
         }  # fmt: skip
         while True:
             kind, payload = reader.record()
             if kind in (WRITE, PACKED, HOLE):
-                self.content(kind, payload)
+                self.content(kind, payload, pack_is_whole)
                 continue
             self.end_file()
             if kind == THE_END:
                 break
             if kind == SHELL:
                 self.shell = payload
+            elif kind == DELIVERED:
+                self.pack.remove()
             elif kind in (FILE, PATCH):
                 self.attempt(self.begin_patch if kind == PATCH else self.begin_file, reader.rows(payload))
             elif kind in steps:
@@ -382,7 +390,7 @@ class Restore(RestoredFolders):
         self.file = open_existing(folder, name, there)
         self.file_row = row
 
-    def content(self, kind: int, payload: bytes) -> None:
+    def content(self, kind: int, payload: bytes, pack_is_whole: Callable[[], bool]) -> None:
         """Write a piece of the file's content; after a failure no file is open, and the piece is dropped."""
         if self.file < 0:
             return
@@ -391,7 +399,7 @@ class Restore(RestoredFolders):
                 punch(self.file, *RANGE.unpack(payload))
                 return
             if kind == PACKED:
-                self.written += self.pack.copy(self.file, payload)
+                self.written += self.pack.copy(self.file, payload, pack_is_whole)
                 return
             offset = OFFSET.unpack_from(payload)[0]
             data = memoryview(payload)[OFFSET.size :]

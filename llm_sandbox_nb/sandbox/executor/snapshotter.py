@@ -183,7 +183,6 @@ class Snapshotter:
         pack = RestorePack(params.get("pack"), params.get("top_time"))
         restore = Restore(dict(known or {}), self.scope or b"/", self.epoch.start, pack)
         restore.run(self.reader)
-        pack.close()
         problems = self.engine_folders.restore()
         self.memories = {} if known is None else {params["id"]: restore.memory}
         write_all(1, restore.shell)
