@@ -7,7 +7,7 @@ import signal
 
 from .children import ServiceProcess
 from .event_loop import OUT
-from .frames import STDOUT, dump, write_pending
+from .frames import HOST_PIPE_BYTES, STDOUT, dump, widen, write_pending
 from .processes import send_signal
 from .records import SHELL, TOP, RestorePack
 from .request import RESTORE, Request, describe_error
@@ -266,6 +266,7 @@ class RestoreRequest(HistoryRequest):
         self.acknowledge(body)
 
     def start(self) -> None:
+        widen(0, HOST_PIPE_BYTES)
         if not self.history.stop_everything():
             self.notes.append("Some processes could not be killed.")
         self.started = True
