@@ -7,6 +7,7 @@ import json
 import os
 import select
 import struct
+import time
 from collections import deque
 
 from .frames import PIPE_READ, bytes_to_text, dump, text_to_bytes, write_all
@@ -28,7 +29,7 @@ BATCH_BYTES = 64 * 1024
 MAX_EXAMPLES = 4  # paths in a sentence about what was left out
 THE_END = 0  # ends a restore plan on its way to the child; on the wire END does
 TOP = b"/"
-ARRIVAL_SECONDS = 0.001  # between two looks at a pack that is still being written
+ARRIVAL_SECONDS = 0.005  # between two looks at a pack that is still being written
 
 
 class RecordWriter:
@@ -130,12 +131,14 @@ class RecordReader:
         return kind, self.take(size)
 
     def has_arrived(self, kind: int) -> bool:
-        """Return True once a record of this kind waits. Else read one record ahead, if one comes soon."""
-        if self.ahead and self.ahead[-1][0] == kind:
-            return True
-        if self.at < len(self.buffer) or select.select([self.fd], [], [], ARRIVAL_SECONDS)[0]:
+        """Read records ahead for `ARRIVAL_SECONDS`. Return True as soon as the last is of this kind."""
+        end = time.monotonic() + ARRIVAL_SECONDS
+        while not self.ahead or self.ahead[-1][0] != kind:
+            left = max(0.0, end - time.monotonic())
+            if self.at == len(self.buffer) and not select.select([self.fd], [], [], left)[0]:
+                return False
             self.ahead.append(self.read_record())
-        return False
+        return True
 
     def rows(self, payload: bytes) -> Any:
         return json.loads(payload)
