@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from functools import partial
 
 from .entries import (
     KINDS,
@@ -245,14 +244,13 @@ class Restore(RestoredFolders):
 
     def run(self, reader: RecordReader) -> None:
         """Apply the plan, and the folders' metadata last."""
-        pack_is_whole = partial(reader.has_arrived, DELIVERED)
         steps: dict[int, Callable[[Any], None]] = {
             DELETE: self.delete, MAKE: self.make, METADATA: self.change,
         }  # fmt: skip
         while True:
             kind, payload = reader.record()
             if kind in (WRITE, PACKED, HOLE):
-                self.content(kind, payload, pack_is_whole)
+                self.content(kind, payload, reader)
                 continue
             self.end_file()
             if kind == THE_END:
@@ -390,7 +388,7 @@ class Restore(RestoredFolders):
         self.file = open_existing(folder, name, there)
         self.file_row = row
 
-    def content(self, kind: int, payload: bytes, pack_is_whole: Callable[[], bool]) -> None:
+    def content(self, kind: int, payload: bytes, reader: RecordReader) -> None:
         """Write a piece of the file's content; after a failure no file is open, and the piece is dropped."""
         if self.file < 0:
             return
@@ -399,7 +397,7 @@ class Restore(RestoredFolders):
                 punch(self.file, *RANGE.unpack(payload))
                 return
             if kind == PACKED:
-                self.written += self.pack.copy(self.file, payload, pack_is_whole)
+                self.written += self.pack.copy(self.file, payload, lambda: reader.has_arrived(DELIVERED))
                 return
             offset = OFFSET.unpack_from(payload)[0]
             data = memoryview(payload)[OFFSET.size :]
