@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import _socket as socket  # ten times faster to import than `socket`
 import errno
-import fcntl
 import os
 import struct
 
 from .event_loop import IN
-from .frames import STDERR, quietly_close
+from .frames import HOST_PIPE_BYTES, STDERR, quietly_close, widen
 from .request import Request, describe_error
 from .stream_request import StreamRequest
 
@@ -28,7 +27,6 @@ BEGUN, ENDED = b"begun", b"ended"
 BACKLOG = 1024  # programs that connect at once
 HANDED = 1000
 """Descriptor of a Unix socket to the process that started the sandbox, through which it receives the listener."""
-F_SETPIPE_SZ, PIPE_BYTES = 1031, 256 * 1024
 WAIT_SECONDS, BUSY_WAIT_SECONDS = 2.0, 30.0
 """Seconds that a connection waits for a request of the host: while none is served, and while some are."""
 
@@ -58,8 +56,8 @@ class DoorListener:
                 return False
             listener.setblocking(False)
             self.listener, self.port = listener, port
-            widen(0)
-            widen(1)
+            widen(0, HOST_PIPE_BYTES)
+            widen(1, HOST_PIPE_BYTES)
             self.executor.watch(listener.fileno(), IN, lambda _: self.knocked())
         return True
 
@@ -122,14 +120,6 @@ class DoorListener:
         except OSError:
             pass
         self.executor.watch(self.listener.fileno(), IN, lambda _: self.knocked())
-
-
-def widen(fd: int) -> None:
-    """Enlarge a pipe to the host beyond one frame, so that downloads pause less often."""
-    try:
-        fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:  # it is a socket, or the user has too many pipes
-        pass
 
 
 class HandOutRequest(Request):

@@ -23,6 +23,8 @@ MAGIC = b"LS"
 MAX_PAYLOAD = 64 * 1024
 REQUEST, DATA, END, STDOUT, STDERR, GAP, RESPONSE, CANCEL, HELLO, PING, PONG, ACK, BYE = range(1, 14)
 PIPE_READ = 256 * 1024
+F_SETPIPE_SZ = 1031
+HOST_PIPE_BYTES = 256 * 1024  # four frames, for content in bulk
 PAUSE_ABOVE_BYTES = 1024 * 1024  # waiting for the host: then commands' output is not read
 RESUME_BELOW_BYTES = 256 * 1024
 ACK_EVERY_BYTES = 256 * 1024  # a quarter of the host's window, so that the host never has to wait for an ACK
@@ -64,6 +66,16 @@ def write_pending(fd: int, pending: list[memoryview]) -> tuple[int, bool]:
         if not pending[0]:
             pending.pop(0)
     return total, True
+
+
+def widen(fd: int, size: int) -> None:
+    """Enlarge a pipe, so that its writer pauses less often."""
+    import fcntl
+
+    try:
+        fcntl.fcntl(fd, F_SETPIPE_SZ, size)
+    except OSError:  # a socket, or the user has too many pipes
+        pass
 
 
 def dump(value: object) -> bytes:

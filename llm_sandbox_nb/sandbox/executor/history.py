@@ -7,7 +7,7 @@ import signal
 
 from .children import ServiceProcess
 from .event_loop import OUT
-from .frames import STDOUT, dump, write_pending
+from .frames import HOST_PIPE_BYTES, STDOUT, dump, widen, write_pending
 from .processes import send_signal
 from .records import SHELL, TOP, RestorePack
 from .request import RESTORE, Request, describe_error
@@ -266,6 +266,7 @@ class RestoreRequest(HistoryRequest):
         self.acknowledge(body)
 
     def start(self) -> None:
+        widen(0, HOST_PIPE_BYTES)
         if not self.history.stop_everything():
             self.notes.append("Some processes could not be killed.")
         self.started = True
@@ -277,7 +278,7 @@ class RestoreRequest(HistoryRequest):
             self.pass_on(data)
 
     def ask(self) -> None:
-        """Send the request to the child; a pack is in place by now."""
+        """Send the request to the child."""
         self.asked = True
         params = {name: self.params.get(name) for name in ("op", "id", "since", "pack")}
         line = dump({**params, "top_time": self.top_time}) + b"\n"
@@ -308,7 +309,7 @@ class RestoreRequest(HistoryRequest):
         self.files = outcome
         if "error" in outcome and self.params.get("pack"):
             # A child that was killed before it reached the pack has left the file in its folder.
-            RestorePack(self.params["pack"], self.top_time).close()
+            RestorePack(self.params["pack"], self.top_time).remove()
         if "error" in outcome and self.history.pid:
             # Else the child would read the rest of the plan, which may still arrive, as its next request.
             send_signal(self.history.pid, signal.SIGKILL)

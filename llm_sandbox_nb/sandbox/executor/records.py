@@ -5,17 +5,21 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import struct
+import time
+from collections import deque
 
 from .frames import PIPE_READ, bytes_to_text, dump, text_to_bytes, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 RECORD = struct.Struct(">BI")
 CHUNK, ENTRIES, GONE, SHELL = b"CEGS"
-DELETE, MAKE, FILE, PATCH, WRITE, PACKED, HOLE, METADATA = b"DEFPWKHM"
+DELETE, MAKE, FILE, PATCH, WRITE, PACKED, HOLE, METADATA, DELIVERED = b"DEFPWKHMA"
 OFFSET = struct.Struct(">Q")
 RANGE = struct.Struct(">QQ")
 PART = struct.Struct(">QQQ")
@@ -25,6 +29,7 @@ BATCH_BYTES = 64 * 1024
 MAX_EXAMPLES = 4  # paths in a sentence about what was left out
 THE_END = 0  # ends a restore plan on its way to the child; on the wire END does
 TOP = b"/"
+ARRIVAL_SECONDS = 0.005  # between two looks at a pack that is still being written
 
 
 class RecordWriter:
@@ -87,6 +92,7 @@ class RecordReader:
         self.fd = fd
         self.buffer = b""
         self.at = 0
+        self.ahead: deque[tuple[int, bytes]] = deque()
 
     def take(self, size: int) -> bytes:
         """Read exactly `size` bytes."""
@@ -114,11 +120,25 @@ class RecordReader:
         return self.take(self.buffer.index(b"\n", self.at) + 1 - self.at)
 
     def record(self) -> tuple[int, bytes]:
-        """Read the kind and payload of the next record."""
+        """Return the kind and payload of the next record."""
+        return self.ahead.popleft() if self.ahead else self.read_record()
+
+    def read_record(self) -> tuple[int, bytes]:
+        """Read a record that was not read ahead."""
         kind, size = RECORD.unpack(self.take(RECORD.size))
         if size > MAX_RECORD_BYTES:
             raise OSError(errno.EINVAL, "a record is too large")
         return kind, self.take(size)
+
+    def has_arrived(self, kind: int) -> bool:
+        """Read records ahead for `ARRIVAL_SECONDS`. Return True as soon as the last is of this kind."""
+        end = time.monotonic() + ARRIVAL_SECONDS
+        while not self.ahead or self.ahead[-1][0] != kind:
+            left = max(0.0, end - time.monotonic())
+            if self.at == len(self.buffer) and not select.select([self.fd], [], [], left)[0]:
+                return False
+            self.ahead.append(self.read_record())
+        return True
 
     def rows(self, payload: bytes) -> Any:
         return json.loads(payload)
@@ -148,7 +168,7 @@ class Shortfall:
 
 
 class RestorePack:
-    """A file with content that the host has put here from outside, for one restore. Its name is removed at once.
+    """A file with content that the host puts here from outside, for one restore, which begins meanwhile.
 
     Args:
         name: in the top folder; None without a pack.
@@ -158,27 +178,35 @@ class RestorePack:
     def __init__(self, name: str | None, top_time: int | None) -> None:
         self.fd = -1
         self.missed = False
-        if not name or "/" in name:
-            return
-        path = os.path.join(TOP, text_to_bytes(name))
-        try:
-            self.fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.unlink(path)
-        except OSError:
-            pass
-        if top_time is not None:
-            os.utime(TOP, ns=(os.stat(TOP).st_atime_ns, top_time))
+        self.path = os.path.join(TOP, text_to_bytes(name)) if name and "/" not in name else b""
+        self.top_time = top_time
 
-    def copy(self, file: int, part: bytes) -> int:
+    def read(self, size: int, place: int) -> bytes:
+        """Read at most `size` bytes, as many as are in place by now."""
+        if self.fd < 0:
+            try:
+                self.fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError:
+                return b""
+        return os.pread(self.fd, size, place)
+
+    def copy(self, file: int, part: bytes, is_whole: Callable[[], bool]) -> int:
         """Copy a part of the pack into a file. Returns the number of bytes.
+
+        Args:
+            is_whole: waits for a moment, or returns True if no more of the pack will come.
 
         Raises:
             OSError: if the part is not in the pack, or cannot be written.
         """
         offset, place, size = PART.unpack(part)
         left = size
+        whole = False
         while left:
-            data = os.pread(self.fd, min(left, CHUNK_SIZE), place) if self.fd >= 0 else b""
+            data = self.read(min(left, CHUNK_SIZE), place)
+            if not data and not whole:
+                whole = is_whole()
+                continue
             if not data:
                 self.missed = True
                 raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
@@ -186,7 +214,14 @@ class RestorePack:
             offset, place, left = offset + written, place + written, left - written
         return int(size)
 
-    def close(self) -> None:
+    def remove(self) -> None:
+        """Close the pack, and restore the top folder."""
         if self.fd >= 0:
             os.close(self.fd)
         self.fd = -1
+        try:
+            os.unlink(self.path)
+        except OSError:
+            pass
+        if self.top_time is not None:
+            os.utime(TOP, ns=(os.stat(TOP).st_atime_ns, self.top_time))

@@ -25,6 +25,7 @@ from .frames import bytes_to_text, text_to_bytes
 from .mounts import is_below, is_ordinary_path
 from .records import (
     DELETE,
+    DELIVERED,
     FILE,
     HOLE,
     MAKE,
@@ -35,6 +36,7 @@ from .records import (
     RANGE,
     SHELL,
     THE_END,
+    TOP,
     WRITE,
     RecordReader,
     RestorePack,
@@ -231,6 +233,8 @@ class Restore(RestoredFolders):
     def __init__(self, memory: Memory, top: bytes, start: int, pack: RestorePack) -> None:
         super().__init__(memory, top, start)
         self.pack = pack
+        if pack.top_time is not None:
+            self.folders[TOP] = (pack.top_time, os.stat(TOP).st_mode)
         with open("/proc/self/maps", "rb") as file:  # files mapped into this process, such as libraries
             self.in_use = {line.split(None, 5)[5].rstrip(b"\n") for line in file if b"/" in line}
         self.file = -1
@@ -246,13 +250,15 @@ class Restore(RestoredFolders):
         while True:
             kind, payload = reader.record()
             if kind in (WRITE, PACKED, HOLE):
-                self.content(kind, payload)
+                self.content(kind, payload, reader)
                 continue
             self.end_file()
             if kind == THE_END:
                 break
             if kind == SHELL:
                 self.shell = payload
+            elif kind == DELIVERED:
+                self.pack.remove()
             elif kind in (FILE, PATCH):
                 self.attempt(self.begin_patch if kind == PATCH else self.begin_file, reader.rows(payload))
             elif kind in steps:
@@ -382,7 +388,7 @@ class Restore(RestoredFolders):
         self.file = open_existing(folder, name, there)
         self.file_row = row
 
-    def content(self, kind: int, payload: bytes) -> None:
+    def content(self, kind: int, payload: bytes, reader: RecordReader) -> None:
         """Write a piece of the file's content; after a failure no file is open, and the piece is dropped."""
         if self.file < 0:
             return
@@ -391,7 +397,7 @@ class Restore(RestoredFolders):
                 punch(self.file, *RANGE.unpack(payload))
                 return
             if kind == PACKED:
-                self.written += self.pack.copy(self.file, payload)
+                self.written += self.pack.copy(self.file, payload, lambda: reader.has_arrived(DELIVERED))
                 return
             offset = OFFSET.unpack_from(payload)[0]
             data = memoryview(payload)[OFFSET.size :]

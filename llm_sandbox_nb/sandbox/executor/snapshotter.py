@@ -11,7 +11,7 @@ import time
 
 from .entries import OPEN_FOLDER, remove
 from .filesystem_scan import FilesystemScan, ScanLimits
-from .frames import bytes_to_text, dump, text_to_bytes, write_all
+from .frames import bytes_to_text, dump, text_to_bytes, widen, write_all
 from .mounts import Epoch, Mount, engine_folders, writable_mounts
 from .records import GONE, RecordReader, RecordWriter, RestorePack
 from .request import describe_error
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 MAX_REPORTED_ROOTS = 32
 PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
-F_SETPIPE_SZ = 1031
 CLOCK_TICK_SECONDS = 0.012  # longest step of the files' clock
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the source of ctimes
 MAX_ENGINE_ENTRIES = 10_000
@@ -183,7 +182,6 @@ class Snapshotter:
         pack = RestorePack(params.get("pack"), params.get("top_time"))
         restore = Restore(dict(known or {}), self.scope or b"/", self.epoch.start, pack)
         restore.run(self.reader)
-        pack.close()
         problems = self.engine_folders.restore()
         self.memories = {} if known is None else {params["id"]: restore.memory}
         write_all(1, restore.shell)
@@ -219,15 +217,10 @@ def set_policy(name: str) -> None:
 
 def serve_history(scope: bytes, spill: bytes, epoch: Epoch) -> None:
     """Serve in the child: requests on fd 0, records on fd 1, outcomes on fd 3."""
-    import fcntl
-
     gc.disable()
     os.umask(0)
-    try:
-        for fd in (0, 1):
-            fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:  # the limit of pipe memory, or not permitted
-        pass
+    for fd in (0, 1):
+        widen(fd, PIPE_BYTES)
     Snapshotter(scope, spill, epoch).serve()
 
 

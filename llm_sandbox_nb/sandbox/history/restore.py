@@ -2,7 +2,8 @@
 
 First make a plan of the differences (`Plan`), then send its records to the executor (`RestoreBody`), then scan the
 files again. Where a file can be put into the sandbox from outside, much content is sent in one such file, the pack:
-sending content through the connection, record by record, takes twice the time.
+sending content through the connection, record by record, takes twice the time. The executor writes files while the rest
+of the pack is on its way.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class _Restore:
         history.last_scan, history.entries, history.shell = new, _after(history.entries, plan), self._shell
         self._packs = self._packs and outcome.get("pack") != "missing"
         if body.pack and not self._packs:
-            return  # delivered files do not appear inside: the next round uses the connection
+            return  # the next round uses the connection
         self._problems += [*plan.problems, *_failures(outcome)]
         shell_problem = outcome.get("shell")
         self._shell_restored = self._shell is not None and not shell_problem
@@ -346,29 +347,32 @@ class RestoreBody:
         self._ready.set()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield all records; with a pack, wait until it is in place. Content is read ahead, in a thread."""
-        placed = self._deliver is not None and await self._delivered(self._deliver)
-        places = {piece.digest: piece.offset for piece in self._pieces.values()} if placed else {}
+        """Yield all records while the pack is put into the sandbox. Content is read ahead, in a thread."""
+        delivery: asyncio.Future[None] | None = None
+        if self._deliver is not None:
+            await self._ready.wait()
+            delivery = asyncio.ensure_future(self._put_pack(self._deliver))
+        places = {piece.digest: piece.offset for piece in self._pieces.values()} if delivery else {}
         records = _Records(self._plan, self._store, self._shell, places).all()
         ahead = asyncio.ensure_future(asyncio.to_thread(_piece, records))
         try:
             while piece := await ahead:
                 ahead = asyncio.ensure_future(asyncio.to_thread(_piece, records))
                 yield piece
+            if delivery is not None:
+                await delivery
+                yield _record("A")
         finally:
             ahead.cancel()
+            if delivery is not None:
+                delivery.cancel()
 
-    async def _delivered(self, deliver: Deliver) -> bool:
-        await self._ready.wait()
+    async def _put_pack(self, deliver: Deliver) -> None:
         content = (self._store.piece(piece) for piece in self._pieces.values())
         try:
             await deliver(self._name, self._size, content)
         except (SandboxError, OSError):
-            logger.info(
-                "a pack cannot be put into the sandbox; everything goes through the connection", exc_info=True
-            )
-            return False
-        return True
+            logger.info("a pack cannot be put into the sandbox", exc_info=True)
 
 
 def _pack(plan: Plan) -> tuple[dict[bytes, Chunk], int]:

@@ -58,7 +58,9 @@ def test_the_readme_names_every_kind_of_record() -> None:
     kinds = {
         getattr(records, name) for name in ("CHUNK", "ENTRIES", "GONE", "SHELL", "DELETE", "MAKE", "FILE")
     }
-    kinds |= {getattr(records, name) for name in ("PATCH", "WRITE", "PACKED", "HOLE", "METADATA")}
+    kinds |= {
+        getattr(records, name) for name in ("PATCH", "WRITE", "PACKED", "HOLE", "METADATA", "DELIVERED")
+    }
     named = set(re.findall(r"^- `([A-Z])` ", section("Records of the history"), re.M))
     assert named == {chr(kind) for kind in kinds}
 

@@ -89,6 +89,9 @@ class Player:
         assert place + size <= len(self.pack)
         self.do_W(struct.pack(">Q", offset) + self.pack[place : place + size])
 
+    def do_A(self, data: bytes) -> None:
+        assert not data
+
     def do_H(self, data: bytes) -> None:
         (offset, size), old = struct.unpack(">QQ", data), self.contents[self.open]
         self.contents[self.open] = old[:offset] + bytes(size) + old[offset + size :]
@@ -213,6 +216,35 @@ def test_what_nobody_asked_for_is_no_word_about_the_pack(tmp_path: Path) -> None
         store.close()
 
     asyncio.run(test())
+
+
+def test_records_are_sent_while_the_pack_is_delivered(tmp_path: Path) -> None:
+    """The executor writes files while the rest of the pack is on its way."""
+    contents = {"/a": b"a" * 700, "/b": b"b" * 700}
+    store = HistoryStore(tmp_path)
+    keep_all(store, contents)
+    plan = plan_restore({}, {"/": Entry("d"), **{path: file_entry(data) for path, data in contents.items()}})
+
+    async def test() -> list[bytes]:
+        sent = asyncio.Event()
+
+        async def deliver(name: str, size: int, content: Iterator[bytes]) -> None:
+            await sent.wait()
+
+        with mock.patch.object(sending, "MIN_PACK_BYTES", 0):
+            body = RestoreBody(plan, store, None, deliver, "p")
+        body.take(Kind.STDOUT, b"ready")
+        received = []
+        async with asyncio.timeout(60):
+            async for piece in body.pieces():
+                received.append(piece)
+                sent.set()
+        return received
+
+    *records, end = asyncio.run(test())
+    store.close()
+    assert b"".join(records).count(b"K") >= len(contents)
+    assert end == HEAD.pack(ord("A"), 0)
 
 
 def test_only_what_differs_is_touched() -> None:
