@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,7 @@ class _Entry(Generic[T]):
     options: SandboxOptions
     surroundings: object
     expires: float
-    """On the clock of `time.monotonic`."""
+    """On the clock of the event loop."""
     start: asyncio.Task[T]
 
     def fits(self, owner: str, options: SandboxOptions) -> bool:
@@ -79,7 +78,7 @@ class PreparedSandboxes(Generic[T]):
 
     def count(self, owner: str = "") -> int:
         """Return the number of prepared sandboxes of an owner, including those that are starting."""
-        return sum(entry.owner == owner for entry in self._entries)
+        return sum(entry.owner == owner and not self._has_ended(entry) for entry in self._entries)
 
     def prepare(self, options: SandboxOptions, count: int, seconds: float, owner: str = "") -> None:
         """Start sandboxes in the background until an owner has `count` with these options; end all others of the owner.
@@ -103,7 +102,7 @@ class PreparedSandboxes(Generic[T]):
             if self._is_memory_low():
                 return
             start = asyncio.create_task(self._start_one(options, owner))
-            expires = time.monotonic() + seconds
+            expires = start.get_loop().time() + seconds
             self._entries.append(_Entry(owner, options, _surroundings(options), expires, start))
         if self._entries and self._watch is None:
             self._watch = asyncio.create_task(self._check_regularly())
@@ -140,9 +139,10 @@ class PreparedSandboxes(Generic[T]):
 
     async def close(self) -> None:
         """End all prepared sandboxes and wait for their ends."""
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+            await asyncio.wait({watch})
         for entry in [*self._entries]:
             self._drop(entry)
         await asyncio.gather(*self._ending)
@@ -190,9 +190,9 @@ class PreparedSandboxes(Generic[T]):
     async def _check_regularly(self) -> None:
         while self._entries:
             await asyncio.sleep(self._check_interval)
-            low = self._is_memory_low()
+            low, now = self._is_memory_low(), asyncio.get_running_loop().time()
             for entry in [*self._entries]:
-                if low or time.monotonic() >= entry.expires or self._has_ended(entry):
+                if low or now >= entry.expires or self._has_ended(entry):
                     self._drop(entry)
         self._watch = None
 
