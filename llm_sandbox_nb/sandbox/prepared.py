@@ -160,8 +160,10 @@ class PreparedSandboxes(Generic[T]):
         if box is None or box.lost:
             return False
         async with asyncio.timeout(ANSWER_TIMEOUT):
-            await box.list_files(box.directories.root, depth=1, limit=1)
-            return await is_up_to_date(box, options)
+            _, up_to_date = await asyncio.gather(
+                box.list_files(box.directories.root, depth=1, limit=1), is_up_to_date(box, options)
+            )
+            return up_to_date
 
     def _drop(self, entry: _Entry[T]) -> asyncio.Task[None]:
         self._entries.remove(entry)

@@ -98,8 +98,8 @@ def test_a_prepared_sandbox_is_never_in_the_way(server: JupyterProcess, own_kern
         server.post(f"{API}/sandboxes", {"kernel_id": second, **BUBBLEWRAP})
         assert counted(server) == 2
         prepare(server, second)
-            until(lambda: server.get(f"{API}/kernels/{second}")["sandbox"]["prepared_sandboxes"] == 0)
-            assert counted(server) == 2
+        until(lambda: server.get(f"{API}/kernels/{second}")["sandbox"]["prepared_sandboxes"] == 0)
+        assert counted(server) == 2
         assert len(server.sandboxes()) == 2
     finally:
         server.ask(f"api/kernels/{second}", "DELETE")
