@@ -50,12 +50,8 @@ def test_warm_start(strong_isolation: str, measured: Measured) -> None:
 
 
 def cpu_seconds(pids: set[int]) -> float:
-    """Processor time of living processes and of those that they have waited for."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """Processor time of living processes, exact to the nanosecond, where `stat` has ticks of 10 ms."""
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids) / 1e9
 
 
 def own_cpu_seconds() -> float:

@@ -5,13 +5,13 @@ The format is a deliberate copy of `sandbox/protocol/frames.py`, which cannot be
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import time
 import zlib
 
 from .event_loop import IN, OUT, EventLoop
+from .light import dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,11 +64,6 @@ def write_pending(fd: int, pending: list[memoryview]) -> tuple[int, bool]:
         if not pending[0]:
             pending.pop(0)
     return total, True
-
-
-def dump(value: object) -> bytes:
-    """Return compact JSON in ASCII."""
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def quietly_close(*fds: int) -> None:

@@ -7,7 +7,8 @@ import signal
 
 from .children import ServiceProcess
 from .event_loop import OUT
-from .frames import STDOUT, dump, write_pending
+from .frames import STDOUT, write_pending
+from .light import dump
 from .processes import send_signal
 from .records import SHELL, TOP, RestorePack
 from .request import RESTORE, Request, describe_error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import struct
 
-from .frames import PIPE_READ, bytes_to_text, dump, text_to_bytes, write_all
+from .frames import PIPE_READ, bytes_to_text, text_to_bytes, write_all
+from .light import dump, parse_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class RecordReader:
         return kind, self.take(size)
 
     def rows(self, payload: bytes) -> Any:
-        return json.loads(payload)
+        return parse_json(payload)
 
 
 class Shortfall:
