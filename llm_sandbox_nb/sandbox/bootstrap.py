@@ -46,7 +46,7 @@ def read(n):
 sources = read(int(read(8)))
 codes = read(int(read(8)))
 if codes[:4] == MAGIC_NUMBER:
-    codes = marshal.loads(zlib.decompress(codes[4:]))
+    codes = marshal.loads(codes[4:])
 else:
     import json
     codes = json.loads(zlib.decompress(sources))
@@ -60,7 +60,8 @@ class Importer:
     def exec_module(self, module):
         name = module.__name__
         code = codes[name]
-        exec(compile(code, name, 'exec') if isinstance(code, str) else code, module.__dict__)
+        code = compile(code, name, 'exec') if isinstance(code, str) else marshal.loads(zlib.decompress(code))
+        exec(code, module.__dict__)
 signal.alarm(0)
 sys.meta_path.insert(0, Importer())
 """.strip()
@@ -87,10 +88,13 @@ def executor_source() -> bytes:
     files = {file.name: file for file in folder.iterdir() if file.name.endswith(".py")}
     names = {name: "executor" if name == "__init__.py" else f"executor.{name[:-3]}" for name in files}
     texts = {names[name]: files[name].read_text("utf-8") for name in sorted(files)}
+    # Each by itself, because most modules are never imported.
     codes = {
-        name: compile(text, name, "exec", dont_inherit=True, optimize=_WITHOUT_DOCSTRINGS)
+        name: zlib.compress(
+            marshal.dumps(compile(text, name, "exec", dont_inherit=True, optimize=_WITHOUT_DOCSTRINGS))
+        )
         for name, text in texts.items()
     }
     sources = zlib.compress(json.dumps(texts).encode("ascii"))
-    compiled = MAGIC_NUMBER + zlib.compress(marshal.dumps(codes))
+    compiled = MAGIC_NUMBER + marshal.dumps(codes)
     return b"%08d%b%08d%b" % (len(sources), sources, len(compiled), compiled)
