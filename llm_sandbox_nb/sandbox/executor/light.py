@@ -30,7 +30,8 @@ def _refuse(value: object) -> object:
 try:
     import _json
 
-    _scan: Callable[[str, int], tuple[Any, int]] = _json.make_scanner(_Decoding())
+    decoding: Any = _Decoding()
+    _scan: Callable[[str, int], tuple[Any, int]] = _json.make_scanner(decoding)
     # No check for circles, no indentation, compact separators, keys in their order, none skipped, NaN allowed.
     _encode: Callable[[object, int], Iterable[str]] = _json.make_encoder(
         None, _refuse, _json.encode_basestring_ascii, None, ":", ",", False, False, True
@@ -78,5 +79,9 @@ def named_tuple(name: str, fields: str) -> Any:
 
     members: dict[str, Any] = {"__slots__": (), "__new__": new, "_replace": replace}
     for position, field in enumerate(names):
-        members[field] = property(lambda self, position=position: self[position])
+        members[field] = property(_item_getter(position))
     return type(name, (tuple,), members)
+
+
+def _item_getter(position: int) -> Callable[[Any], Any]:
+    return lambda values: values[position]
