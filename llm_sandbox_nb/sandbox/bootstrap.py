@@ -88,7 +88,7 @@ def executor_source() -> bytes:
     files = {file.name: file for file in folder.iterdir() if file.name.endswith(".py")}
     names = {name: "executor" if name == "__init__.py" else f"executor.{name[:-3]}" for name in files}
     texts = {names[name]: files[name].read_text("utf-8") for name in sorted(files)}
-    # Each by itself, because most modules are never imported.
+    # Compressed one at a time, because most modules are never imported.
     codes = {
         name: zlib.compress(
             marshal.dumps(compile(text, name, "exec", dont_inherit=True, optimize=_WITHOUT_DOCSTRINGS))
