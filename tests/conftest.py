@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -116,6 +117,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
             fcntl.flock(running, fcntl.LOCK_UN)
 
 
+# Most tests count the sandboxes and processes that they start themselves; those of preparation turn it on.
+os.environ.setdefault("LLM_SANDBOX_PREPARED", "0")
 # What runs in the background of a script has SIGINT ignored, and so would all that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

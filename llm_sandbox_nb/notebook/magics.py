@@ -21,6 +21,7 @@ from llm_sandbox_nb.notebook.magic_options import (
     unknown_subcommand,
     with_options,
 )
+from llm_sandbox_nb.notebook.preparation import IdlePreparation
 from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, OpenSandbox, SandboxKeeper
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.plain_text import plain
@@ -71,9 +72,17 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         """The newest run that began here."""
         self._recent: deque[Run] = deque(maxlen=_MAX_RECENT_RUNS)
         """The newest runs that began here: those whose sandbox is still at hand."""
+        self.observe(self._reconsider_keeper, "use_server")
+        self._preparation = IdlePreparation(self._background, self._sandboxes, self)
+        if getattr(shell, "kernel", None) is not None:
+            self._preparation.watch(shell.events)
         EventLoops.cells_wait = True
         atexit.register(self._close)
         self._complete_with_tab()
+
+    def _reconsider_keeper(self, _: object) -> None:
+        if self._background.started:
+            self._background.run(self._sandboxes.reconsider())
 
     subcommands: tuple[str, ...] = _SUBCOMMANDS
     """Words that may follow `%sandbox`."""
@@ -314,6 +323,8 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
     def _close(self) -> None:
         """Close the sandboxes at the end of the kernel, without a long delay."""
+        if self.shell is not None:
+            self._preparation.unwatch(self.shell.events)
         if self._background.started or self._forks.open:
             with suppress(TimeoutError, SandboxError, OSError, RuntimeError):
                 self._background.run(self._close_all(), timeout=5)

@@ -145,7 +145,7 @@ class SandboxCommands:
             return
         if words:
             raise SandboxUsageError("The command is %sandbox stop [--idle].")
-        stopped = self._background.run(self._sandboxes.stop())
+        stopped = self._background.run(self._sandboxes.stop(prepared=True))
         print("The sandbox is ended." if stopped else NO_SANDBOX)
 
     def _sandbox(self) -> Sandbox:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.sandbox.contract import Protection, Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.options import SandboxOptions
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
     from llm_sandbox_nb.runs.outside_calls import OutsideCalls
     from llm_sandbox_nb.runs.run import Run
+    from llm_sandbox_nb.sandbox.client import ChannelSandbox
 
 
 class SandboxMismatchError(SandboxError):
@@ -61,8 +63,16 @@ class SandboxKeeper(Protocol):
         """Return the current status."""
         ...
 
-    async def stop(self) -> bool:
-        """End the sandbox and delete its files; return True if a sandbox was running."""
+    async def prepare(self, options: SandboxOptions, count: int, seconds: float) -> None:
+        """Let the server or this kernel prepare sandboxes: see `PreparedSandboxes.prepare`."""
+        ...
+
+    async def stop(self, *, prepared: bool = False) -> bool:
+        """End the sandbox and delete its files; return True if a sandbox was running.
+
+        Args:
+            prepared: also end the prepared sandboxes.
+        """
         ...
 
     async def close(self) -> None:
@@ -79,6 +89,13 @@ class KernelSandboxes:
     """Keeps the sandbox in this kernel: nbclient, VS Code, papermill, a server without the extension."""
 
     def __init__(self) -> None:
+        from llm_sandbox_nb.sandbox.open import start_sandbox
+        from llm_sandbox_nb.sandbox.prepared import PreparedSandboxes
+
+        self._start = start_sandbox
+        self._prepared: PreparedSandboxes[ChannelSandbox] = PreparedSandboxes(
+            lambda options, _: start_sandbox(options), lambda box: box.close(), lambda box: box
+        )
         self._sandbox: Sandbox | None = None
         self._options = SandboxOptions()
         self._started = 0.0
@@ -91,7 +108,10 @@ class KernelSandboxes:
             await self.stop()
         sandbox = await self.current()
         if sandbox is None:
-            return await self._start(options)
+            options.check_files()
+            self._sandbox = await self._prepared.take(options) or await self._start(options)
+            self._options, self._started = options, time.time()
+            return self._sandbox
         check_matches(options, started_with=self._options, protection=sandbox.protection)
         return sandbox
 
@@ -107,10 +127,17 @@ class KernelSandboxes:
         sandbox = await self.current()
         if sandbox is None:
             return SandboxStatus("kernel")
-        return SandboxStatus("kernel", sandbox.id, sandbox.protection, self._started)
+        details = prepared_detail(self._prepared.count())
+        return SandboxStatus("kernel", sandbox.id, sandbox.protection, self._started, details)
 
-    async def stop(self) -> bool:
+    async def prepare(self, options: SandboxOptions, count: int, seconds: float) -> None:
+        """See `SandboxKeeper.prepare`."""
+        self._prepared.prepare(options, count, seconds)
+
+    async def stop(self, *, prepared: bool = False) -> bool:
         """See `SandboxKeeper.stop`."""
+        if prepared:
+            await self._prepared.close()
         sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
             await sandbox.close()
@@ -118,15 +145,7 @@ class KernelSandboxes:
 
     async def close(self) -> None:
         """See `SandboxKeeper.close`."""
-        await self.stop()
-
-    async def _start(self, options: SandboxOptions) -> Sandbox:
-        from llm_sandbox_nb.sandbox.open import start_sandbox
-
-        options.check_files()
-        self._sandbox = await start_sandbox(options)
-        self._options, self._started = options, time.time()
-        return self._sandbox
+        await self.stop(prepared=True)
 
 
 Connect = Callable[[], Awaitable[SandboxKeeper | None]]
@@ -139,13 +158,49 @@ class NotebookSandboxes:
     def __init__(self, connect: Connect | None = None) -> None:
         self._connect = connect
         self._keeper: SandboxKeeper | None = None
+        self._deciding = asyncio.Lock()
+        self._used = False
+        """True once the keeper was needed for more than preparation, so that it stays."""
+        self._usual: SandboxOptions | None = None
+        """Options of a cell without options at the last call of `prepare`."""
+        self._newest: SandboxOptions | None = None
+        """Options of the newest sandbox that a cell has needed."""
+        self._stopped = False
+        """True after `stop`: nothing is prepared until a cell needs a sandbox again."""
 
     async def keeper(self) -> SandboxKeeper:
         """Return the server's keeper when this kernel has such a server, else this kernel's own."""
-        if self._keeper is None:
-            found = await self._connect() if self._connect else None
-            self._keeper = found or KernelSandboxes()
-        return self._keeper
+        self._used = True
+        return await self._decide()
+
+    async def _decide(self) -> SandboxKeeper:
+        async with self._deciding:
+            if self._keeper is None:
+                found = await self._connect() if self._connect else None
+                self._keeper = found or KernelSandboxes()
+            return self._keeper
+
+    async def prepare(self, options: SandboxOptions, count: int, seconds: float) -> None:
+        """Prepare sandboxes like the newest sandbox, or with `options` if these have changed since.
+
+        Args:
+            options: options of a cell that has none itself.
+            count: number of sandboxes; 0 ends the prepared ones.
+            seconds: seconds after which an unused one ends.
+        """
+        if self._stopped or (count == 0 and self._keeper is None):
+            return
+        if self._usual not in (None, options):
+            self._newest = None
+        self._usual = options
+        await (await self._decide()).prepare(self._newest or options, count, seconds)
+
+    async def reconsider(self) -> None:
+        """Decide again who keeps the sandbox, if only preparation has needed that decision so far."""
+        if self._keeper is not None and not self._used:
+            keeper, self._keeper = self._keeper, None
+            await keeper.stop(prepared=True)
+            await keeper.close()
 
     async def publisher(self) -> RunPublisher | None:
         """Return a publisher of runs at this kernel's server; None without such a server."""
@@ -154,6 +209,7 @@ class NotebookSandboxes:
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
         """See `SandboxKeeper.acquire`."""
+        self._stopped, self._newest = False, options
         return await (await self.keeper()).acquire(options, fresh=fresh)
 
     async def current(self) -> Sandbox | None:
@@ -168,9 +224,10 @@ class NotebookSandboxes:
         """End the sandbox and start an empty one."""
         return await self.acquire(options, fresh=True)
 
-    async def stop(self) -> bool:
+    async def stop(self, *, prepared: bool = False) -> bool:
         """See `SandboxKeeper.stop`."""
-        return await (await self.keeper()).stop()
+        self._stopped = prepared
+        return await (await self.keeper()).stop(prepared=prepared)
 
     async def stop_idle(self) -> str | None:
         """End the server's sandbox of another notebook that is idle longest; the notebook's name, None when none is."""
@@ -190,6 +247,11 @@ class NotebookSandboxes:
         """See `SandboxKeeper.close`; does nothing when no sandbox was used."""
         if self._keeper is not None:
             await self._keeper.close()
+
+
+def prepared_detail(count: int) -> dict[str, str]:
+    """Return the line of `SandboxStatus.details` about prepared sandboxes."""
+    return {"prepared for the next cells": plural(count, "sandbox", "sandboxes")} if count else {}
 
 
 async def _answers(sandbox: Sandbox) -> bool:

@@ -356,6 +356,10 @@ NOTEBOOK_OPTIONS = (
            json_object, {}),
     Option("use_server", "let the Jupyter server own the sandbox, if it has the extension; otherwise this kernel does",
            yes_or_no, True),
+    Option("prepared_sandboxes", "sandboxes to start ahead while the notebook is idle, so that a cell that needs a new "
+           "one begins at once; 0: none", count, 1, environment=("LLM_SANDBOX_PREPARED",)),
+    Option("prepared_time", f"time after which a prepared sandbox that no cell has used ends{TIME_FORMS}", seconds,
+           1800.0),
     Option("show", "show the live card of `await solve(...)` in a notebook", yes_or_no, True),
     Option("live_panel", "show a live run as a widget where no Jupyter server with the extension can show it",
            OneOf("auto", "always", "never"), "auto"),

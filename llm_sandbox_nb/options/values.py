@@ -68,7 +68,7 @@ def flag_layer(flags: Mapping[str, Any]) -> Layer:
 def environment_layer(environment: Mapping[str, str]) -> Layer:
     """Return the values of the environment."""
     found = {}
-    for option in RUN_OPTIONS:
+    for option in (*RUN_OPTIONS, *NOTEBOOK_OPTIONS):
         variable = next((name for name in option.environment if environment.get(name)), None)
         if variable:
             found[option.name] = (environment[variable], f"environment variable {variable}")

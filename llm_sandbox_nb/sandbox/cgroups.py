@@ -1,4 +1,4 @@
-"""Control groups of this machine: mount points and memory peaks."""
+"""Control groups of this machine: mount points, memory limits and memory peaks."""
 
 from __future__ import annotations
 
@@ -23,6 +23,41 @@ def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Pat
             yield 2, frozenset(), root, Path(point)
         elif kind == "cgroup":
             yield 1, frozenset(options.split(",")) & frozenset(CONTROLLERS), root, Path(point)
+
+
+def own_groups(controller: str) -> list[tuple[Path, int]]:
+    """Return the control groups of this process with their versions, from the innermost to the root."""
+    proc = Path("/proc")
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+        hierarchies = list(find_hierarchies(proc))
+    except (OSError, ValueError):
+        return []
+    found = []
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        for version, mounted, root, point in hierarchies:
+            if (
+                version == 2
+                if not controllers
+                else controller in controllers.split(",") and controller in mounted
+            ):
+                group = point / name.removeprefix(root).lstrip("/")
+                while group.is_relative_to(point):
+                    found.append((group, version))
+                    group = group.parent
+    return found
+
+
+def memory_left() -> int | None:
+    """Return the bytes that the control groups of this process leave to it; None if they set no limit."""
+    left = []
+    for group, version in own_groups("memory"):
+        limit = _number(group / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+        used = _number(group / ("memory.current" if version == 2 else "memory.usage_in_bytes"))
+        if limit is not None and used is not None:
+            left.append(max(0, limit - used + _given_back(group)))
+    return min(left, default=None)
 
 
 def memory_peak(group: Path, version: int) -> int | None:
@@ -55,3 +90,25 @@ def memory_peak_of_container(pid: int, container: str) -> int | None:
                 if peak is not None:
                     return peak
     return None
+
+
+def _given_back(group: Path) -> int:
+    """Return the bytes of the page cache that the kernel frees when a process needs memory."""
+    for line in _text(group / "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file") and value.isdigit():
+            return int(value)
+    return 0
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    # Version 1 of the control groups writes a number near 2 ** 63 for "no limit".
+    return int(text) if text.isdigit() and int(text) < 1 << 60 else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

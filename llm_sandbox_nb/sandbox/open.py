@@ -40,6 +40,13 @@ class Implementation(Protocol):
     async def why_unavailable(self, image: str | None) -> str:
         """Return the reason why the isolation does not work here with `image` (None: the default image), or ""."""
 
+    async def is_up_to_date(self, sandbox: Sandbox, options: SandboxOptions) -> bool:
+        """Return True if a sandbox that starts now with the same options would be like `sandbox` before its first use.
+
+        Raises:
+            SandboxError: if the engine does not answer, or no longer has the image.
+        """
+
     def resource_usage(self, sandbox: Sandbox) -> ResourceUsage:
         """Measure a sandbox. This blocks, and may raise any exception."""
 
@@ -58,6 +65,10 @@ class OwnSandbox(Protocol):
     @property
     def owner_dead(self) -> bool:
         """True if the owner has certainly ended."""
+
+    @property
+    def created(self) -> float:
+        """Time of the start, in seconds since the epoch."""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -268,6 +279,11 @@ async def choose_isolation(options: SandboxOptions) -> str:
         f"No isolation works here ({'; '.join(problems.values())}): make one of them work,"
         f" or choose the isolation {unprotected}, which protects nothing."
     )
+
+
+async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
+    """See `Implementation.is_up_to_date`."""
+    return await load_isolation(sandbox.protection.isolation).is_up_to_date(sandbox, options)
 
 
 async def resource_usage(sandbox: Sandbox) -> ResourceUsage:

@@ -58,6 +58,11 @@ async def why_unavailable(image: str | None) -> str:
     return ""
 
 
+async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
+    """See `Implementation.is_up_to_date`: the sandbox sees this machine's files as they are now."""
+    return True
+
+
 def resource_usage(sandbox: Sandbox) -> ResourceUsage:
     """See `Implementation.resource_usage`: nothing is known, because nothing counts for these processes."""
     return ResourceUsage()

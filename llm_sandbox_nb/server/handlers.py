@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import posixpath
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
@@ -148,7 +149,13 @@ class SandboxAPIHandler(APIHandler):
         """Return the description of a sandbox for clients."""
         path = f"{self.base_url.rstrip('/')}{API}/sandboxes/{managed.id}"
         terminal = f"{path}/terminal" if self.manager.policy.allow_terminal else None
-        return {**managed.to_json(), "channel": f"{path}/channel", "terminal": terminal}
+        prepared = self.manager.prepared(managed.kernel_id)
+        return {
+            **managed.to_json(),
+            "prepared_sandboxes": prepared,
+            "channel": f"{path}/channel",
+            "terminal": terminal,
+        }
 
 
 class InfoHandler(SandboxAPIHandler):
@@ -183,9 +190,9 @@ class SandboxesHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self) -> None:
-        """List all sandboxes, including those of an ended server."""
+        """List all sandboxes of notebooks, including those of an ended server."""
         await self.manager.ready()
-        self.finish({"sandboxes": [self.model(one) for one in self.manager.all()]})
+        self.finish({"sandboxes": [self.model(one) for one in self.manager.in_use()]})
 
     @web.authenticated
     @authorized
@@ -200,6 +207,27 @@ class SandboxesHandler(SandboxAPIHandler):
         managed, created = await self.manager.acquire(kernel_id, request, fresh=body.get("fresh") is True)
         self.set_status(201 if created else 200)
         self.finish(self.model(managed))
+
+
+class PrepareHandler(SandboxAPIHandler):
+    """Prepared sandboxes of a kernel."""
+
+    @web.authenticated
+    @authorized
+    @report_errors
+    async def post(self) -> None:
+        """Start sandboxes for the next requests of a kernel; end its prepared ones with other settings."""
+        body = self.body()
+        kernel_id, count, seconds = body.get("kernel_id"), body.get("count"), body.get("seconds")
+        if not isinstance(kernel_id, str):
+            raise ValueError("'kernel_id' must be the id of one of this server's kernels.")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError("'count' must be a number from 0 on.")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise ValueError("'seconds' must be a number above zero.")
+        request = self.manager.policy.read_request(body)
+        self.set_status(202)
+        self.finish({"prepared": await self.manager.prepare(kernel_id, request, count, seconds)})
 
 
 class StopIdleHandler(SandboxAPIHandler):
@@ -367,6 +395,7 @@ rest_routes: list[tuple[str, type[SandboxAPIHandler]]] = [
     (rf"{API}/info", InfoHandler),
     (rf"{API}/kernels/(?P<kernel_id>[\w-]+)", KernelHandler),
     (rf"{API}/sandboxes", SandboxesHandler),
+    (rf"{API}/sandboxes/prepare", PrepareHandler),
     (rf"{API}/sandboxes/stop-idle", StopIdleHandler),
     (rf"{API}/sandboxes/{ID}", SandboxHandler),
     (rf"{API}/sandboxes/{ID}/reset", ResetHandler),

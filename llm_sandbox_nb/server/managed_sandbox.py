@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,8 +56,12 @@ class ManagedSandbox:
         notebook: str | None,
         options: SandboxOptions,
         fork_of: str | None = None,
+        *,
+        prepared: bool = False,
     ) -> None:
         self.id = sandbox_id
+        self.prepared = prepared
+        """True until the kernel needs the sandbox; see `PreparedSandboxes`."""
         self.fork_of = fork_of
         """Sandbox of which this one is a fork. A fork is never used as the sandbox of the notebook."""
         self.kernel_id = kernel_id
@@ -92,6 +96,11 @@ class ManagedSandbox:
         if self.requests or self.sandbox is None:
             self.touch()
         return time.time() - self.last_activity
+
+    def claim(self) -> None:
+        """Make a prepared sandbox the one of its notebook."""
+        self.prepared = False
+        self.created = self.last_activity = time.time()
 
     def touch(self) -> None:
         """Reset the idle timer."""
@@ -175,12 +184,15 @@ class Opener:
         return await start_sandbox(options, labels=self._labels(managed), served_elsewhere=True)
 
     async def adopt(self) -> list[ManagedSandbox]:
-        """Adopt the living sandboxes that an earlier server of this key has left; others end when their lease does."""
+        """Adopt the living sandboxes that an earlier server of this key has left; others end when their lease does.
+
+        Of a kernel's sandboxes that are no forks, the oldest is adopted: the others were prepared and not used yet.
+        """
         found = []
         for isolation in adopting_isolations():
             with contextlib.suppress(IsolationUnavailableError):
                 own = await asyncio.to_thread(isolation.list_own, {_SERVER: self._key})
-                living = [one for one in own if one.owner_dead and one.state == "running"]
+                living = _without_prepared(one for one in own if one.owner_dead and one.state == "running")
                 found += await asyncio.gather(*(self._adopt(isolation, one) for one in living))
         return [managed for managed in found if managed is not None]
 
@@ -228,3 +240,16 @@ class Opener:
         path = self._certificates.path / f"{hashlib.sha256(pem.encode()).hexdigest()[:32]}.pem"
         path.write_text(pem)
         return path
+
+
+def _without_prepared(own: Iterable[OwnSandbox]) -> list[OwnSandbox]:
+    """Return the forks, and the oldest other sandbox of each kernel."""
+    kept: list[OwnSandbox] = []
+    kernels: set[str] = set()
+    for one in sorted(own, key=lambda one: one.created):
+        kernel = one.labels.get(_KERNEL, "")
+        if one.labels.get(_FORK_OF) or kernel not in kernels:
+            kept.append(one)
+        if not one.labels.get(_FORK_OF):
+            kernels.add(kernel)
+    return kept

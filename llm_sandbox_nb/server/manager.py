@@ -18,6 +18,7 @@ from llm_sandbox_nb.formatting import format_duration, plural
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import PolicyError, SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.options import SandboxOptions
+from llm_sandbox_nb.sandbox.prepared import PreparedSandboxes
 from llm_sandbox_nb.server.kernels import ServerKernels
 from llm_sandbox_nb.server.managed_sandbox import ManagedSandbox, Opener
 from llm_sandbox_nb.server.policy import SandboxPolicy
@@ -60,6 +61,9 @@ class SandboxManager(LoggingConfigurable):
     max_download_bytes = Integer(
         256 * 1024 * 1024, help="Largest file, in bytes, that can be downloaded over REST."
     ).tag(config=True)
+    max_prepared = Integer(
+        2, help="How many prepared sandboxes a kernel may have; 0 means none. They count for `max_sandboxes`."
+    ).tag(config=True)
     policy = Instance(SandboxPolicy)
 
     @default("policy")
@@ -79,6 +83,11 @@ class SandboxManager(LoggingConfigurable):
         self._opener = Opener(server_key)
         self._activity_times = {} if activity_times is None else activity_times
         self._sandboxes: dict[str, ManagedSandbox] = {}
+        self._prepared: PreparedSandboxes[ManagedSandbox] = PreparedSandboxes(
+            self._start_prepared,
+            lambda managed: self.end(managed, "It was prepared and is not needed."),
+            lambda managed: managed.sandbox,
+        )
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._watcher = Housekeeping(self)
         self._closing = False
@@ -107,8 +116,16 @@ class SandboxManager(LoggingConfigurable):
     # -- look-ups -------------------------------------------------------------------------------------------
 
     def all(self) -> list[ManagedSandbox]:
-        """Return all sandboxes, oldest first."""
+        """Return all sandboxes, oldest first, with the prepared ones."""
         return sorted(self._sandboxes.values(), key=lambda one: one.created)
+
+    def in_use(self) -> list[ManagedSandbox]:
+        """Return all sandboxes that belong to a notebook, oldest first: all except the prepared ones."""
+        return [one for one in self.all() if not one.prepared]
+
+    def prepared(self, kernel_id: str) -> int:
+        """Return the number of sandboxes that are prepared for a kernel."""
+        return self._prepared.count(kernel_id)
 
     def busy(self) -> list[ManagedSandbox]:
         """Return the sandboxes with a pending request."""
@@ -117,7 +134,7 @@ class SandboxManager(LoggingConfigurable):
     def idle(self, kernel_id: str = "") -> list[ManagedSandbox]:
         """Return idle sandboxes of other kernels whose runs are over, the longest idle first."""
         live = {kernel_id, *self.live_kernels()}
-        free = [one for one in self.all() if one.state != "starting" and not one.requests]
+        free = [one for one in self.in_use() if one.state != "starting" and not one.requests]
         return sorted(
             (one for one in free if one.kernel_id not in live), key=lambda one: one.idle_seconds, reverse=True
         )
@@ -155,7 +172,7 @@ class SandboxManager(LoggingConfigurable):
 
     async def find(self, kernel_id: str) -> ManagedSandbox | None:
         """Return the sandbox of a kernel, or the one that its notebook had with a kernel that is gone."""
-        own = [managed for managed in self._sandboxes.values() if managed.fork_of is None]
+        own = [managed for managed in self.in_use() if managed.fork_of is None]
         for managed in own:
             if managed.kernel_id == kernel_id:
                 managed.unclaimed_since = None
@@ -204,9 +221,36 @@ class SandboxManager(LoggingConfigurable):
                 return managed, False
             if managed is not None:
                 await self.end(managed, "It was replaced by a new one.")
-            managed = ManagedSandbox(uuid.uuid4().hex, kernel_id, notebook, options)
-            await self._start(managed)
+            managed = await self._prepared.take(options, kernel_id)
+            if managed is None:
+                managed = ManagedSandbox(uuid.uuid4().hex, kernel_id, notebook, options)
+                await self._start(managed)
+            else:
+                managed.claim()
+                self.note_activity(managed)
             return managed, True
+
+    async def prepare(self, kernel_id: str, request: SandboxOptions, count: int, seconds: float) -> int:
+        """Start sandboxes in the background for the next calls of `acquire` with the same request.
+
+        Args:
+            kernel_id: the kernel that will need them.
+            request: see `SandboxPolicy.resolve`.
+            count: number of sandboxes, at most `max_prepared`; 0 ends the prepared ones.
+            seconds: seconds after which an unused one ends.
+
+        Returns:
+            Number of prepared sandboxes of the kernel, including those that are starting.
+
+        Raises:
+            UnknownSandboxError: if the kernel does not belong to this server.
+            PolicyError: if the site does not allow the sandbox.
+        """
+        await self.ready()
+        await self.notebook_of(kernel_id)
+        options = self.policy.resolve(request)
+        self._prepared.prepare(options, min(count, self.max_prepared), seconds, kernel_id)
+        return self.prepared(kernel_id)
 
     async def fork(self, sandbox_id: str) -> ManagedSandbox:
         """Return a second, empty sandbox of the same kernel with the same settings.
@@ -235,6 +279,16 @@ class SandboxManager(LoggingConfigurable):
         """End all processes of a sandbox; its files stay. Raises the errors of `running`."""
         managed = self.get(sandbox_id)
         await restart_processes(self.running(sandbox_id))
+        return managed
+
+    async def _start_prepared(self, options: SandboxOptions, kernel_id: str) -> ManagedSandbox:
+        notebook = await self.kernels.notebook(kernel_id)
+        managed = ManagedSandbox(uuid.uuid4().hex, kernel_id, notebook, options, prepared=True)
+        try:
+            await self._start(managed)
+        except asyncio.CancelledError:
+            await managed.end("It is not needed any more.")
+            raise
         return managed
 
     async def stop(self, sandbox_id: str, reason: str) -> None:
@@ -273,7 +327,8 @@ class SandboxManager(LoggingConfigurable):
         """End all sandboxes within `close_timeout`; the others end when their leases run out."""
         self._closing = True
         await self._watcher.stop()
-        ends = [self.end(managed, "The Jupyter server is stopping.") for managed in self.all()]
+        ends = [self.end(managed, "The Jupyter server is stopping.") for managed in self.in_use()]
+        ends.append(self._prepared.close())
         try:
             await asyncio.wait_for(asyncio.gather(*ends), self.close_timeout)
         except TimeoutError:
@@ -283,6 +338,8 @@ class SandboxManager(LoggingConfigurable):
     async def _start(self, managed: ManagedSandbox) -> None:
         if self._closing:
             raise SandboxLostError("The Jupyter server is stopping and starts no more sandboxes.")
+        if 0 < self.max_sandboxes <= len(self._sandboxes) and not managed.prepared:
+            await self._prepared.end_oldest()
         if 0 < self.max_sandboxes <= len(self._sandboxes):
             raise PolicyError(too_many_text(len(self._sandboxes), self.idle(managed.kernel_id)))
         self._sandboxes[managed.id] = managed

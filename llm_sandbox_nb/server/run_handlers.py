@@ -223,7 +223,7 @@ class RunPublishHandler(RunSocket):
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
         """Return the sandbox that the kernel offers to outside agents; it must be the kernel's own."""
         manager = self.settings["llm_sandbox_manager"]
-        own = (one.id for one in manager.all() if one.kernel_id == kernel_id)
+        own = (one.id for one in manager.in_use() if one.kernel_id == kernel_id)
         return next((id for id in own if id == sandbox_id), None)
 
     def send(self, message: Json) -> None:

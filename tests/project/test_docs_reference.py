@@ -19,7 +19,7 @@ from llm_sandbox_nb.agent.control.frontends import COMMANDS
 from llm_sandbox_nb.cli.parser import make_parser
 from llm_sandbox_nb.notebook.magics import SandboxMagics
 from llm_sandbox_nb.notebook.settings import SandboxSettings
-from llm_sandbox_nb.options.table import RUN_OPTIONS
+from llm_sandbox_nb.options.table import NOTEBOOK_OPTIONS, RUN_OPTIONS
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.server.card_handlers import card_routes
@@ -78,7 +78,7 @@ def test_every_command_has_its_heading_and_every_flag_a_row() -> None:
 
 
 def test_every_variable_and_every_setting_of_a_file_is_named() -> None:
-    variables = {variable for option in RUN_OPTIONS for variable in option.environment}
+    variables = {variable for option in (*RUN_OPTIONS, *NOTEBOOK_OPTIONS) for variable in option.environment}
     assert [variable for variable in sorted(variables) if variable not in page("settings.md")] == []
     names = SandboxSettings.class_own_traits(config=True)
     assert [name for name in names if f"`SandboxMagics.{name}`" not in page("settings.md")] == []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from llm_sandbox_nb.formatting import format_duration
-from llm_sandbox_nb.notebook.sandboxes import SandboxStatus, check_matches
+from llm_sandbox_nb.notebook.sandboxes import SandboxStatus, check_matches, prepared_detail
 from llm_sandbox_nb.notebook.server_client.address import (
     ANSWER_TIMEOUT,
     START_TIMEOUT,
@@ -22,6 +23,7 @@ from llm_sandbox_nb.notebook.server_client.address import (
 from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
 from llm_sandbox_nb.notebook.server_client.sandbox import ServerSandbox
 from llm_sandbox_nb.sandbox.contract import Sandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 logger = logging.getLogger(__name__)
@@ -124,6 +126,7 @@ class ServerKeeper:
         sandbox = await self._connected(model)
         idle = datetime.now(UTC) - datetime.fromisoformat(model["last_activity"])
         details["idle"] = format_duration(idle.total_seconds())
+        details |= prepared_detail(model.get("prepared_sandboxes", 0))
         return SandboxStatus(
             "server",
             sandbox.id,
@@ -132,8 +135,16 @@ class ServerKeeper:
             details,
         )
 
-    async def stop(self) -> bool:
+    async def prepare(self, options: SandboxOptions, count: int, seconds: float) -> None:
+        """See `SandboxKeeper.prepare`."""
+        body = {"kernel_id": self._kernel_id, "count": count, "seconds": seconds, **_request(options)}
+        await self._ask("sandboxes/prepare", "POST", body)
+
+    async def stop(self, *, prepared: bool = False) -> bool:
         """See `SandboxKeeper.stop`."""
+        if prepared:
+            with suppress(SandboxError):  # a server of an earlier version knows no preparation
+                await self.prepare(SandboxOptions(), 0, 1)
         model = await self._model()
         await self.close()
         if model is None:

@@ -59,12 +59,6 @@ def bubblewrap_path() -> str | None:
     return os.path.realpath(found) if found else None
 
 
-def payload(ulimits: Sequence[str], argv: Sequence[str]) -> list[str]:
-    """Return a command that sets `ulimits`, then executes `argv`. Limits set outside would not count inside."""
-    script = "".join(f"ulimit {option} && " for option in ulimits) + 'exec "$@"'
-    return ["/bin/bash", "--noprofile", "--norc", "-c", script, "bash", *argv]
-
-
 def is_host_root() -> bool:
     """Return True if this process is root with (nearly) all user ids, and can give some to a sandbox."""
     if os.getuid() != 0:
@@ -279,6 +273,12 @@ def explanation(stderr: str) -> str:
     return f"user namespaces are not allowed here, as is usual in containers ({stderr})"
 
 
+_SET_LIMITS = """
+import resource
+for limit, value in %r.items():
+    resource.setrlimit(limit, (value, value))
+"""
+"""Limits set outside would not count inside."""
 _CLOSE_DESCRIPTORS = """
 import os
 os.closerange(3, 1024)
@@ -305,14 +305,21 @@ ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 
 
 def prepared(
-    argv: Sequence[str], *, profile: str, many_users: bool, door_socket: int | None = None
+    argv: Sequence[str],
+    *,
+    profile: str,
+    many_users: bool,
+    limits: Mapping[int, int],
+    door_socket: int | None = None,
 ) -> list[str]:
     """Return the executor's command (`python ... -c PROGRAM`) with further steps before PROGRAM.
 
-    The steps close descriptors and become the profile's user. `door_socket` is a descriptor that becomes `HANDED`.
+    The steps set `limits` (see `process_limits`), close descriptors and become the profile's user. `door_socket` is a
+    descriptor that becomes `HANDED`.
     """
     *command, program = argv
-    steps = [_CLOSE_DESCRIPTORS if door_socket is None else _KEEP_DOOR_SOCKET % door_socket]
+    steps = [_SET_LIMITS % dict(limits)]
+    steps += [_CLOSE_DESCRIPTORS if door_socket is None else _KEEP_DOOR_SOCKET % door_socket]
     user = PROFILE_USERS[profile]
     if many_users and user.uid != 0:
         steps += [

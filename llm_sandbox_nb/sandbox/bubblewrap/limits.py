@@ -291,21 +291,24 @@ def reap_groups(folders: Iterable[Path]) -> list[str]:
     return removed
 
 
-def process_limits(limits: Limits, held: InForce) -> tuple[list[str], InForce]:
-    """Return `ulimit` options for the limits that no control group enforces, and all limits then in force."""
+def process_limits(limits: Limits, held: InForce) -> tuple[dict[int, int], InForce]:
+    """Return the values of the kernel's limits of processes (`RLIMIT_...`), and all limits then in force.
+
+    Memory and processes have such a limit only if no control group enforces one.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
-    options = ["-c 0", f"-n {files}"]
+    values = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: files}
     pids = held.pids
     by = [held.by] if held.by != "nothing" else []
     if held.memory_bytes is None and limits.memory_bytes is not None:
         # For each process, not for all together: so the sum stays reported as not limited.
-        options.append(f"-d {limits.memory_bytes // 1024}")
+        values[resource.RLIMIT_DATA] = limits.memory_bytes
         by.append("memory for each process by rlimit")
     # Before Linux 5.14, this limit counted all processes of the host's user, not those of the user namespace.
     kernel = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
     if pids is None and limits.pids is not None and kernel >= (5, 14):
-        options.append(f"-u {limits.pids}")
+        values[resource.RLIMIT_NPROC] = limits.pids
         pids = limits.pids
         by.append("processes by rlimit")
-    return options, InForce(held.memory_bytes, pids, held.cpus, ", ".join(by) or "nothing")
+    return values, InForce(held.memory_bytes, pids, held.cpus, ", ".join(by) or "nothing")

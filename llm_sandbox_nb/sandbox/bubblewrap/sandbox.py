@@ -25,7 +25,6 @@ from llm_sandbox_nb.sandbox.bubblewrap.launch import (
     kill_waiting,
     launch,
     outer_arguments,
-    payload,
     prepared,
 )
 from llm_sandbox_nb.sandbox.bubblewrap.limits import (
@@ -89,6 +88,11 @@ async def why_unavailable(image: str | None) -> str:
         except (SandboxError, OSError) as error:
             return str(error).rstrip(".")
     return ""
+
+
+async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
+    """See `Implementation.is_up_to_date`: the sandbox sees this machine's files as they are now."""
+    return True
 
 
 def resource_usage(sandbox: Sandbox) -> ResourceUsage:
@@ -181,8 +185,8 @@ class _Start:
     async def run(self) -> ChannelSandbox:
         """Launch bubblewrap, greet the executor, and read back the protection."""
         held = self.group.in_force() if self.group else InForce()
-        ulimits, in_force = process_limits(self.options.resources, held)
-        launched = await self._launch(ulimits)
+        limits, in_force = process_limits(self.options.resources, held)
+        launched = await self._launch(limits)
         executor = PipedExecutor(launched.process)
         sandbox = self._sandbox(launched, executor, self._protection(launched, in_force))
         try:
@@ -229,7 +233,7 @@ class _Start:
         executor = PipedExecutor(process)
         return executor.channel, executor.end
 
-    async def _launch(self, ulimits: list[str]) -> Launched:
+    async def _launch(self, limits: Mapping[int, int]) -> Launched:
         profile = self.options.chosen_profile
         arguments = inner_arguments(
             self.view,
@@ -247,12 +251,13 @@ class _Start:
                 bootstrap_argv(self.python.executable),
                 profile=profile,
                 many_users=self.many_users,
+                limits=limits,
                 door_socket=inside,
             )
             return await launch(
                 arguments,
                 outer_arguments(self.view, self.bwrap) if self.many_users else None,
-                payload(ulimits, argv),
+                argv,
                 bwrap=self.bwrap,
                 python=self.python.executable,
                 seccomp=filter_program(),

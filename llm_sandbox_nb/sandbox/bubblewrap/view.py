@@ -60,6 +60,9 @@ _WORLD_WRITABLE = ("/tmp", "/dev/shm")
 _SIZES_IN_64THS = {"root": 22, "/tmp": 11, "home": 11, "/dev/shm": 8, "/run": 1, "other": 1, "/etc": 1}
 """Maximum size of each writable folder, in 64ths of the memory limit. Their sum is smaller than the limit, so that a
 full folder is an error for the program that writes there, and never kills every process inside."""
+_COPIED_MODE = 0o644
+_MAX_COPIED_BYTES = 16 * 1024
+"""Maximum size of a file of /etc that is copied: the copies take memory of the sandbox's /etc."""
 _MEMORY_BYTES = 4 * 1024**3
 """Memory to which the sizes refer when memory is not limited."""
 CA_FILE = "/etc/llm-sandbox/ca.pem"
@@ -97,15 +100,36 @@ class _Builder:
     arguments: list[Argument] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
 
-    def bind(self, path: str) -> None:
+    def parents(self, path: str) -> None:
         for folder in reversed(PurePath(path).parents[:-1]):
             # bubblewrap would make missing folders with mode 0700.
             self.arguments += ["--perms", "0755", "--dir", str(folder)]
+
+    def bind(self, path: str) -> None:
+        self.parents(path)
         self.arguments += ["--ro-bind", path, path]
         self.shown.append(path)
 
     def file(self, target: str, content: str, mode: str = "0644") -> None:
         self.arguments += ["--perms", mode, "--file", content.encode(), target]
+
+    def etc(self, path: str) -> None:
+        """Show a file or folder of /etc, if there is one: a small file as a copy, because mounts take longer.
+
+        bubblewrap reads the list of all mounts once for each mount: the time grows with the square of their number.
+        """
+        source = Path(path)
+        try:
+            info = source.lstat()
+            readable = stat.S_ISREG(info.st_mode) and stat.S_IMODE(info.st_mode) == _COPIED_MODE
+            content = source.read_text("utf-8") if readable and info.st_size <= _MAX_COPIED_BYTES else None
+        except (OSError, UnicodeDecodeError):
+            content = None
+        if content is not None:
+            self.parents(path)
+            self.file(path, content)
+        elif source.exists():
+            self.bind(path)
 
     def link(self, target: str, path: str) -> None:
         self.arguments += ["--symlink", target, path]
@@ -225,8 +249,7 @@ def build_view(
 
 def _add_etc(builder: _Builder, *, open_network: bool, ca_bundle: Path | None) -> None:
     for name in [*_ETC_FILES, "resolv.conf"] if open_network else _ETC_FILES:
-        if Path("/etc", name).exists():
-            builder.bind(f"/etc/{name}")
+        builder.etc(f"/etc/{name}")
     builder.file("/etc/passwd", _PASSWD)
     builder.file("/etc/group", _GROUP)
     builder.file("/etc/shadow", _SHADOW, "0600")

@@ -62,7 +62,7 @@ from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, 
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
-__all__ = ["adopt", "list_own", "reap_orphans", "resource_usage", "start", "why_unavailable"]
+__all__ = ["adopt", "is_up_to_date", "list_own", "reap_orphans", "resource_usage", "start", "why_unavailable"]
 """Functions of `open.AdoptingImplementation`."""
 
 START_TIMEOUT = 60.0
@@ -82,6 +82,12 @@ async def why_unavailable(image: str | None) -> str:
     except SandboxError as error:
         return str(error).rstrip(".")
     return ""
+
+
+async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
+    """See `Implementation.is_up_to_date`: the name of the image may belong to a newer build."""
+    image = await in_thread(find_image, options.image or DEFAULT_IMAGE)
+    return bool(image["Id"] == sandbox.protection.details["image id"])
 
 
 def resource_usage(sandbox: Sandbox) -> ResourceUsage:

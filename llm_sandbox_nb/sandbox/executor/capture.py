@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from .frames import GAP, STDERR, STDOUT, bytes_to_text, dump, quietly_close, write_all
+from .frames import GAP, STDERR, STDOUT, bytes_to_text, quietly_close, write_all
+from .light import dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

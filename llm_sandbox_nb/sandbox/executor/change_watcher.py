@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import json
 import os
 import signal
 import stat
@@ -11,6 +10,7 @@ import time
 
 from .children import ServiceProcess
 from .frames import STDOUT, bytes_to_text, write_all
+from .light import dump
 from .processes import send_signal
 from .request import FIRST_LOOK, Request
 
@@ -252,7 +252,7 @@ class ChangeTracker:
             in_base64(after),
             old and old[1],
         ]
-        write_all(1, json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
+        write_all(1, dump(row) + b"\n")
 
 
 def in_base64(data: bytes | None) -> str | None:
@@ -264,7 +264,7 @@ def track_changes(root: bytes) -> None:
     tracker = ChangeTracker(root)
     tracker.start()
     while True:
-        write_all(3, json.dumps({"incomplete": tracker.incomplete}).encode("ascii") + b"\n")
+        write_all(3, dump({"incomplete": tracker.incomplete}) + b"\n")
         if not os.read(0, 1):
             return
         tracker.report_changes()

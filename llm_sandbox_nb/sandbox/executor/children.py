@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import time
 
 from .capture import Capture
 from .event_loop import IN, OUT
-from .frames import PIPE_READ, STDERR, STDOUT, dump, quietly_close, text_to_bytes, write_all, write_pending
+from .frames import PIPE_READ, STDERR, STDOUT, quietly_close, text_to_bytes, write_all, write_pending
+from .light import dump, parse_json
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
@@ -171,7 +171,7 @@ class ServiceProcess:
         self.line += data
         if self.line.endswith(b"\n"):
             line, self.line = self.line, b""
-            self.outcome = json.loads(line)
+            self.outcome = parse_json(line)
             self.left = pipe_bytes(self.data_r)
             self.finish_if_drained()
 
@@ -254,7 +254,7 @@ class ChildRequest(Request):
             return
         try:
             params = {
-                **json.loads(joined[: self.head_left]),
+                **parse_json(joined[: self.head_left]),
                 "op": self.params["op"],
                 "body": True,
                 "head": None,
@@ -371,7 +371,7 @@ class ChildRequest(Request):
     def finish(self) -> None:
         """Respond with the outcome of the child."""
         try:
-            outcome = json.loads(self.outcome)
+            outcome = parse_json(self.outcome)
         except ValueError:
             outcome = {"error": {"kind": "internal", "message": "the file operation was killed"}}
         if self.reason:
@@ -440,7 +440,7 @@ class ExecRequest(ChildRequest):
         outcome = self.capture.finish()
         end = self.outcome[: self.outcome.find(b"}{") + 1] if b"}{" in self.outcome else self.outcome
         try:
-            outcome.update(json.loads(end))
+            outcome.update(parse_json(end))
         except ValueError:
             outcome["exit_code"] = exit_code(self.status or 0) or 255
         outcome.update(ended_by(self.reason, outcome.get("exit_code")))

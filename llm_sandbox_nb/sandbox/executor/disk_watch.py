@@ -22,17 +22,16 @@ until the files have grown by as much again as the limit.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import stat
 import sys
 import time
-from collections import namedtuple
 
 from .children import ExecRequest, fork_with_pipes
 from .event_loop import IN
-from .frames import dump, quietly_close, write_all
+from .frames import quietly_close, write_all
+from .light import dump, named_tuple, parse_json
 from .mounts import PSEUDO_FILESYSTEMS, is_ordinary_path, mount_table, writable_mounts
 from .processes import descendants, is_crowd, kill_all, own_tree, process_table, read_proc
 from .shell import ShellCommand
@@ -77,9 +76,9 @@ if TYPE_CHECKING:
         cost: float
         """Processor time that the count took."""
 else:  # `typing` is slow to import
-    _DiskUsage = namedtuple("_DiskUsage", "size files")
-    Observation = namedtuple("Observation", "used movement cpu_seconds threads")
-    Count = namedtuple("Count", "usage start ended_at children_seconds cost")
+    _DiskUsage = named_tuple("_DiskUsage", "size files")
+    Observation = named_tuple("Observation", "used movement cpu_seconds threads")
+    Count = named_tuple("Count", "usage start ended_at children_seconds cost")
 
 
 class DiskUsage(_DiskUsage):
@@ -242,7 +241,7 @@ class DiskWatch:
             pass
         quietly_close(result_r)
         try:
-            (size, files), cost = json.loads(b"".join(answer))
+            (size, files), cost = parse_json(b"".join(answer))
         except ValueError:
             self.failed_counts += 1
             return

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import time
 
 from .frames import bytes_to_text, text_to_bytes, write_all
+from .light import dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def describe(path: bytes, info: os.stat_result) -> bytes:
     """Return one line of a listing."""
     kind = next((name for test, name in KINDS if test(info.st_mode)), "other")
     row = [bytes_to_text(path), kind, info.st_size, stat.S_IMODE(info.st_mode), info.st_mtime]
-    return json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n"
+    return dump(row) + b"\n"
 
 
 def list_files(params: dict[str, Any]) -> dict[str, Any]:

@@ -5,13 +5,13 @@ The format is a deliberate copy of `sandbox/protocol/frames.py`, which cannot be
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import time
 import zlib
 
 from .event_loop import IN, OUT, EventLoop
+from .light import dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,11 +76,6 @@ def widen(fd: int, size: int) -> None:
         fcntl.fcntl(fd, F_SETPIPE_SZ, size)
     except OSError:  # a socket, or the user has too many pipes
         pass
-
-
-def dump(value: object) -> bytes:
-    """Return compact JSON in ASCII."""
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def quietly_close(*fds: int) -> None:

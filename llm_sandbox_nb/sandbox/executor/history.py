@@ -7,7 +7,8 @@ import signal
 
 from .children import ServiceProcess
 from .event_loop import OUT
-from .frames import HOST_PIPE_BYTES, STDOUT, dump, widen, write_pending
+from .frames import HOST_PIPE_BYTES, STDOUT, widen, write_pending
+from .light import dump
 from .processes import send_signal
 from .records import SHELL, TOP, RestorePack
 from .request import RESTORE, Request, describe_error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import signal
 import sys
@@ -26,9 +25,9 @@ from .frames import (
     PONG,
     REQUEST,
     HostPipe,
-    dump,
     text_to_bytes,
 )
+from .light import dump, parse_json
 from .mounts import Epoch
 from .processes import (
     IGNORED_SIGNALS,
@@ -110,7 +109,7 @@ class Executor(HostPipe):
         if kind == REQUEST:
             self.begin(number, payload)
         elif kind == HELLO:
-            self.welcome(json.loads(payload))
+            self.welcome(parse_json(payload))
         elif kind == PING:
             self.send(PONG, number, payload)
         elif kind == BYE:
@@ -125,7 +124,7 @@ class Executor(HostPipe):
     def begin(self, number: int, payload: bytes) -> None:
         """Start a request, or respond with the error in its arguments."""
         try:
-            params = json.loads(payload)
+            params = parse_json(payload)
             problem = problem_of(params)
         except (ValueError, RecursionError):
             params, problem = {}, "the request is malformed: not JSON"

@@ -8,6 +8,8 @@ import stat
 import struct
 import time
 
+from .light import named_tuple
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,9 +22,7 @@ if TYPE_CHECKING:
         base: int
         """Kind of test for files as in the image: `FOLDER_BASE`, `FILE_BASE`, or 0 if they cannot be detected."""
 else:
-    from collections import namedtuple
-
-    Mount = namedtuple("Mount", "path base")
+    Mount = named_tuple("Mount", "path base")
 
 PSEUDO_FILESYSTEMS = frozenset(
     b"autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl hugetlbfs mqueue"

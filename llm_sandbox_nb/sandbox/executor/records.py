@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import select
 import struct
 import time
 from collections import deque
 
-from .frames import PIPE_READ, bytes_to_text, dump, text_to_bytes, write_all
+from .frames import PIPE_READ, bytes_to_text, text_to_bytes, write_all
+from .light import dump, parse_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class RecordReader:
         return True
 
     def rows(self, payload: bytes) -> Any:
-        return json.loads(payload)
+        return parse_json(payload)
 
 
 class Shortfall:

@@ -22,7 +22,8 @@ from . import (  # noqa: F401 - nothing is imported later, when commands may hav
     tree_stream,
 )
 from .children import ChildRequest
-from .frames import dump, write_all
+from .frames import write_all
+from .light import dump
 from .processes import process_table
 
 TYPE_CHECKING = False

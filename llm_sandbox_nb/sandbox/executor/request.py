@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import errno
 
-from .frames import MAX_PAYLOAD, RESPONSE, bytes_to_text, dump
+from .frames import MAX_PAYLOAD, RESPONSE, bytes_to_text
+from .light import dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

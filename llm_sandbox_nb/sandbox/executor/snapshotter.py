@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import os
 import stat
 import time
 
 from .entries import OPEN_FOLDER, remove
 from .filesystem_scan import FilesystemScan, ScanLimits
-from .frames import bytes_to_text, dump, text_to_bytes, widen, write_all
+from .frames import bytes_to_text, text_to_bytes, widen, write_all
+from .light import dump, parse_json
 from .mounts import Epoch, Mount, engine_folders, writable_mounts
 from .records import GONE, RecordReader, RecordWriter, RestorePack
 from .request import describe_error
@@ -132,7 +132,7 @@ class Snapshotter:
         """Serve until the executor ends."""
         while True:
             try:
-                params = json.loads(self.reader.line())
+                params = parse_json(self.reader.line())
             except EOFError:
                 return
             started = time.monotonic()

@@ -70,7 +70,8 @@ def test_an_option_that_the_command_line_has_too_is_described_once() -> None:
             assert action.help == option(name).help
 
 
-def test_the_defaults_of_cells_are_those_of_the_command_line() -> None:
+def test_the_defaults_of_cells_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LLM_SANDBOX_PREPARED")
     settings = SandboxSettings()
     other = {}
     for setting in NOTEBOOK_SETTINGS:

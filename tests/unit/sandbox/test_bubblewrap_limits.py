@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from resource import RLIMIT_CORE, RLIMIT_DATA, RLIMIT_NOFILE, RLIMIT_NPROC
 
 import pytest
 
@@ -186,20 +187,20 @@ def test_groups_are_found_wherever_they_were_made(tmp_path: Path) -> None:
 
 def test_processes_are_limited_one_by_one_where_there_is_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.release", lambda: "6.1.0-13-amd64")
-    options, held = process_limits(Limits(2**30, 50, 1.0), InForce())
-    assert {"-c 0", "-d 1048576", "-u 50"} <= set(options)
+    values, held = process_limits(Limits(2**30, 50, 1.0), InForce())
+    assert values.items() >= {RLIMIT_CORE: 0, RLIMIT_DATA: 2**30, RLIMIT_NPROC: 50}.items()
     assert held == InForce(None, 50, None, "memory for each process by rlimit, processes by rlimit")
 
 
 def test_old_kernels_would_count_all_processes_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.release", lambda: "5.4.0-200-generic")
-    options, held = process_limits(Limits(None, 50, None), InForce())
-    assert not any(option.startswith("-u") for option in options)
+    values, held = process_limits(Limits(None, 50, None), InForce())
+    assert RLIMIT_NPROC not in values
     assert held == InForce()
 
 
 def test_what_a_group_holds_is_not_limited_twice() -> None:
     held = InForce(2**30, 50, 1.0, "control groups v2")
-    options, told = process_limits(Limits(2**30, 50, 1.0), held)
+    values, told = process_limits(Limits(2**30, 50, 1.0), held)
     assert told == held
-    assert [option[:2] for option in options] == ["-c", "-n"]
+    assert set(values) == {RLIMIT_CORE, RLIMIT_NOFILE}

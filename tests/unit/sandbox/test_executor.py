@@ -6,14 +6,17 @@ import ast
 import json
 import os
 import re
+import subprocess
+import sys
 import zlib
+from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llm_sandbox_nb.sandbox.bootstrap import executor_source
-from llm_sandbox_nb.sandbox.executor import children, frames, main, records
+from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
+from llm_sandbox_nb.sandbox.executor import children, frames, light, main, records
 from llm_sandbox_nb.sandbox.executor.children import ServiceProcess
 from llm_sandbox_nb.sandbox.executor.event_loop import EventLoop
 from llm_sandbox_nb.sandbox.protocol.frames import Kind
@@ -84,8 +87,7 @@ def test_the_source_is_old_python() -> None:
 
 def test_the_source_needs_the_standard_library_only_and_little_of_it() -> None:
     """Start-up time is everybody's: `typing`, `re` or `subprocess` cost more than all of ours."""
-    allowed = {"__future__", "binascii", "ctypes", "errno", "fcntl", "gc", "grp", "json", "os", "pwd"}
-    allowed |= {"collections"}  # json has it already
+    allowed = {"__future__", "binascii", "ctypes", "errno", "fcntl", "gc", "grp", "os", "pwd"}
     allowed |= {"select", "signal", "stat", "struct", "sys", "termios", "time", "zlib"}
     for name, text in sources().items():
         tree = ast.parse(text)
@@ -93,7 +95,8 @@ def test_the_source_needs_the_standard_library_only_and_little_of_it() -> None:
         # Only a sandbox with a network that is closed in part, or a list of hosts, imports the last three.
         rare = {
             "executor.disk_watch": {"resource"},
-            "executor.filesystem_scan": {"hashlib"},
+            "executor.filesystem_scan": {"collections", "hashlib"},
+            "executor.light": {"_json", "json"},
             "executor.door": {"_socket"},
             "executor.firewall": {"socket"},
             "executor.name_server": {"ipaddress", "socket"},
@@ -106,6 +109,62 @@ def test_the_source_needs_the_standard_library_only_and_little_of_it() -> None:
                 assert {alias.name for alias in node.names} <= modules
             if isinstance(node, ast.ImportFrom) and id(node) not in skipped:
                 assert node.level == 1 or node.module in modules
+
+
+def test_a_start_imports_no_slow_module() -> None:
+    """They took a third of the processor time of a start."""
+    step = "import executor.main, os\nprint(*sys.modules, flush=True)\nos._exit(0)"
+    done = subprocess.run(
+        bootstrap_argv(sys.executable, steps=[step]),
+        input=executor_source(),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    loaded = done.stdout.decode().split()
+    assert "executor.main" in loaded
+    assert not {"collections", "enum", "json", "re", "shutil", "subprocess", "typing"} & set(loaded)
+
+
+JSON_TEXTS = [
+    '{"a": [1, 2.5, null, true]}',
+    ' "\\ud800\\u00e4" ',
+    "NaN",
+    "-Infinity",
+    "1e400",
+    b"[1]",
+    bytearray(b"{}"),
+]
+
+
+@pytest.mark.parametrize("text", JSON_TEXTS)
+def test_json_is_parsed_as_by_the_package(text: Any) -> None:
+    assert repr(light.parse_json(text)) == repr(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1] 2", '{"a" 1}', "nul", '"\x01"', b"\xff", "[" * 100_000])
+def test_a_text_that_is_not_json_is_refused(text: Any) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        light.parse_json(text)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"a": [1, -2.5, 1e300, None, True]}, '\ud800ä\n"', [], {"1": {}}, (1, (2,)), float("inf"), "\U0001f600"],
+)
+def test_json_is_written_as_by_the_package(value: Any) -> None:
+    assert light.dump(value) == json.dumps(value, separators=(",", ":")).encode()
+    with pytest.raises(TypeError):
+        light.dump({"a": object()})
+
+
+def test_a_named_tuple_is_one_of_collections() -> None:
+    pair, usual = light.named_tuple("Pair", "one two"), namedtuple("Pair", "one two")
+    assert pair(1, 2) == usual(1, 2) == (1, 2)
+    assert pair(1, 2)._replace(two=3).two == 3
+    with pytest.raises(TypeError):
+        pair(1)
+    with pytest.raises(AttributeError):
+        pair(1, 2).one = 2
 
 
 class Numbers(ServiceProcess):

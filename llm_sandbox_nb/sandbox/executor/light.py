@@ -1,0 +1,87 @@
+"""Replacements for modules of the standard library whose import takes longer than all modules of the executor.
+
+The package `json` imports `re` and `enum` next to its C part, which is all that the executor needs. The C part is no
+public interface: an interpreter without the expected functions uses the package.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+
+class _Decoding:
+    """Settings that the C part reads: those of `json.loads`."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": -float("inf")}.__getitem__
+
+
+def _refuse(value: object) -> object:
+    raise TypeError("not a JSON value: " + type(value).__name__)
+
+
+try:
+    import _json
+
+    decoding: Any = _Decoding()
+    _scan: Callable[[str, int], tuple[Any, int]] = _json.make_scanner(decoding)
+    # No check for circles, no indentation, compact separators, keys in their order, none skipped, NaN allowed.
+    _encode: Callable[[object, int], Iterable[str]] = _json.make_encoder(
+        None, _refuse, _json.encode_basestring_ascii, None, ":", ",", False, False, True
+    )
+except (ImportError, AttributeError, TypeError):
+    from json import dumps as _dumps
+    from json import loads as _loads
+
+    def _scan(text: str, start: int) -> tuple[Any, int]:
+        return _loads(text), len(text)
+
+    def _encode(value: object, level: int) -> Iterable[str]:
+        return (_dumps(value, separators=(",", ":")),)
+
+
+def parse_json(data: str | bytes | bytearray) -> Any:
+    """Return the value of a JSON text. Raises ValueError if the text is something else."""
+    text = data if isinstance(data, str) else str(data, "utf-8", "surrogatepass")
+    text = text.strip(" \t\n\r")
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError("not JSON") from None
+    if end != len(text):
+        raise ValueError("more than one JSON value")
+    return value
+
+
+def dump(value: object) -> bytes:
+    """Return compact JSON in ASCII."""
+    return "".join(_encode(value, 0)).encode("ascii")
+
+
+def named_tuple(name: str, fields: str) -> Any:
+    """Return a class of tuples with named fields and `_replace`, without the import of `collections`."""
+    names = fields.split()
+
+    def new(cls: type, *values: object) -> Any:
+        if len(values) != len(names):
+            raise TypeError("%s has the fields %s" % (name, fields))
+        return tuple.__new__(cls, values)
+
+    def replace(self: Any, **changed: object) -> Any:
+        return type(self)(*map(changed.get, names, self))
+
+    members: dict[str, Any] = {"__slots__": (), "__new__": new, "_replace": replace}
+    for position, field in enumerate(names):
+        members[field] = property(_item_getter(position))
+    return type(name, (tuple,), members)
+
+
+def _item_getter(position: int) -> Callable[[Any], Any]:
+    return lambda values: values[position]

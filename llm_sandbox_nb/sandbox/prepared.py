@@ -1,0 +1,236 @@
+"""Prepared sandboxes: started before a cell needs one, so that the cell begins at once.
+
+A prepared sandbox is an ordinary new one in which no command has run. The kernel prepares those that it keeps itself,
+the Jupyter server those that it keeps for a kernel; both use `PreparedSandboxes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from llm_sandbox_nb.sandbox.cgroups import memory_left
+from llm_sandbox_nb.sandbox.client import ChannelSandbox
+from llm_sandbox_nb.sandbox.errors import SandboxError
+from llm_sandbox_nb.sandbox.isolations import isolates
+from llm_sandbox_nb.sandbox.open import is_up_to_date
+from llm_sandbox_nb.sandbox.options import SandboxOptions
+
+MIN_FREE_BYTES = 512 * 1024 * 1024
+"""Free memory below which no sandbox is prepared and the prepared ones end: the user's work may need that memory."""
+CHECK_INTERVAL = 10.0
+"""Seconds between two checks for prepared sandboxes that have died, were not used in time, or need scarce memory."""
+ANSWER_TIMEOUT = 2.0
+"""Seconds in which a prepared sandbox must answer when a cell needs it. An ordinary start is not much slower."""
+_VARIABLES = ("TZ", "DOCKER_HOST", "DOCKER_CONTEXT")
+"""Variables of this process that decide how a sandbox starts."""
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class _Entry(Generic[T]):
+    owner: str
+    options: SandboxOptions
+    surroundings: object
+    expires: float
+    """On the clock of the event loop."""
+    start: asyncio.Task[T]
+
+    def fits(self, owner: str, options: SandboxOptions) -> bool:
+        return (owner, options, _surroundings(options)) == (self.owner, self.options, self.surroundings)
+
+
+class PreparedSandboxes(Generic[T]):
+    """Sandboxes that wait for their first use. All methods run in one event loop, and `close` ends the sandboxes.
+
+    Args:
+        start: starts a sandbox of an owner.
+        end: ends a started sandbox.
+        box: returns the sandbox of a result of `start`; None if the sandbox has ended.
+        free_memory: returns the free memory in bytes; None if unknown.
+        check_interval: seconds between two checks, see `CHECK_INTERVAL`.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[SandboxOptions, str], Awaitable[T]],
+        end: Callable[[T], Awaitable[object]],
+        box: Callable[[T], ChannelSandbox | None],
+        *,
+        free_memory: Callable[[], int | None] | None = None,
+        check_interval: float = CHECK_INTERVAL,
+    ) -> None:
+        self._start, self._end, self._box = start, end, box
+        self._free_memory = free_memory or available_memory
+        self._check_interval = check_interval
+        self._entries: list[_Entry[T]] = []
+        self._one_start = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+
+    def count(self, owner: str = "") -> int:
+        """Return the number of prepared sandboxes of an owner, including those that are starting."""
+        return sum(entry.owner == owner and not self._has_ended(entry) for entry in self._entries)
+
+    def prepare(self, options: SandboxOptions, count: int, seconds: float, owner: str = "") -> None:
+        """Start sandboxes in the background until an owner has `count` with these options; end all others of the owner.
+
+        A failed start is logged only: the ordinary start in a cell will report the reason.
+
+        Args:
+            options: options of the sandboxes; see `why_not_prepared`.
+            count: number of sandboxes.
+            seconds: seconds after which an unused sandbox ends.
+            owner: owner of the sandboxes, e.g. the id of a kernel.
+        """
+        fitting = [e for e in self._entries if e.fits(owner, options) and not self._has_ended(e)]
+        if reason := why_not_prepared(options):
+            logger.debug("No sandbox is prepared: %s", reason)
+            count = 0
+        for entry in [entry for entry in self._entries if entry.owner == owner]:
+            if entry not in fitting[:count]:
+                self._drop(entry)
+        for _ in range(count - len(fitting)):
+            if self._is_memory_low():
+                return
+            start = asyncio.create_task(self._start_one(options, owner))
+            expires = start.get_loop().time() + seconds
+            self._entries.append(_Entry(owner, options, _surroundings(options), expires, start))
+        if self._entries and self._watch is None:
+            self._watch = asyncio.create_task(self._check_regularly())
+
+    async def take(self, options: SandboxOptions, owner: str = "") -> T | None:
+        """Return a prepared sandbox with these options, which now belongs to the caller; None without a usable one.
+
+        The oldest is returned first; a start in progress is waited for. If the options differ, the owner's prepared
+        sandboxes end, because the next cells probably need the new options too.
+        """
+        for entry in [entry for entry in self._entries if entry.owner == owner]:
+            if entry not in self._entries:  # taken by another caller meanwhile
+                continue
+            if not entry.fits(owner, options):
+                self._drop(entry)
+                continue
+            self._entries.remove(entry)
+            try:
+                prepared = await entry.start
+                if await self._is_usable(prepared, options):
+                    return prepared
+            except Exception as error:  # noqa: BLE001 - whatever failed, an ordinary start follows
+                logger.info("A prepared sandbox cannot be used: %s", error)
+            except BaseException:
+                self._end_later(entry)
+                raise
+            self._end_later(entry)
+        return None
+
+    async def end_oldest(self) -> None:
+        """End the oldest prepared sandbox of any owner, to make room for a sandbox that is needed now."""
+        if self._entries:
+            await self._drop(self._entries[0])
+
+    async def close(self) -> None:
+        """End all prepared sandboxes and wait for their ends."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+            await asyncio.wait({watch})
+        for entry in [*self._entries]:
+            self._drop(entry)
+        await asyncio.gather(*self._ending)
+
+    async def _start_one(self, options: SandboxOptions, owner: str) -> T:
+        async with self._one_start:  # one at a time, because the user may be working on this machine
+            try:
+                return await self._start(options, owner)
+            except (SandboxError, OSError, ValueError) as error:
+                logger.info("No sandbox could be prepared: %s", error)
+                raise
+
+    async def _is_usable(self, prepared: T, options: SandboxOptions) -> bool:
+        box = self._box(prepared)
+        if box is None or box.lost:
+            return False
+        async with asyncio.timeout(ANSWER_TIMEOUT):
+            _, up_to_date = await asyncio.gather(
+                box.list_files(box.directories.root, depth=1, limit=1), is_up_to_date(box, options)
+            )
+            return up_to_date
+
+    def _drop(self, entry: _Entry[T]) -> asyncio.Task[None]:
+        self._entries.remove(entry)
+        return self._end_later(entry)
+
+    def _end_later(self, entry: _Entry[T]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._end_entry(entry))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
+
+    async def _end_entry(self, entry: _Entry[T]) -> None:
+        entry.start.cancel()
+        await asyncio.wait({entry.start})
+        if entry.start.cancelled() or entry.start.exception():
+            return
+        try:
+            await self._end(entry.start.result())
+        except (SandboxError, OSError) as error:
+            logger.warning("A prepared sandbox did not end cleanly: %s", error)
+
+    def _is_memory_low(self) -> bool:
+        free = self._free_memory()
+        return free is not None and free < MIN_FREE_BYTES
+
+    async def _check_regularly(self) -> None:
+        while self._entries:
+            await asyncio.sleep(self._check_interval)
+            low, now = self._is_memory_low(), asyncio.get_running_loop().time()
+            for entry in [*self._entries]:
+                if low or now >= entry.expires or self._has_ended(entry):
+                    self._drop(entry)
+        self._watch = None
+
+    def _has_ended(self, entry: _Entry[T]) -> bool:
+        if not entry.start.done():
+            return False
+        if entry.start.cancelled() or entry.start.exception():
+            return True
+        box = self._box(entry.start.result())
+        return box is None or box.lost is not None
+
+
+def why_not_prepared(options: SandboxOptions) -> str:
+    """Return the reason, as a sentence, why sandboxes with these options are never prepared; empty if they are."""
+    if not isolates(options.isolation or "auto"):
+        return f"The isolation {options.isolation!r} has no engine whose start takes time."
+    if options.secrets:
+        return "Secrets are read when a sandbox starts, and may change until a cell needs it."
+    return ""
+
+
+def available_memory() -> int | None:
+    """Return the bytes that this process can still use; None if the system does not report them."""
+    limits = [memory_left()]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                limits.append(int(line.split()[1]) * 1024)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _surroundings(options: SandboxOptions) -> object:
+    """Return the facts in addition to the options that decide how a sandbox starts."""
+    bundle = None
+    if options.ca_bundle is not None:
+        with contextlib.suppress(OSError):
+            found = options.ca_bundle.stat()
+            bundle = found.st_mtime_ns, found.st_size, found.st_ino
+    return bundle, [os.environ.get(name) for name in _VARIABLES]
