@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llm_sandbox_nb.sandbox.history.entry_rows import MAX_CHUNK_BYTES, is_entry, path_problem
-from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, parents
+from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, Manifest, parents
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
@@ -155,35 +156,55 @@ def _list(data: bytes) -> list[object]:
     return rows
 
 
-def apply_snapshot(before: dict[str, Entry], snapshot: Snapshot, roots: Iterable[str]) -> dict[str, Entry]:
-    """Return the manifest after a snapshot. `before` may be changed.
+def snapshot_changes(before: Manifest, snapshot: Snapshot, roots: Iterable[str]) -> dict[str, Entry | None]:
+    """Return the changes of a snapshot to the manifest before, as `manifest.delta` returns them.
+
+    Only a folder that is gone costs a look at all entries, for those below.
 
     Raises:
         ProtocolError: if a file is reported without its folder.
     """
-    gone = set(snapshot.gone)
-    folders = {path for path in gone if (entry := before.get(path)) is not None and entry.open_folder}
+    gone = [path for path in snapshot.gone if path in before]
+    folders = {path for path in gone if before[path].open_folder}
     folders |= {
         path
         for path, entry in snapshot.entries.items()
         if not entry.open_folder and (old := before.get(path)) is not None and old.open_folder
     }
-    for path in gone:
-        before.pop(path, None)
+    changed: dict[str, Entry | None] = dict.fromkeys(gone)
     if folders:
-        before = {
-            path: entry for path, entry in before.items() if not any(up in folders for up in parents(path))
-        }
-    before.update(snapshot.entries)
-    _check_folders(before, snapshot.entries, frozenset(roots))
-    return before
+        changed.update(dict.fromkeys(_below(before, folders)))
+    for path, entry in snapshot.entries.items():
+        if before.get(path) == entry:
+            changed.pop(path, None)
+        else:
+            changed[path] = entry
+    _check_folders(before, changed, snapshot.entries, frozenset(roots))
+    return changed
 
 
-def _check_folders(manifest: dict[str, Entry], new: Iterable[str], roots: frozenset[str]) -> None:
+def _below(paths: Iterable[str], folders: Iterable[str]) -> list[str]:
+    """Return the paths that lie below any of the folders."""
+    tops: list[str] = []
+    for start in sorted(f"{folder}/" if folder != "/" else folder for folder in folders):
+        if not tops or not start.startswith(tops[-1]):
+            tops.append(start)
+    found = []
+    for path in paths:
+        at = bisect_right(tops, path)
+        if at and path.startswith(tops[at - 1]) and path != "/":
+            found.append(path)
+    return found
+
+
+def _check_folders(
+    before: Manifest, changed: Mapping[str, Entry | None], new: Iterable[str], roots: frozenset[str]
+) -> None:
     for path in new:
         if path in roots or path == "/":
             continue
-        above = manifest.get(next(parents(path)))
+        folder = next(parents(path))
+        above = changed[folder] if folder in changed else before.get(folder)
         if above is None or not above.open_folder:
             raise ProtocolError("it reports a file whose folder it does not report")
 
