@@ -431,7 +431,7 @@ class ContentReader:
 
     def __init__(
         self,
-        send: Callable[[bytes], None] | None,
+        send: Callable[[memoryview], None] | None,
         known: Callable[[str], bool],
         file_limit: int,
         limit: int,
@@ -444,6 +444,9 @@ class ContentReader:
         self.file_limit = file_limit
         self.left = limit
         self.sent: set[str] = set()
+        self.buffer: memoryview | None = (
+            None  # for every piece: new memory would cost more than reading into it
+        )
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:
         """Return the pieces of a file, its status after reading, and True if the file did not change meanwhile.
@@ -470,14 +473,17 @@ class ContentReader:
 
     def piece(self, fd: int, offset: int, size: int) -> tuple[int, int, str] | None:
         """Read one piece, and send new content to the host."""
-        data = os.pread(fd, size, offset)
-        while len(data) < size:
-            more = os.pread(fd, size - len(data), offset + len(data))
+        if self.buffer is None:
+            self.buffer = memoryview(bytearray(CHUNK_SIZE))
+        got = 0
+        while got < size:
+            more = os.preadv(fd, [self.buffer[got:size]], offset + got)
             if not more:
                 break
-            data += more
-        if not data:
+            got += more
+        if not got:
             return None
+        data = self.buffer[:got]
         digest = self.sha256(data).hexdigest()
         if digest not in self.sent and not self.known(digest) and self.send:
             if len(data) > self.left:

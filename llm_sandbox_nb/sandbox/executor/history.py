@@ -179,7 +179,7 @@ class CheckpointRequest(HistoryRequest):
         self.why_no_shell: str | None = None
 
     def start(self) -> None:
-        names = ("op", "id", "since", "limits")
+        names = ("op", "id", "since", "walk", "limits")
         self.history.put(dump({name: self.params.get(name) for name in names}) + b"\n")
         if not self.retried:
             self.history.shell_state.save(self.shell_done)

@@ -196,15 +196,22 @@ class SandboxHistory:
             return await self.take_locked(connection)
 
     async def take_locked(
-        self, connection: ExecutorConnection, pinned: Collection[str] = (), *, spare: int = SPARE_BYTES
+        self,
+        connection: ExecutorConnection,
+        pinned: Collection[str] = (),
+        *,
+        spare: int = SPARE_BYTES,
+        walk: bool = False,
     ) -> str:
         """Take a checkpoint while holding `lock`. Never drop `pinned` checkpoints to make room.
+
+        With `walk` the sandbox looks at all files, also where the kernel reports no change.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk would have less than `spare` bytes.
         """
         first = self.last_scan is None
-        scan, found = await self.scan_locked(connection, spare=spare)
+        scan, found = await self.scan_locked(connection, spare=spare, walk=walk)
         if first and self.store is not None:
 
             async def connected() -> ExecutorConnection:
@@ -218,9 +225,9 @@ class SandboxHistory:
         return await finish_anyway(asyncio.to_thread(scan.commit, found, pinned))
 
     async def scan_locked(
-        self, connection: ExecutorConnection, *, spare: int = SPARE_BYTES
+        self, connection: ExecutorConnection, *, spare: int = SPARE_BYTES, walk: bool
     ) -> tuple[PendingCheckpoint, dict[str, Entry]]:
-        """Scan the files while holding `lock`. Return the pending checkpoint and all entries.
+        """Scan the files while holding `lock`; see `take_locked`. Return the pending checkpoint and all entries.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk would have less than `spare` bytes.
@@ -228,7 +235,7 @@ class SandboxHistory:
         store = await asyncio.to_thread(self._open)
         scan = PendingCheckpoint(self, store, room_for_content(store, spare))
         try:
-            outcome = await connection.request_files(scan.request(), scan.reader.take, CHECKPOINT_TIMEOUT)
+            outcome = await connection.request_files(scan.request(walk), scan.reader.take, CHECKPOINT_TIMEOUT)
             raise_error(outcome, "")
             return scan, await finish_anyway(asyncio.to_thread(scan.entries, outcome))
         except ProtocolError as error:
@@ -290,13 +297,14 @@ class PendingCheckpoint:
         self._changed: dict[str, Entry | None] = {}
         """Differences from the last scan."""
 
-    def request(self) -> dict[str, Any]:
+    def request(self, walk: bool) -> dict[str, Any]:
         """Return the request to the executor."""
         limits = {"entries": MAX_ENTRIES // 2, "bytes": self._room, "seconds": SCAN_SECONDS}
         return {
             "op": "checkpoint",
             "id": self.id,
             "since": self._history.last_scan,
+            "walk": walk,
             "timeout": CHECKPOINT_TIMEOUT,
             "limits": limits,
         }

@@ -47,7 +47,11 @@ class SnapshotReader:
         self._left = limit
         self._names_left = MAX_ENTRIES_BYTES
         self._below = below
-        self._buffer = bytearray()
+        self._head = b""
+        self._parts: list[memoryview] = []
+        """The record that is arriving, in parts of frames: content is hashed and stored without being put together."""
+        self._missing = -1
+        """Bytes missing of the record; -1 before the end of its head."""
         self._names: list[tuple[int, bytes]] = []
         self._shell: bytes | None = None
 
@@ -60,31 +64,45 @@ class SnapshotReader:
         """
         if kind != Kind.STDOUT:
             raise ProtocolError(f"its files came in a frame of kind {kind}")
-        self._buffer += payload
-        at = 0
-        while len(self._buffer) - at >= HEAD.size:
-            record, size = HEAD.unpack_from(self._buffer, at)
-            if size > MAX_RECORD_BYTES:
-                raise ProtocolError(f"a record of its files claims {size} bytes")
-            end = at + HEAD.size + size
-            if len(self._buffer) < end:
-                break
-            self._record(record, bytes(self._buffer[at + HEAD.size : end]))
-            at = end
-        del self._buffer[:at]
+        view = memoryview(payload)
+        while view:
+            if self._missing < 0:
+                view = self._take_head(view)
+                continue
+            self._parts.append(view[: self._missing])
+            view, self._missing = view[self._missing :], self._missing - len(self._parts[-1])
+            if not self._missing:
+                self._end_record()
 
-    def _record(self, kind: int, data: bytes) -> None:
+    def _take_head(self, view: memoryview) -> memoryview:
+        """Take what is missing of a record's head. Return the rest."""
+        rest = HEAD.size - len(self._head)
+        self._head += view[:rest]
+        if len(self._head) == HEAD.size:
+            self._missing = HEAD.unpack(self._head)[1]
+            if self._missing > MAX_RECORD_BYTES:
+                raise ProtocolError(f"a record of its files claims {self._missing} bytes")
+            if not self._missing:
+                self._end_record()
+        return view[rest:]
+
+    def _end_record(self) -> None:
+        kind, size = HEAD.unpack(self._head)
+        parts, self._parts = self._parts, []
+        self._head, self._missing = b"", -1
         if kind == ord("C"):
-            self._left -= len(data)
-            if not 0 < len(data) <= MAX_CHUNK_BYTES or self._left < 0:
+            self._left -= size
+            if not 0 < size <= MAX_CHUNK_BYTES or self._left < 0:
                 raise ProtocolError("it sent more content of its files than it may")
-            self.content.add(data, known=self._length)
-        elif kind in b"EG":
-            self._names_left -= len(data) + HEAD.size
+            self.content.add(*parts, known=self._length)
+            return
+        data = b"".join(parts)
+        if kind in b"EG":
+            self._names_left -= size + HEAD.size
             if self._names_left < 0:
                 raise ProtocolError("it reports more files than it may")
             self._names.append((kind, data))
-        elif kind == ord("S") and self._shell is None and len(data) <= MAX_CHUNK_BYTES:
+        elif kind == ord("S") and self._shell is None and size <= MAX_CHUNK_BYTES:
             self._shell = data
         else:
             raise ProtocolError(f"it reports its files with a record of kind {kind}")
@@ -95,7 +113,7 @@ class SnapshotReader:
         Raises:
             ProtocolError: if the report is invalid.
         """
-        if self._buffer:
+        if self._head:
             raise ProtocolError("its report of files ends in the middle of a record")
         snapshot = Snapshot(shell=self._shell)
         for kind, data in self._names:
