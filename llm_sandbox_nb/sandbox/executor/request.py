@@ -234,7 +234,9 @@ OPERATIONS: dict[str, dict[str, Check]] = {
     },
     "connection": {"body": is_present},
     "hand_out": {},
-    "checkpoint": {"id": is_text, "since": optional(is_text), "limits": optional(are_limits)},
+    "checkpoint": {
+        "id": is_text, "since": optional(is_text), "walk": optional(is_flag), "limits": optional(are_limits),
+    },
     "describe": {
         "paths": are_texts, "content": optional(is_flag), "below": optional(is_flag), "limits": optional(are_limits),
     },
