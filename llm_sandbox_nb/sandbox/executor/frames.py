@@ -23,6 +23,8 @@ MAGIC = b"LS"
 MAX_PAYLOAD = 64 * 1024
 REQUEST, DATA, END, STDOUT, STDERR, GAP, RESPONSE, CANCEL, HELLO, PING, PONG, ACK, BYE = range(1, 14)
 PIPE_READ = 256 * 1024
+PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
+F_SETPIPE_SZ = 1031
 PAUSE_ABOVE_BYTES = 1024 * 1024  # waiting for the host: then commands' output is not read
 RESUME_BELOW_BYTES = 256 * 1024
 MAX_WRITTEN_PARTS = 64  # of a system call: headers and payloads of 2 MiB
@@ -70,6 +72,17 @@ def write_pending(fd: int, pending: list[memoryview]) -> tuple[int, bool]:
 def dump(value: object) -> bytes:
     """Return compact JSON in ASCII."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def enlarge_pipes(*fds: int) -> None:
+    """Give pipes more room, so that a few large reads replace many."""
+    import fcntl
+
+    try:
+        for fd in fds:
+            fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:  # the limit of pipe memory, not permitted, or not a pipe
+        pass
 
 
 def quietly_close(*fds: int) -> None:

@@ -7,7 +7,7 @@ import signal
 
 from .children import ServiceProcess
 from .event_loop import OUT
-from .frames import STDOUT, dump, write_pending
+from .frames import STDOUT, dump, enlarge_pipes, write_pending
 from .processes import send_signal
 from .records import SHELL, TOP, RestorePack
 from .request import RESTORE, Request, describe_error
@@ -41,6 +41,11 @@ class HistoryService(ServiceProcess):
         self.queue: list[HistoryRequest] = []
         self.current: HistoryRequest | None = None
         self.pending: list[memoryview] = []
+
+    def start(self) -> None:
+        """Start the child, and let the host read more at once. Raises OSError."""
+        enlarge_pipes(1)
+        super().start()
 
     def serve(self) -> NoReturn:
         from .snapshotter import serve_history

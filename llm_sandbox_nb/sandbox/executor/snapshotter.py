@@ -18,7 +18,7 @@ from .folder_watches import (
     mapped_files,
     reports_changes,
 )
-from .frames import bytes_to_text, dump, text_to_bytes, write_all
+from .frames import bytes_to_text, dump, enlarge_pipes, text_to_bytes, write_all
 from .mounts import Epoch, Mount, engine_folders, writable_mounts
 from .records import GONE, RecordReader, RecordWriter, RestorePack
 from .request import describe_error
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     Look = tuple[int, int, int, int, int]
 
 MAX_REPORTED_ROOTS = 32
-PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
-F_SETPIPE_SZ = 1031
 CLOCK_TICK_SECONDS = 0.012  # longest step of the files' clock
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the source of ctimes
 MAX_ENGINE_ENTRIES = 10_000
@@ -288,15 +286,9 @@ def set_policy(name: str) -> None:
 
 def serve_history(scope: bytes, spill: bytes, epoch: Epoch) -> None:
     """Serve in the child: requests on fd 0, records on fd 1, outcomes on fd 3."""
-    import fcntl
-
     gc.disable()
     os.umask(0)
-    try:
-        for fd in (0, 1):
-            fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:  # the limit of pipe memory, or not permitted
-        pass
+    enlarge_pipes(0, 1)
     Snapshotter(scope, spill, epoch).serve()
 
 
