@@ -42,7 +42,7 @@ def keep(
     for path, data in files.items():
         manifest[path] = file_entry(data)
         for at in range(0, len(data), 1024):
-            writer.add(data[at : at + 1024], store.length)
+            writer.add(data[at : at + 1024], known=store.length)
     manifest |= extra or {}
     before = store.manifest(parent) if parent is not None else {}
     checkpoint = Checkpoint(id, parent, time.time(), size=writer.size)

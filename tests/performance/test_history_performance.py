@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import statistics
 import tempfile
 import time
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from best_of import best_of
+from memory_of import family
 from support import run
 
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -248,3 +251,77 @@ def test_disk_for_fifty_checkpoints(measured: Measured, tmp_path: Path) -> None:
     note = f"{taken / 1e6:.1f} MB for {really / 1e6:.0f} MB changed"
     measured("disk for 50 checkpoints", taken / really, "x the bytes changed", bar="at most 1.2", note=note)
     assert taken / really <= 1.2
+
+
+# -- CPU of a checkpoint -------------------------------------------------------------------------------------------
+
+_TREE = """
+import os
+for folder in range(1000):
+    os.makedirs("tree/%d" % folder)
+    for number in range(100):
+        with open("tree/%d/%d" % (folder, number), "w") as file:
+            file.write("%d %d" % (folder, number))
+"""
+
+
+class CheckpointCPU:
+    """CPU seconds of a sandbox's processes and of this one.
+
+    The processes inside have one thread each; those of the engine (shim, dockerd) are not counted.
+    """
+
+    def __init__(self, box: Sandbox) -> None:
+        self.box = box
+        container = box.protection.details.get("container")
+        self.root = connect().containers.get(container).attrs["State"]["Pid"] if container else os.getpid()
+
+    def seconds(self) -> float:
+        spent = time.process_time()
+        for pid in family(self.root) - {os.getpid()}:
+            with contextlib.suppress(OSError):
+                spent += int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+        return spent
+
+    async def of_checkpoint(self, command: str) -> float:
+        """Return the CPU seconds of the checkpoint after a command."""
+        result = await self.box.run(command)
+        assert result.exit_code == 0, result.text
+        before = self.seconds()
+        await self.box.checkpoint()
+        return self.seconds() - before
+
+
+@pytest.mark.parametrize("isolation", ["docker", "bubblewrap"])
+def test_cpu_of_checkpoints(isolation: str, tmp_path: Path, measured: Measured) -> None:
+    """100,000 files: CPU after a command that changed none, one, or made a folder; then of each new MB."""
+    megabytes = 64
+
+    async def body() -> dict[str, list[float]]:
+        async with open_sandbox(isolation) as box:
+            await box.keep_history(tmp_path / "history")
+            await box.checkpoint()
+            made = await box.exec(["python3", "-c", _TREE])
+            assert made.exit_code == 0, made.text
+            cpu = CheckpointCPU(box)
+            await cpu.of_checkpoint("true")
+            walk = [
+                await cpu.of_checkpoint("true")
+            ]  # the first that knows of so many files begins to watch them
+            unchanged = [await cpu.of_checkpoint("true") for _ in range(7)]
+            changed = [await cpu.of_checkpoint("echo more >> tree/5/5") for _ in range(7)]
+            walk += [await cpu.of_checkpoint(f"mkdir tree/new{number}") for number in range(3)]
+            new = [await cpu.of_checkpoint(f"head -c {megabytes}M /dev/urandom > new") for _ in range(5)]
+            return {"walk": walk, "unchanged": unchanged, "changed": changed, "new": new}
+
+    taken = {name: statistics.median(spent) for name, spent in run(body(), timeout=400).items()}
+    note = f"after a new folder, by a walk: {taken['walk'] * 1e3:.0f} ms"
+    name = f"checkpoint, 100,000 unchanged files, {isolation}"
+    measured(name, taken["unchanged"] * 1e3, "ms of CPU", bar="at most 10 ms", note=note)
+    name = f"checkpoint, one of 100,000 files changed, {isolation}"
+    measured(name, taken["changed"] * 1e3, "ms of CPU", bar="none")
+    each = (taken["new"] - taken["changed"]) / megabytes
+    name = f"checkpoint, CPU for each new MB, {isolation}"
+    measured(name, each * 1e3, "ms of CPU", bar="at most 5 ms", note=f"{megabytes} MB in one file")
+    assert taken["unchanged"] <= 0.2 * taken["walk"]
+    assert each <= 0.0145

@@ -49,7 +49,9 @@ class AttachedReader:
             asyncio.IncompleteReadError: if the stream ends before.
         """
         while len(self._ready) < size:
-            if not await self._more():
+            piece = await self._piece()
+            self._ready += piece
+            if not piece:
                 rest = bytes(self._ready)
                 self._ready.clear()
                 raise asyncio.IncompleteReadError(rest, size)
@@ -57,9 +59,11 @@ class AttachedReader:
 
     async def read(self, size: int = 65536) -> bytes:
         """Read at least one byte and at most `size`; return `b""` at the end."""
-        while not self._ready:
-            if not await self._more():
-                return b""
+        if not self._ready:
+            piece = await self._piece()
+            if len(piece) <= size:
+                return piece
+            self._ready += piece
         return self._take(size)
 
     def _take(self, size: int) -> bytes:
@@ -67,23 +71,24 @@ class AttachedReader:
         del self._ready[:size]
         return taken
 
-    async def _more(self) -> bool:
-        """Read one piece of either stream; return False at the end."""
-        try:
-            stream, size = _HEADER.unpack(await self._source.readexactly(_HEADER.size))
-            if stream > _STDERR or size > _MAX_PIECE_BYTES:
-                raise SandboxLostError(
-                    "The sandbox is lost: the Docker engine sent data that is not in the form of an attached stream."
-                )
-            piece = await self._source.readexactly(size)
-        except (asyncio.IncompleteReadError, OSError):
-            return False
-        if stream == _STDERR:
-            self._stderr += piece
-            del self._stderr[:-_STDERR_KEPT_BYTES]
-        elif stream == _STDOUT:
-            self._ready += piece
-        return True
+    async def _piece(self) -> bytes:
+        """Read one piece of stdout; return `b""` at the end."""
+        while True:
+            try:
+                stream, size = _HEADER.unpack(await self._source.readexactly(_HEADER.size))
+                if stream > _STDERR or size > _MAX_PIECE_BYTES:
+                    raise SandboxLostError(
+                        "The sandbox is lost: "
+                        "the Docker engine sent data that is not in the form of an attached stream."
+                    )
+                piece = await self._source.readexactly(size)
+            except (asyncio.IncompleteReadError, OSError):
+                return b""
+            if stream == _STDERR:
+                self._stderr += piece
+                del self._stderr[:-_STDERR_KEPT_BYTES]
+            elif stream == _STDOUT and piece:
+                return piece
 
 
 async def attach(

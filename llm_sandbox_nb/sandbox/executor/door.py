@@ -15,7 +15,7 @@ import os
 import struct
 
 from .event_loop import IN
-from .frames import HOST_PIPE_BYTES, STDERR, quietly_close, widen
+from .frames import HOST_PIPE_BYTES, STDERR, enlarge_pipes, quietly_close
 from .request import Request, describe_error
 from .stream_request import StreamRequest
 
@@ -56,8 +56,7 @@ class DoorListener:
                 return False
             listener.setblocking(False)
             self.listener, self.port = listener, port
-            widen(0, HOST_PIPE_BYTES)
-            widen(1, HOST_PIPE_BYTES)
+            enlarge_pipes(0, 1, size=HOST_PIPE_BYTES)
             self.executor.watch(listener.fileno(), IN, lambda _: self.knocked())
         return True
 

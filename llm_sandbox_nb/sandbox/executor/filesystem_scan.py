@@ -10,9 +10,9 @@ from collections import deque
 
 from .entries import CTIME_INDEX, KINDS, UNKNOWN_CTIME, row_of, same_row, signature, xattrs_of
 from .files import OPEN_READ
+from .folder_watches import WalkNeededError
 from .frames import bytes_to_text
-from .mounts import CLOCK_MARGIN_NS
-from .processes import own_tree, read_proc
+from .mounts import CLOCK_MARGIN_NS, is_below
 from .records import CHUNK_SIZE, ENTRIES, GONE, RecordWriter, Shortfall
 
 TYPE_CHECKING = False
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .entries import Memory, Record, Signature
+    from .folder_watches import FolderWatches
     from .mounts import Epoch, Mount
 
 # Defaults that bound the child's memory and the time of a scan; the host may send its own limits.
@@ -48,24 +49,68 @@ class ScanLimits:
         self.deadline = time.monotonic() + float(given.get("seconds", MAX_SCAN_SECONDS))
 
 
+class KnownDigests:
+    """Counts of the digests in a memory, made when first needed and changed with it."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.counts: dict[str, int] = {}
+        self.counted = False
+
+    def __contains__(self, digest: str) -> bool:
+        if not self.counted:
+            self.counted = True
+            for record in self.memory.values():
+                self.count(record, 1)
+        return self.counts.get(digest, 0) > 0
+
+    def count(self, record: Record | None, number: int) -> None:
+        """Add `number` for each digest of an entry that is not part of the image."""
+        if record and record[2] and not record[1] and stat.S_ISREG(record[0][0]):
+            for _, _, digest in record[2]:
+                self.counts[digest] = self.counts.get(digest, 0) + number
+
+    def replace(self, memory: Memory, changed: dict[bytes, Record | None]) -> None:
+        """Follow the memory to its next state, which differs in these paths."""
+        if self.counted:
+            for path, record in changed.items():
+                self.count(self.memory.get(path), -1)
+                self.count(record, 1)
+        self.memory = memory
+
+
 class FilesystemScan:
-    """A walk over all files that reports the differences from the previous one.
+    """The differences of all files from the previous scan: found by a walk, or at paths that were reported (`rescan`).
 
     Args:
         writer: receives the differences.
         old: files of the previous scan, its `new`.
         content: False for metadata only.
+        known: digests in `old`.
     """
 
     def __init__(
-        self, writer: RecordWriter, old: Memory, limits: ScanLimits, *, content: bool = True
+        self,
+        writer: RecordWriter,
+        old: Memory,
+        limits: ScanLimits,
+        *,
+        content: bool = True,
+        known: KnownDigests | None = None,
     ) -> None:
         self.writer = writer
         self.old = old
         self.new: Memory = {}
+        """All entries after a walk; after a rescan those that it examined."""
+        self.changed: dict[bytes, Record | None] = {}
+        """The entries that differ from `old`; None for those that are gone."""
         self.limits = limits
         self.content = content
-        self.digests: set[str] | None = None
+        self.digests = known or KnownDigests(old)
+        self.watches: FolderWatches | None = None
+        self.walking = True
+        self.always: set[bytes] = set()
+        """Paths whose changes need not be reported by a watch of their folder."""
         self.reader = ContentReader(
             writer.chunk if content else None, self.is_known, limits.file, limits.bytes
         )
@@ -80,28 +125,78 @@ class FilesystemScan:
 
     def is_known(self, digest: str) -> bool:
         """Return True if the host has this content from an earlier file, not as part of the image."""
-        if self.digests is None:
-            self.digests = {
-                part[2]
-                for sign, base, detail, _, _ in self.old.values()
-                if detail and not base and stat.S_ISREG(sign[0])
-                for part in detail
-            }
         return digest in self.digests
 
     # -------------------------------------------------------------------------------------------- walking
 
-    def scan(self, mounts: Iterable[Mount], points: set[bytes], left_out: set[bytes], epoch: Epoch) -> None:
-        """Scan all mounts."""
+    def scan(self, mounts: Iterable[Mount], skipped: set[bytes], epoch: Epoch) -> None:
+        """Walk over all mounts."""
         epoch.check_clock()
-        self.mapped, self.since = mapped_files(), epoch.start - epoch.back
+        self.since = epoch.start - epoch.back
         for mount in mounts:
             try:
                 info = os.lstat(mount.path)
             except OSError:
                 continue
-            self.walk(mount.path, info, (points | left_out) - {mount.path}, epoch.since(mount))
+            self.walk(mount.path, info, skipped - {mount.path}, epoch.since(mount))
         self.finish()
+
+    def rescan(self, paths: set[bytes], mounts: list[Mount], skipped: set[bytes], epoch: Epoch) -> None:
+        """Examine only these paths, and the mounts themselves; everything else is as in the previous scan.
+
+        Raises:
+            WalkNeededError: before anything was reported, if other paths may differ too.
+        """
+        epoch.check_clock()
+        self.since, self.walking = epoch.start - epoch.back, False
+        since = {mount.path: epoch.since(mount) for mount in mounts}
+        found = [
+            (path, self.status(path))
+            for path in sorted(paths)
+            if path not in skipped and self.is_inside(path)
+        ]
+        found += [(path, self.status(path)) for path in since]
+        if len(self.old) + len(found) > self.limits.entries:
+            raise WalkNeededError("there may be too many files")
+        try:
+            for path, info in found:
+                if info is not None:
+                    top = max((top for top in since if is_below(path, top)), key=len)
+                    self.entry(path, info, since[top])
+        except StopScanError as stop:
+            self.shortfall.add(str(stop), path)
+        self.note_groups()
+        self.note_missing({path for path, info in found if info is None and path in self.old})
+
+    def is_inside(self, path: bytes) -> bool:
+        """Return True if the previous scan has listed the folder of a path."""
+        folder = self.old.get(os.path.dirname(path))
+        return folder is not None and stat.S_ISDIR(folder[0][0]) and not folder[1]
+
+    def status(self, path: bytes) -> os.stat_result | None:
+        """Return the status of a path that may have changed; None if there is nothing that a scan reports.
+
+        Raises:
+            WalkNeededError: if other paths may have changed with it.
+        """
+        was = self.old.get(path)
+        was_folder = was is not None and stat.S_ISDIR(was[0][0])
+        info: os.stat_result | None = None
+        try:
+            info = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise WalkNeededError(os.strerror(error.errno or 0)) from None
+        if info is not None and stat.S_IFMT(info.st_mode) not in KINDS:
+            info = None
+        if was_folder != (info is not None and stat.S_ISDIR(info.st_mode)):
+            raise WalkNeededError("a folder has come or gone")
+        if was is not None and info is not None and was_folder and was[1] and was[0] != signature(info):
+            raise WalkNeededError("a folder of the image has changed")
+        if info is not None and not was_folder and info.st_nlink > 1 and path not in self.always:
+            raise WalkNeededError("a file has got another name")
+        return info
 
     def walk(self, path: bytes, info: os.stat_result, skip: set[bytes], since: tuple[int, int]) -> None:
         """Note an entry and everything below, breadth first: limits leave out the deepest entries."""
@@ -121,6 +216,8 @@ class FilesystemScan:
         """Return the content of a folder in the order of the directory; empty above the limit."""
         room = self.limits.entries - len(self.new) - waiting
         self.open_up(path, info)
+        if self.watches:
+            self.watches.add(path)
         children: list[tuple[bytes, os.stat_result]] = []
         try:
             with os.scandir(path) as found:
@@ -175,15 +272,20 @@ class FilesystemScan:
         """Note an entry. Returns True if the content of the folder needs a scan. `since`: see `Epoch.since`."""
         if time.monotonic() > self.limits.deadline:
             raise StopScanError("Left out, as the scan took too long")
-        if len(self.new) >= self.limits.entries:
+        if self.walking and len(self.new) >= self.limits.entries:
             raise StopScanError(self.too_many())
         kind = stat.S_IFMT(info.st_mode)
         if kind not in KINDS:
             return False
+        several = kind != stat.S_IFDIR and info.st_nlink > 1
+        if several:
+            self.always.add(path)
         if info.st_ctime_ns < since[kind != stat.S_IFDIR]:
+            if kind == stat.S_IFDIR:
+                self.always.add(path)
             self.note(path, (signature(info), 1, None, None, None))
             return False
-        if kind == stat.S_IFREG and info.st_nlink > 1:
+        if several and kind == stat.S_IFREG:
             self.linked.setdefault((info.st_dev, info.st_ino), []).append((path, info))
             return False
         record = self.remembered(path, info)
@@ -199,7 +301,7 @@ class FilesystemScan:
         """Return the record of the previous scan, if still valid."""
         sign = signature(info)
         record = self.old.get(path)
-        if record is None and info.st_size and stat.S_ISREG(info.st_mode):
+        if record is None and self.walking and info.st_size and stat.S_ISREG(info.st_mode):
             record = self.moved(sign)
         if record is None or record[0] != sign or path in self.mapped:
             return None
@@ -247,10 +349,11 @@ class FilesystemScan:
 
     def note(self, path: bytes, record: Record) -> None:
         """Remember an entry, and report new ones."""
-        self.new[path] = record
         was = self.old.get(path)
-        if was is record:
+        if was is not None and (was is record or was == record):
+            self.new[path] = was
             return
+        self.new[path] = self.changed[path] = record
         if was is None or not same_row(was, record):
             if was is not None and stat.S_ISDIR(was[0][0]) and not stat.S_ISDIR(record[0][0]):
                 self.writer.row(GONE, bytes_to_text(path))
@@ -260,8 +363,7 @@ class FilesystemScan:
 
     def finish(self) -> None:
         """Report hard links, then deleted paths."""
-        for group in self.linked.values():
-            self.note_group(sorted(group, key=lambda member: member[0]))
+        self.note_groups()
         self.close_up()
         if self.stopped:
             self.shortfall.add(
@@ -272,7 +374,12 @@ class FilesystemScan:
             unseen = [path for path in missing if self.is_unseen(path)]
             self.new.update((path, self.old[path]) for path in unseen)
             missing = missing.difference(unseen)
+        self.note_missing(missing)
+
+    def note_missing(self, missing: set[bytes]) -> None:
+        """Report deleted paths."""
         for path in sorted(missing):
+            self.changed[path] = None
             if os.path.dirname(path) not in missing:
                 self.writer.row(GONE, bytes_to_text(path))
 
@@ -284,6 +391,11 @@ class FilesystemScan:
                 return False
             path = folder
         return True
+
+    def note_groups(self) -> None:
+        """Note all files with several names."""
+        for group in self.linked.values():
+            self.note_group(sorted(group, key=lambda member: member[0]))
 
     def note_group(self, group: list[tuple[bytes, os.stat_result]]) -> None:
         """Note one file with several names."""
@@ -298,31 +410,6 @@ class FilesystemScan:
         link = bytes_to_text(first) if len(group) > 1 else None
         for path, _ in group:
             self.note(path, (record[0], 0, record[2], link, record[4]))
-
-
-def mapped_files() -> set[bytes]:
-    """Return files that a process has mapped for writing: changes through a mapping need not show in their times."""
-    found = set()
-    executor = os.getppid()
-    pids = own_tree(executor) if executor != 1 else filter(str.isdigit, os.listdir("/proc"))
-    for pid in pids:
-        for line in read_maps("/proc/%s/maps" % pid):
-            words = line.split(None, 5)
-            if len(words) == 6 and words[1].startswith(b"rw") and words[1][3:4] == b"s":
-                found.add(words[5].replace(b"\\012", b"\n"))
-    return found
-
-
-def read_maps(path: str) -> Iterable[bytes]:
-    """Return the lines of a process's memory map; empty without a shared writable mapping, or without access."""
-    text = read_proc(path)
-    if len(text) == 65536 or b"rw-s" in text or b"rwxs" in text:
-        try:
-            with open(path, "rb") as file:
-                return file.read(4 * 1024 * 1024).splitlines()
-        except OSError:
-            pass
-    return ()
 
 
 # ------------------------------------------------------------------------------------------ content of files
@@ -344,7 +431,7 @@ class ContentReader:
 
     def __init__(
         self,
-        send: Callable[[bytes], None] | None,
+        send: Callable[[memoryview], None] | None,
         known: Callable[[str], bool],
         file_limit: int,
         limit: int,
@@ -357,6 +444,9 @@ class ContentReader:
         self.file_limit = file_limit
         self.left = limit
         self.sent: set[str] = set()
+        self.buffer: memoryview | None = (
+            None  # for every piece: new memory would cost more than reading into it
+        )
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:
         """Return the pieces of a file, its status after reading, and True if the file did not change meanwhile.
@@ -383,14 +473,17 @@ class ContentReader:
 
     def piece(self, fd: int, offset: int, size: int) -> tuple[int, int, str] | None:
         """Read one piece, and send new content to the host."""
-        data = os.pread(fd, size, offset)
-        while len(data) < size:
-            more = os.pread(fd, size - len(data), offset + len(data))
+        if self.buffer is None:
+            self.buffer = memoryview(bytearray(CHUNK_SIZE))
+        got = 0
+        while got < size:
+            more = os.preadv(fd, [self.buffer[got:size]], offset + got)
             if not more:
                 break
-            data += more
-        if not data:
+            got += more
+        if not got:
             return None
+        data = self.buffer[:got]
         digest = self.sha256(data).hexdigest()
         if digest not in self.sent and not self.known(digest) and self.send:
             if len(data) > self.left:

@@ -24,9 +24,11 @@ MAX_PAYLOAD = 64 * 1024
 REQUEST, DATA, END, STDOUT, STDERR, GAP, RESPONSE, CANCEL, HELLO, PING, PONG, ACK, BYE = range(1, 14)
 PIPE_READ = 256 * 1024
 F_SETPIPE_SZ = 1031
+PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
 HOST_PIPE_BYTES = 256 * 1024  # four frames, for content in bulk
 PAUSE_ABOVE_BYTES = 1024 * 1024  # waiting for the host: then commands' output is not read
 RESUME_BELOW_BYTES = 256 * 1024
+MAX_WRITTEN_PARTS = 64  # of a system call: headers and payloads of 2 MiB
 ACK_EVERY_BYTES = 256 * 1024  # a quarter of the host's window, so that the host never has to wait for an ACK
 
 
@@ -40,7 +42,7 @@ def bytes_to_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
     """Write everything to a blocking descriptor."""
     view = memoryview(data)
     while view:
@@ -68,13 +70,14 @@ def write_pending(fd: int, pending: list[memoryview]) -> tuple[int, bool]:
     return total, True
 
 
-def widen(fd: int, size: int) -> None:
-    """Enlarge a pipe, so that its writer pauses less often."""
+def enlarge_pipes(*fds: int, size: int = PIPE_BYTES) -> None:
+    """Give pipes more room, so that a few large reads replace many and writers pause less often."""
     import fcntl
 
     try:
-        fcntl.fcntl(fd, F_SETPIPE_SZ, size)
-    except OSError:  # a socket, or the user has too many pipes
+        for fd in fds:
+            fcntl.fcntl(fd, F_SETPIPE_SZ, size)
+    except OSError:  # the limit of pipe memory, not permitted, or not a pipe
         pass
 
 
@@ -91,7 +94,7 @@ class HostPipe(EventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.incoming = bytearray()
-        self.outgoing: list[bytes] = []
+        self.outgoing: list[bytes | memoryview] = []
         self.outgoing_size = 0
         self.acknowledged: dict[int, int] = {}
         self.heard = time.monotonic()
@@ -107,10 +110,10 @@ class HostPipe(EventLoop):
         """End the executor: the host is gone for good."""
         raise NotImplementedError
 
-    def send(self, kind: int, number: int, payload: bytes) -> None:
+    def send(self, kind: int, number: int, payload: bytes | memoryview) -> None:
         """Queue a frame; the loop sends all queued frames in its next round."""
         check = zlib.crc32(payload, zlib.crc32(CHECKED.pack(MAGIC, kind, number, len(payload))))
-        self.outgoing.append(HEADER.pack(MAGIC, kind, number, len(payload), check) + payload)
+        self.outgoing += (HEADER.pack(MAGIC, kind, number, len(payload), check), payload)
         self.outgoing_size += HEADER.size + len(payload)
 
     def acknowledge(self, number: int, size: int) -> None:
@@ -132,17 +135,22 @@ class HostPipe(EventLoop):
 
     def write_outgoing(self) -> None:
         while self.outgoing:
-            data = self.outgoing[0] if len(self.outgoing) == 1 else b"".join(self.outgoing[:8])
+            parts = self.outgoing[:MAX_WRITTEN_PARTS]
             try:
-                written = os.write(1, data)
+                written = os.writev(1, parts)
             except BlockingIOError:
-                written = 0
+                return
             except OSError:
                 self.leave()
-            self.outgoing[:8] = [data[written:]] if written < len(data) else []
             self.outgoing_size -= written
-            if written < len(data):
-                break
+            done = 0
+            while done < len(parts) and written >= len(parts[done]):
+                written -= len(parts[done])
+                done += 1
+            del self.outgoing[:done]
+            if done < len(parts):
+                self.outgoing[0] = memoryview(parts[done])[written:]
+                return
 
     def read_frames(self) -> None:
         """Handle frames from the host. An end of file means that the host can never come back."""

@@ -7,7 +7,7 @@ import signal
 
 from .children import ServiceProcess
 from .event_loop import OUT
-from .frames import HOST_PIPE_BYTES, STDOUT, widen, write_pending
+from .frames import HOST_PIPE_BYTES, STDOUT, enlarge_pipes, write_pending
 from .light import dump
 from .processes import send_signal
 from .records import SHELL, TOP, RestorePack
@@ -42,6 +42,11 @@ class HistoryService(ServiceProcess):
         self.queue: list[HistoryRequest] = []
         self.current: HistoryRequest | None = None
         self.pending: list[memoryview] = []
+
+    def start(self) -> None:
+        """Start the child, and let the host read more at once. Raises OSError."""
+        enlarge_pipes(1)
+        super().start()
 
     def serve(self) -> NoReturn:
         from .snapshotter import serve_history
@@ -180,7 +185,7 @@ class CheckpointRequest(HistoryRequest):
         self.why_no_shell: str | None = None
 
     def start(self) -> None:
-        names = ("op", "id", "since", "limits")
+        names = ("op", "id", "since", "walk", "limits")
         self.history.put(dump({name: self.params.get(name) for name in names}) + b"\n")
         if not self.retried:
             self.history.shell_state.save(self.shell_done)
@@ -267,7 +272,7 @@ class RestoreRequest(HistoryRequest):
         self.acknowledge(body)
 
     def start(self) -> None:
-        widen(0, HOST_PIPE_BYTES)
+        enlarge_pipes(0, size=HOST_PIPE_BYTES)
         if not self.history.stop_everything():
             self.notes.append("Some processes could not be killed.")
         self.started = True

@@ -12,7 +12,6 @@ from .light import named_tuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import NamedTuple
 
     class Mount(NamedTuple):
@@ -153,7 +152,7 @@ def overlay_option(given: dict[bytes, bytes], name: bytes) -> bytes:
 def writable_mounts() -> tuple[list[Mount], set[bytes]]:
     """Return the mounts to scan, and all paths where something is mounted."""
     found: list[Mount] = []
-    table = list(mount_table())
+    table = mount_table()
     for path, kind, above, writable in table:
         if writable and kind not in PSEUDO_FILESYSTEMS and is_ordinary_path(path):
             single = not stat.S_ISDIR(os.lstat(path).st_mode)
@@ -165,7 +164,7 @@ def writable_mounts() -> tuple[list[Mount], set[bytes]]:
 
 def engine_folders() -> tuple[list[bytes], set[bytes]]:
     """Return writable in-memory folders that the engine fills, and all paths where something is mounted."""
-    table = list(mount_table())
+    table = mount_table()
     found = [
         path
         for path, kind, _, writable in table
@@ -174,13 +173,27 @@ def engine_folders() -> tuple[list[bytes], set[bytes]]:
     return found, {path for path, *_ in table}
 
 
-def mount_table() -> Iterator[tuple[bytes, bytes, bytes, bool]]:
-    """Yield for each mount: path, kind, filesystem options, and True if writable and reached by its path."""
+def mount_table() -> list[tuple[bytes, bytes, bytes, bool]]:
+    """Return for each mount: path, kind, filesystem options, and True if writable and reached by its path.
+
+    Reading the number of each mount takes milliseconds, so the table is kept until the kernel's differs.
+    """
     with open("/proc/self/mountinfo", "rb") as file:
-        lines = file.read().splitlines()
-    for line in lines:
-        words = line.split(b" ")
-        number, path, options = words[0], unescape(words[4]), words[5]
-        kind, _, above = words[words.index(b"-") + 1 :][:3]
-        read_only = b"ro" in (options.split(b",")[0], above.split(b",")[0])
-        yield path, kind, above, not read_only and mount_id(path) == number
+        text = file.read()
+    if text not in LAST_TABLE:
+        LAST_TABLE.clear()
+        LAST_TABLE[text] = [mount_row(line) for line in text.splitlines()]
+    return LAST_TABLE[text]
+
+
+LAST_TABLE: dict[bytes, list[tuple[bytes, bytes, bytes, bool]]] = {}
+"""The latest `mount_table`, by the kernel's text."""
+
+
+def mount_row(line: bytes) -> tuple[bytes, bytes, bytes, bool]:
+    """Parse a line of mountinfo; see `mount_table`."""
+    words = line.split(b" ")
+    number, path, options = words[0], unescape(words[4]), words[5]
+    kind, _, above = words[words.index(b"-") + 1 :][:3]
+    read_only = b"ro" in (options.split(b",")[0], above.split(b",")[0])
+    return path, kind, above, not read_only and mount_id(path) == number

@@ -45,10 +45,15 @@ class RecordWriter:
         self.batch: list[bytes] = []
         self.batched = 0
 
-    def record(self, kind: int, payload: bytes) -> None:
-        """Write one record; small ones are sent together."""
+    def record(self, kind: int, payload: bytes | memoryview) -> None:
+        """Write one record; small ones are sent together, large ones without a copy."""
         self.records += 1
-        self.buffer += (RECORD.pack(kind, len(payload)), payload)
+        self.buffer.append(RECORD.pack(kind, len(payload)))
+        if len(payload) > BATCH_BYTES:
+            self.push()
+            write_all(self.fd, payload)
+            return
+        self.buffer.append(bytes(payload))
         self.buffered += len(payload)
         if self.buffered > BATCH_BYTES:
             self.push()
@@ -75,7 +80,7 @@ class RecordWriter:
             self.record(self.kind, b"[" + b",".join(self.batch) + b"]")
             self.batch, self.batched = [], 0
 
-    def chunk(self, data: bytes) -> None:
+    def chunk(self, data: memoryview) -> None:
         """Write a piece of content."""
         self.bytes += len(data)
         self.record(CHUNK, data)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         """Reasons for commands and file operations to wait: `FIRST_LOOK`, `RESTORE`."""
 
         # For these, see `Executor` and the event loop that it extends.
-        def send(self, kind: int, number: int, payload: bytes) -> None: ...
+        def send(self, kind: int, number: int, payload: bytes | memoryview) -> None: ...
         def acknowledge(self, number: int, size: int) -> None: ...
         def forget(self, number: int) -> None: ...
         def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None: ...
@@ -106,8 +106,9 @@ class Request:
         """Send output of this request in frames, unless its owner is gone."""
         if self.silent:
             return
+        view = memoryview(bytes(data))
         for start in range(0, len(data), MAX_PAYLOAD):
-            self.executor.send(kind, self.number, data[start : start + MAX_PAYLOAD])
+            self.executor.send(kind, self.number, view[start : start + MAX_PAYLOAD])
 
     def respond(self, outcome: dict[str, Any]) -> None:
         """Send the outcome and forget the request."""
@@ -234,7 +235,9 @@ OPERATIONS: dict[str, dict[str, Check]] = {
     },
     "connection": {"body": is_present},
     "hand_out": {},
-    "checkpoint": {"id": is_text, "since": optional(is_text), "limits": optional(are_limits)},
+    "checkpoint": {
+        "id": is_text, "since": optional(is_text), "walk": optional(is_flag), "limits": optional(are_limits),
+    },
     "describe": {
         "paths": are_texts, "content": optional(is_flag), "below": optional(is_flag), "limits": optional(are_limits),
     },

@@ -9,8 +9,15 @@ import stat
 import time
 
 from .entries import OPEN_FOLDER, remove
-from .filesystem_scan import FilesystemScan, ScanLimits
-from .frames import bytes_to_text, text_to_bytes, widen, write_all
+from .filesystem_scan import FilesystemScan, KnownDigests, ScanLimits
+from .folder_watches import (
+    MIN_WATCHED_ENTRIES,
+    FolderWatches,
+    WalkNeededError,
+    mapped_files,
+    reports_changes,
+)
+from .frames import bytes_to_text, enlarge_pipes, text_to_bytes, write_all
 from .light import dump, parse_json
 from .mounts import Epoch, Mount, engine_folders, writable_mounts
 from .records import GONE, RecordReader, RecordWriter, RestorePack
@@ -21,13 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from .entries import Memory
+    from .entries import Memory, Record
     from .records import Shortfall
 
     Look = tuple[int, int, int, int, int]
 
 MAX_REPORTED_ROOTS = 32
-PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
 CLOCK_TICK_SECONDS = 0.012  # longest step of the files' clock
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the source of ctimes
 MAX_ENGINE_ENTRIES = 10_000
@@ -125,6 +131,11 @@ class Snapshotter:
         self.spill = spill
         self.epoch = epoch
         self.memories: dict[str, Memory] = {}
+        self.known = KnownDigests({})
+        """Digests in the latest of them."""
+        self.watches: FolderWatches | None = None
+        """Watches since the latest of them, if its scan can be continued."""
+        self.watched_mounts: tuple[list[Mount], set[bytes]] = [], set()
         self.engine_folders = EngineFolders((lambda: ([], set())) if scope else engine_folders, epoch.start)
         self.reader = RecordReader(0)
 
@@ -141,6 +152,7 @@ class Snapshotter:
             except OSError as error:
                 outcome = {"error": describe_error(error)}
                 self.memories = {}
+                self.stop_watching()
             outcome["duration"] = time.monotonic() - started
             write_all(3, dump(outcome) + b"\n")
 
@@ -155,29 +167,74 @@ class Snapshotter:
         set_policy("SCHED_BATCH")
         since = params.get("since")
         old = self.memories.get(since) if since is not None else None
+        if params.get("walk") or old is None or old is not self.known.memory:
+            self.stop_watching()
         writer = RecordWriter(1)
-        scan = FilesystemScan(writer, old or {}, ScanLimits(params.get("limits") or {}))
         mounts, points = self.mounts()
-        scan.scan(mounts, points, {self.spill}, self.epoch)
+        scan = self.scan(
+            writer, old or {}, ScanLimits(params.get("limits") or {}), mounts, points | {self.spill}
+        )
+        if scan.shortfall.counts:
+            self.stop_watching()
         self.engine_folders.report(scan.shortfall)
         writer.end()
         self.memories = {since: old} if since is not None and old is not None else {}
-        self.memories[params["id"]] = scan.new
+        self.memories[params["id"]] = self.known.memory
         return {
             "id": params["id"],
             "incremental": old is not None,
-            "entries": len(scan.new),
+            "entries": len(self.known.memory),
             "records": writer.records,
             "bytes": writer.bytes,
             "roots": [bytes_to_text(mount.path) for mount in mounts[:MAX_REPORTED_ROOTS]],
             "incomplete": scan.shortfall.text(),
         }
 
+    def scan(
+        self, writer: RecordWriter, old: Memory, limits: ScanLimits, mounts: list[Mount], skipped: set[bytes]
+    ) -> FilesystemScan:
+        """Report the differences from `old`: at the paths that the watches name, or else found by a walk."""
+        if old is not self.known.memory:
+            self.known = KnownDigests(old)
+        scan = FilesystemScan(writer, old, limits, known=self.known)
+        scan.mapped = mapped_files()
+        if self.watches and self.watched_mounts == (mounts, skipped):
+            scan.always = self.watches.always
+            try:
+                scan.rescan(self.watches.changed(old, scan.mapped), mounts, skipped, self.epoch)
+            except WalkNeededError:
+                pass
+            else:
+                new = changed_memory(old, scan.changed) if scan.changed else old
+                self.known.replace(new, scan.changed)
+                return scan
+        self.stop_watching()
+        scan = FilesystemScan(writer, old, limits, known=self.known)
+        scan.mapped = mapped_files()
+        if len(old) >= MIN_WATCHED_ENTRIES and reports_changes([mount.path for mount in mounts], skipped):
+            try:
+                self.watches = scan.watches = FolderWatches()
+                self.watched_mounts = mounts, skipped
+            except OSError:  # this user may have no more of them
+                pass
+        scan.scan(mounts, skipped, self.epoch)
+        if self.watches:
+            self.watches.always = scan.always
+        self.known.replace(scan.new, scan.changed)
+        return scan
+
+    def stop_watching(self) -> None:
+        """Let the next checkpoint walk over all files."""
+        if self.watches:
+            self.watches.close()
+        self.watches = None
+
     def restore(self, params: dict[str, Any]) -> dict[str, Any]:
         """Restore the files of the plan, and remember them if the plan started from a known checkpoint."""
         from .restore import MAX_NAMED_FAILURES, Restore
 
         set_policy("SCHED_OTHER")
+        self.stop_watching()
         known = self.memories.get(params.get("since") or "")
         pack = RestorePack(params.get("pack"), params.get("top_time"))
         restore = Restore(dict(known or {}), self.scope or b"/", self.epoch.start, pack)
@@ -194,6 +251,17 @@ class Snapshotter:
             "shell_size": len(restore.shell),
             "pack": "missing" if pack.missed else "",
         }
+
+
+def changed_memory(memory: Memory, changed: dict[bytes, Record | None]) -> Memory:
+    """Return a copy of a memory with these changes."""
+    new = dict(memory)
+    for path, record in changed.items():
+        if record is None:
+            del new[path]
+        else:
+            new[path] = record
+    return new
 
 
 def wait_for_tick() -> None:
@@ -219,8 +287,7 @@ def serve_history(scope: bytes, spill: bytes, epoch: Epoch) -> None:
     """Serve in the child: requests on fd 0, records on fd 1, outcomes on fd 3."""
     gc.disable()
     os.umask(0)
-    for fd in (0, 1):
-        widen(fd, PIPE_BYTES)
+    enlarge_pipes(0, 1)
     Snapshotter(scope, spill, epoch).serve()
 
 

@@ -19,13 +19,13 @@ from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
 from llm_sandbox_nb.sandbox.history.diff import differing_paths
 from llm_sandbox_nb.sandbox.history.image_files import ImageFiles
-from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, delta, moved
+from llm_sandbox_nb.sandbox.history.manifest import Entry, Manifest, apply_delta, delta, moved
 from llm_sandbox_nb.sandbox.history.packs import PackWriter, storing
 from llm_sandbox_nb.sandbox.history.snapshot import (
     MAX_ENTRIES,
     SnapshotReader,
-    apply_snapshot,
     scanned_roots,
+    snapshot_changes,
 )
 from llm_sandbox_nb.sandbox.history.store import (
     HistoryStore,
@@ -66,7 +66,9 @@ class SandboxHistory:
         self.last_scan: str | None = None
         """The executor's id of the last scan."""
         self.entries: dict[str, Entry] = {}
-        """All entries at the last scan."""
+        """All entries at the last scan. Never changed: a scan with differences makes a new dictionary."""
+        self.stored: tuple[str, dict[str, Entry]] | None = None
+        """The checkpoint stored last, with its entries."""
         self.shell: bytes | None = None
         """The state of the shell at the last scan."""
         self.below = below
@@ -194,15 +196,22 @@ class SandboxHistory:
             return await self.take_locked(connection)
 
     async def take_locked(
-        self, connection: ExecutorConnection, pinned: Collection[str] = (), *, spare: int = SPARE_BYTES
+        self,
+        connection: ExecutorConnection,
+        pinned: Collection[str] = (),
+        *,
+        spare: int = SPARE_BYTES,
+        walk: bool = False,
     ) -> str:
         """Take a checkpoint while holding `lock`. Never drop `pinned` checkpoints to make room.
+
+        With `walk` the sandbox looks at all files, also where the kernel reports no change.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk would have less than `spare` bytes.
         """
         first = self.last_scan is None
-        scan, found = await self.scan_locked(connection, spare=spare)
+        scan, found = await self.scan_locked(connection, spare=spare, walk=walk)
         if first and self.store is not None:
 
             async def connected() -> ExecutorConnection:
@@ -216,9 +225,9 @@ class SandboxHistory:
         return await finish_anyway(asyncio.to_thread(scan.commit, found, pinned))
 
     async def scan_locked(
-        self, connection: ExecutorConnection, *, spare: int = SPARE_BYTES
+        self, connection: ExecutorConnection, *, spare: int = SPARE_BYTES, walk: bool
     ) -> tuple[PendingCheckpoint, dict[str, Entry]]:
-        """Scan the files while holding `lock`. Return the pending checkpoint and all entries.
+        """Scan the files while holding `lock`; see `take_locked`. Return the pending checkpoint and all entries.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk would have less than `spare` bytes.
@@ -226,7 +235,7 @@ class SandboxHistory:
         store = await asyncio.to_thread(self._open)
         scan = PendingCheckpoint(self, store, room_for_content(store, spare))
         try:
-            outcome = await connection.request_files(scan.request(), scan.reader.take, CHECKPOINT_TIMEOUT)
+            outcome = await connection.request_files(scan.request(walk), scan.reader.take, CHECKPOINT_TIMEOUT)
             raise_error(outcome, "")
             return scan, await finish_anyway(asyncio.to_thread(scan.entries, outcome))
         except ProtocolError as error:
@@ -285,14 +294,17 @@ class PendingCheckpoint:
         self._began = time.monotonic()
         self._shell: bytes | None = None
         self._incomplete = ""
+        self._changed: dict[str, Entry | None] = {}
+        """Differences from the last scan."""
 
-    def request(self) -> dict[str, Any]:
+    def request(self, walk: bool) -> dict[str, Any]:
         """Return the request to the executor."""
         limits = {"entries": MAX_ENTRIES // 2, "bytes": self._room, "seconds": SCAN_SECONDS}
         return {
             "op": "checkpoint",
             "id": self.id,
             "since": self._history.last_scan,
+            "walk": walk,
             "timeout": CHECKPOINT_TIMEOUT,
             "limits": limits,
         }
@@ -307,8 +319,10 @@ class PendingCheckpoint:
         incremental = outcome.get("incremental") is True
         if incremental and history.last_scan is None:
             raise ProtocolError("it reports changes since a checkpoint that never was")
-        before = dict(history.entries) if incremental else {}
-        found = apply_snapshot(before, snapshot, scanned_roots(outcome))
+        before = history.entries if incremental else {}
+        changed = snapshot_changes(before, snapshot, scanned_roots(outcome))
+        found = apply_delta(before, changed) if changed else before
+        self._changed = changed if incremental else delta(history.entries, found)
         self._incomplete = _printable(outcome.get("incomplete"))
         shell = outcome.get("shell")
         state = shell.get("state") if isinstance(shell, dict) else "none"
@@ -326,18 +340,24 @@ class PendingCheckpoint:
         if not changed and self._unchanged(found):
             self.discard(found)
             return str(history.head)
-        before = store.manifest(history.head) if history.head is not None else {}
+        if history.head is not None and history.stored == (history.head, history.entries):
+            before: Manifest = history.entries
+            differences = self._changed
+        else:
+            before = store.manifest(history.head) if history.head is not None else {}
+            differences = delta(before, found)
+            before = moved(before, history.below)
         checkpoint = Checkpoint(
             self.id,
             history.head,
             time.time(),
-            files=len(differing_paths(moved(before, history.below), found)),
+            files=len(differing_paths(before, found, differences)),
             size=self.content.size,
             duration=time.monotonic() - self._began,
             incomplete=self._incomplete,
         )
-        store.commit(checkpoint, delta(before, found), self._shell, self.content, pinned)
-        history.head = self.id
+        store.commit(checkpoint, differences, self._shell, self.content, pinned, found)
+        history.head, history.stored = self.id, (self.id, found)
         self._remember(found)
         return self.id
 
@@ -345,7 +365,7 @@ class PendingCheckpoint:
         history = self._history
         return (
             history.head is not None
-            and not delta(history.entries, found)
+            and not self._changed
             and history.shell == self._shell
             and self._store.checkpoint(history.head).incomplete == self._incomplete
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
+from collections.abc import Collection
 from typing import Literal
 
 from llm_sandbox_nb.sandbox.contract import Changes, FileChange, FileEntry
@@ -48,9 +49,14 @@ def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
     return Changes(tuple(found), incomplete)
 
 
-def differing_paths(before: Manifest, after: Manifest) -> list[str]:
-    """Return the paths that differ for a person; other times of a folder do not count."""
-    changed = delta(before, after)
+def differing_paths(before: Manifest, after: Manifest, changed: Collection[str] | None = None) -> list[str]:
+    """Return the paths that differ for a person; other times of a folder do not count.
+
+    Args:
+        changed: the paths of `delta(before, after)`, if known.
+    """
+    if changed is None:
+        changed = delta(before, after)
     image_folders = {
         parent(path)
         for path in changed

@@ -153,20 +153,28 @@ class PackWriter:
         self._folder = folder
         self._file: BinaryIO | None = None
 
-    def add(self, data: bytes, known: Callable[[bytes], object] = lambda _: None) -> bytes:
-        """Write a piece, unless the pack has the piece or `known` finds it elsewhere. Return the digest.
+    def add(self, *parts: bytes | memoryview, known: Callable[[bytes], object] = lambda _: None) -> bytes:
+        """Write a piece that came in parts, unless the pack has the piece or `known` finds it elsewhere.
+
+        Return the digest.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk is full.
         """
-        digest = hashlib.sha256(data).digest()
+        hashed = hashlib.sha256()
+        for part in parts:
+            hashed.update(part)
+        digest = hashed.digest()
         if digest not in self.places and known(digest) is None:
+            size = check = 0
             with storing(self._folder.path.parent):
                 if self._file is None:
                     self._file = self._folder.create(self.name)
-                self._file.write(data)
-            self.places[digest] = (self.size, len(data), zlib.crc32(data))
-            self.size += len(data)
+                for part in parts:
+                    self._file.write(part)
+                    size, check = size + len(part), zlib.crc32(part, check)
+            self.places[digest] = (self.size, size, check)
+            self.size += size
         return digest
 
     def finish(self) -> None:

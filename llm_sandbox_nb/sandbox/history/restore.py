@@ -89,8 +89,10 @@ class _Restore:
     async def run(self) -> Restored:
         """Plan, apply and scan again, until nothing differs."""
         began = time.monotonic()
+        # Here and after the restore all files are examined: a change that a program hid from the kernel's reports must
+        # not survive.
         safety = await self._history.take_locked(
-            await self._connect(), {self._id}, spare=SPARE_BYTES_OF_RESTORE
+            await self._connect(), {self._id}, spare=SPARE_BYTES_OF_RESTORE, walk=True
         )
         plan = await self._plan(self._history.entries)
         files = plan.paths
@@ -144,7 +146,7 @@ class _Restore:
 
     async def _scan_again(self, safety: str) -> Plan:
         """Plan the differences that remain. If there are any, store the present files as a checkpoint."""
-        scan, found = await self._history.scan_locked(await self._connect(), spare=0)
+        scan, found = await self._history.scan_locked(await self._connect(), spare=0, walk=True)
         try:
             plan = await self._plan(found)
         except BaseException:

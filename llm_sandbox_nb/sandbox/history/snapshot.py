@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llm_sandbox_nb.sandbox.history.entry_rows import MAX_CHUNK_BYTES, is_entry, path_problem
-from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, parents
+from llm_sandbox_nb.sandbox.history.manifest import FILE, Entry, Manifest, parents
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
@@ -46,7 +47,11 @@ class SnapshotReader:
         self._left = limit
         self._names_left = MAX_ENTRIES_BYTES
         self._below = below
-        self._buffer = bytearray()
+        self._head = b""
+        self._parts: list[memoryview] = []
+        """The record that is arriving, in parts of frames: content is hashed and stored without being put together."""
+        self._missing = -1
+        """Bytes missing of the record; -1 before the end of its head."""
         self._names: list[tuple[int, bytes]] = []
         self._shell: bytes | None = None
 
@@ -59,31 +64,45 @@ class SnapshotReader:
         """
         if kind != Kind.STDOUT:
             raise ProtocolError(f"its files came in a frame of kind {kind}")
-        self._buffer += payload
-        at = 0
-        while len(self._buffer) - at >= HEAD.size:
-            record, size = HEAD.unpack_from(self._buffer, at)
-            if size > MAX_RECORD_BYTES:
-                raise ProtocolError(f"a record of its files claims {size} bytes")
-            end = at + HEAD.size + size
-            if len(self._buffer) < end:
-                break
-            self._record(record, bytes(self._buffer[at + HEAD.size : end]))
-            at = end
-        del self._buffer[:at]
+        view = memoryview(payload)
+        while view:
+            if self._missing < 0:
+                view = self._take_head(view)
+                continue
+            self._parts.append(view[: self._missing])
+            view, self._missing = view[self._missing :], self._missing - len(self._parts[-1])
+            if not self._missing:
+                self._end_record()
 
-    def _record(self, kind: int, data: bytes) -> None:
+    def _take_head(self, view: memoryview) -> memoryview:
+        """Take what is missing of a record's head. Return the rest."""
+        rest = HEAD.size - len(self._head)
+        self._head += view[:rest]
+        if len(self._head) == HEAD.size:
+            self._missing = HEAD.unpack(self._head)[1]
+            if self._missing > MAX_RECORD_BYTES:
+                raise ProtocolError(f"a record of its files claims {self._missing} bytes")
+            if not self._missing:
+                self._end_record()
+        return view[rest:]
+
+    def _end_record(self) -> None:
+        kind, size = HEAD.unpack(self._head)
+        parts, self._parts = self._parts, []
+        self._head, self._missing = b"", -1
         if kind == ord("C"):
-            self._left -= len(data)
-            if not 0 < len(data) <= MAX_CHUNK_BYTES or self._left < 0:
+            self._left -= size
+            if not 0 < size <= MAX_CHUNK_BYTES or self._left < 0:
                 raise ProtocolError("it sent more content of its files than it may")
-            self.content.add(data, known=self._length)
-        elif kind in b"EG":
-            self._names_left -= len(data) + HEAD.size
+            self.content.add(*parts, known=self._length)
+            return
+        data = b"".join(parts)
+        if kind in b"EG":
+            self._names_left -= size + HEAD.size
             if self._names_left < 0:
                 raise ProtocolError("it reports more files than it may")
             self._names.append((kind, data))
-        elif kind == ord("S") and self._shell is None and len(data) <= MAX_CHUNK_BYTES:
+        elif kind == ord("S") and self._shell is None and size <= MAX_CHUNK_BYTES:
             self._shell = data
         else:
             raise ProtocolError(f"it reports its files with a record of kind {kind}")
@@ -94,7 +113,7 @@ class SnapshotReader:
         Raises:
             ProtocolError: if the report is invalid.
         """
-        if self._buffer:
+        if self._head:
             raise ProtocolError("its report of files ends in the middle of a record")
         snapshot = Snapshot(shell=self._shell)
         for kind, data in self._names:
@@ -155,35 +174,55 @@ def _list(data: bytes) -> list[object]:
     return rows
 
 
-def apply_snapshot(before: dict[str, Entry], snapshot: Snapshot, roots: Iterable[str]) -> dict[str, Entry]:
-    """Return the manifest after a snapshot. `before` may be changed.
+def snapshot_changes(before: Manifest, snapshot: Snapshot, roots: Iterable[str]) -> dict[str, Entry | None]:
+    """Return the changes of a snapshot to the manifest before, as `manifest.delta` returns them.
+
+    Only a folder that is gone costs a look at all entries, for those below.
 
     Raises:
         ProtocolError: if a file is reported without its folder.
     """
-    gone = set(snapshot.gone)
-    folders = {path for path in gone if (entry := before.get(path)) is not None and entry.open_folder}
+    gone = [path for path in snapshot.gone if path in before]
+    folders = {path for path in gone if before[path].open_folder}
     folders |= {
         path
         for path, entry in snapshot.entries.items()
         if not entry.open_folder and (old := before.get(path)) is not None and old.open_folder
     }
-    for path in gone:
-        before.pop(path, None)
+    changed: dict[str, Entry | None] = dict.fromkeys(gone)
     if folders:
-        before = {
-            path: entry for path, entry in before.items() if not any(up in folders for up in parents(path))
-        }
-    before.update(snapshot.entries)
-    _check_folders(before, snapshot.entries, frozenset(roots))
-    return before
+        changed.update(dict.fromkeys(_below(before, folders)))
+    for path, entry in snapshot.entries.items():
+        if before.get(path) == entry:
+            changed.pop(path, None)
+        else:
+            changed[path] = entry
+    _check_folders(before, changed, snapshot.entries, frozenset(roots))
+    return changed
 
 
-def _check_folders(manifest: dict[str, Entry], new: Iterable[str], roots: frozenset[str]) -> None:
+def _below(paths: Iterable[str], folders: Iterable[str]) -> list[str]:
+    """Return the paths that lie below any of the folders."""
+    tops: list[str] = []
+    for start in sorted(f"{folder}/" if folder != "/" else folder for folder in folders):
+        if not tops or not start.startswith(tops[-1]):
+            tops.append(start)
+    found = []
+    for path in paths:
+        at = bisect_right(tops, path)
+        if at and path.startswith(tops[at - 1]) and path != "/":
+            found.append(path)
+    return found
+
+
+def _check_folders(
+    before: Manifest, changed: Mapping[str, Entry | None], new: Iterable[str], roots: frozenset[str]
+) -> None:
     for path in new:
         if path in roots or path == "/":
             continue
-        above = manifest.get(next(parents(path)))
+        folder = next(parents(path))
+        above = changed[folder] if folder in changed else before.get(folder)
         if above is None or not above.open_folder:
             raise ProtocolError("it reports a file whose folder it does not report")
 

@@ -20,7 +20,7 @@ from llm_sandbox_nb.sandbox.contract import HISTORY_LIMIT, Checkpoint
 from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.index import Index, IndexReader, kept_entry, writable_index, write_copy
 from llm_sandbox_nb.sandbox.history.index_copy import INDEX
-from llm_sandbox_nb.sandbox.history.manifest import Chunk, Entry, apply_delta, digests
+from llm_sandbox_nb.sandbox.history.manifest import Chunk, Entry, digests
 from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter, storing
 from llm_sandbox_nb.windows import try_lock
 
@@ -240,8 +240,13 @@ class HistoryStore:
         shell: bytes | None,
         content: PackWriter,
         pinned: Iterable[str] = (),
+        manifest: dict[str, Entry] | None = None,
     ) -> None:
         """Store a checkpoint, then drop the oldest while the limit is exceeded, except `pinned`.
+
+        Args:
+            changed: the differences from the parent's entries.
+            manifest: all entries, to keep in memory; they must not change any more.
 
         Raises:
             HistoryError: if the parent is missing.
@@ -256,9 +261,8 @@ class HistoryStore:
                 content.discard()
                 raise
             self._reader.written.add(content.name)
-            before = self._manifests.get(checkpoint.parent or "", None if checkpoint.parent else {})
-            if before is not None:
-                self._remember(checkpoint.id, apply_delta(before, changed))
+            if manifest is not None:
+                self._remember(checkpoint.id, manifest)
             # Dropping copies live content into new packs. On a full disk that fails, and the history exceeds its limit.
             with contextlib.suppress(HistoryNotWrittenError), storing(self.folder):
                 gone, new = keep_within(

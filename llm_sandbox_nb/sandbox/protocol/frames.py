@@ -222,9 +222,10 @@ class StreamTransport:
                 return None
         except OSError:
             return None
-        frame = decode(header, bytes(self._buffer[HEADER.size : HEADER.size + length]))
+        with memoryview(self._buffer) as view:
+            payload = bytes(view[HEADER.size : HEADER.size + length])
         del self._buffer[: HEADER.size + length]
-        return frame
+        return decode(header, payload)
 
     async def _fill(self, size: int) -> bool:
         while len(self._buffer) < size:

@@ -15,7 +15,7 @@ from support import examples
 
 from llm_sandbox_nb.sandbox.history.manifest import Entry
 from llm_sandbox_nb.sandbox.history.packs import PackWriter
-from llm_sandbox_nb.sandbox.history.snapshot import Snapshot, apply_snapshot, scanned_roots
+from llm_sandbox_nb.sandbox.history.snapshot import Snapshot, scanned_roots, snapshot_changes
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 FINE = (
@@ -185,20 +185,29 @@ def test_other_frames_are_refused(tmp_path: Path) -> None:
 def test_a_file_whose_folder_is_not_told_is_refused(tmp_path: Path) -> None:
     orphan = told(tmp_path, record("E", [folder_row("/"), folder_row("/a/b")]))
     with pytest.raises(ProtocolError, match="whose folder"):
-        apply_snapshot({}, orphan, ["/"])
-    assert apply_snapshot({}, orphan, ["/", "/a/b"])
+        snapshot_changes({}, orphan, ["/"])
+    assert snapshot_changes({}, orphan, ["/", "/a/b"])
     through_link = Snapshot(
         entries={"/": Entry("d"), "/l": Entry("l", target="/etc"), "/l/passwd": Entry("f", chunks=())}
     )
     with pytest.raises(ProtocolError, match="whose folder"):
-        apply_snapshot({}, through_link, ["/"])
+        snapshot_changes({}, through_link, ["/"])
 
 
 def test_gone_folders_take_what_is_in_them() -> None:
     before = {path: Entry("d") for path in ("/", "/a", "/a/b", "/a/b/c", "/ab")}
-    assert apply_snapshot(dict(before), Snapshot(gone=["/a"]), ["/"]).keys() == {"/", "/ab"}
+    assert snapshot_changes(before, Snapshot(gone=["/a"]), ["/"]) == dict.fromkeys(["/a", "/a/b", "/a/b/c"])
     became_file = Snapshot(entries={"/a": Entry("f", chunks=())})
-    assert apply_snapshot(dict(before), became_file, ["/"]).keys() == {"/", "/a", "/ab"}
+    changed = snapshot_changes(before, became_file, ["/"])
+    assert changed == {"/a": Entry("f", chunks=()), "/a/b": None, "/a/b/c": None}
+    remade = Snapshot(gone=["/a"], entries={"/a": Entry("d")})
+    assert snapshot_changes(before, remade, ["/"]) == dict.fromkeys(["/a/b", "/a/b/c"])
+    assert snapshot_changes(before, Snapshot(gone=["/"]), ["/"]) == dict.fromkeys(before)
+    lower = {path: Entry("d") for path in ("/a", "/a/b", "/a/b/d", "/a/c", "/a-b", "/b")}
+    assert snapshot_changes(lower, Snapshot(gone=["/a/b", "/a"]), ["/"]).keys() == lower.keys() - {
+        "/a-b",
+        "/b",
+    }
 
 
 @pytest.mark.parametrize("roots", [None, "x", ["rel"], ["/proc/1"], ["/"] * 1001, [5]])

@@ -1,0 +1,247 @@
+"""Folder watches: the kernel reports (inotify) the paths that may have changed since a walk over all files.
+
+A checkpoint needs all changes, and inotify misses some. So `FolderWatches.changed` returns paths only when nothing can
+be missing; otherwise it raises `WalkNeededError`, and the snapshotter walks over all files:
+
+=========================================  ==========================================================================
+missed by inotify                          answer
+=========================================  ==========================================================================
+more events than the kernel queues         walk
+a folder that was made, renamed, removed   walk: before its watch, a file elsewhere could be written through a hard
+                                           link in it
+a write through another name of a file     files with several names are examined each time; a new name of an old
+                                           file, or a write through a name that is gone: walk
+a write through a mapping, or by `aio`     closing the file is reported; files that a process holds open or mapped
+                                           for writing are examined each time; a process that hides them: walk
+the first change in a folder of the image  these folders have no watch: each is examined, and a changed one: walk
+other mounts than before                   walk
+a filesystem that a server provides        never watched
+=========================================  ==========================================================================
+
+A program that wants to hide a change still can, while it runs: it may keep a descriptor inside a socket, away from
+/proc, and write with `aio`; in `process` it may write through a hard link outside of the folder. Then checkpoints hold
+the earlier content of that file until the next walk. It gains no file that survives a restore: a restore always walks,
+before and after.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+
+from .mounts import is_below, mount_table
+from .processes import own_tree, read_proc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from .entries import Memory
+
+MIN_WATCHED_ENTRIES = 2_000
+"""Entries from which on folders are watched: a walk over fewer takes less than 10 ms."""
+MAX_WATCHED_FOLDERS = 32_768
+"""Maximum folders of one sandbox: each takes about 1 kB of the kernel's memory."""
+WATCHES_SHARE = 8  # of the user's watches that one sandbox may take
+SPARE_INSTANCES = 32  # inotify descriptors left to other programs of this user, whose default limit is 128
+MIN_KERNEL = (5, 10)  # the oldest that this was tested for; emulations of Linux name older ones
+REPORTING_FILESYSTEMS = frozenset(b"btrfs ext2 ext3 ext4 f2fs overlay tmpfs xfs".split())
+READ_BYTES = 256 * 1024
+EVENT = struct.Struct("iIII")
+IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = (
+    2,
+    4,
+    8,
+    64,
+    128,
+    256,
+    512,
+)
+IN_UNMOUNT, IN_Q_OVERFLOW, IN_IGNORED = 0x2000, 0x4000, 0x8000
+IN_ONLYDIR, IN_DONT_FOLLOW, IN_ISDIR = 0x1000000, 0x2000000, 0x40000000
+RENAMED_OR_REMADE = IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE
+APPEARED = IN_MOVED_TO | IN_CREATE
+MASK = RENAMED_OR_REMADE | IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_ONLYDIR | IN_DONT_FOLLOW
+DELETED = b" (deleted)"  # the kernel's mark of a file whose name is gone
+UNNAMED_MEMORY = (b"/memfd:", b"/dev/zero", b"/SYSV", b"/anon_hugepage", b"/dev/shm/")
+
+
+class WalkNeededError(Exception):
+    """Changes may have been missed, for the reason in the message."""
+
+
+class FolderWatches:
+    """Watches of all folders that one walk lists. The walk adds each before it lists the folder.
+
+    Raises:
+        OSError: if this user may have no more of them.
+    """
+
+    def __init__(self) -> None:
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.fd = -1
+        spare = [self.new_instance() for _ in range(SPARE_INSTANCES + 1)]
+        self.fd = spare.pop()
+        for fd in spare:
+            if fd >= 0:
+                os.close(fd)
+        if self.fd < 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self.folders: dict[int, bytes] = {}
+        self.room = min(MAX_WATCHED_FOLDERS, max_watches() // WATCHES_SHARE)
+        self.why_walk = ""
+        self.always: set[bytes] = set()
+        """Paths to examine each time, as changes of them may go unreported."""
+
+    def new_instance(self) -> int:
+        return int(self.libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+    def add(self, path: bytes) -> None:
+        """Watch a folder. After a failure `changed` asks for a walk."""
+        if self.why_walk:
+            return
+        if len(self.folders) >= self.room:
+            self.give_up("there are too many folders")
+            return
+        watch = self.libc.inotify_add_watch(self.fd, path, MASK)
+        if watch < 0:
+            self.give_up(os.strerror(ctypes.get_errno()))
+        elif self.folders.setdefault(watch, path) != path:
+            self.give_up("a folder has two paths")
+
+    def give_up(self, why: str) -> None:
+        """Let `changed` ask for a walk, and stop watching."""
+        self.why_walk = why
+        self.close()
+
+    def changed(self, known: Memory, mapped: set[bytes]) -> set[bytes]:
+        """Return all paths that may have changed since the walk, or since the previous call, and perhaps others.
+
+        Args:
+            known: all entries then.
+            mapped: the `mapped_files` of this moment.
+
+        Raises:
+            WalkNeededError: if there may be other changes.
+        """
+        if self.why_walk:
+            raise WalkNeededError(self.why_walk)
+        found = written_files(mapped) | self.always  # before the events: closing a file makes one
+        appeared: set[bytes] = set()
+        for watch, mask, name in self.events():
+            if mask & (IN_Q_OVERFLOW | IN_UNMOUNT | IN_IGNORED) or watch not in self.folders:
+                raise WalkNeededError("a watch has ended, or events were lost")
+            if mask & IN_ISDIR and mask & RENAMED_OR_REMADE:
+                raise WalkNeededError("a folder was made, renamed or removed")
+            folder = self.folders[watch]
+            path = os.path.join(folder, name) if name else folder
+            if mask & RENAMED_OR_REMADE:
+                found.add(folder)
+                if mask & APPEARED:
+                    appeared.add(path)
+            elif path not in known and path not in appeared:
+                raise WalkNeededError("a file was written through a name that is gone")
+            found.add(path)
+        return found
+
+    def events(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield watch, mask and name of each event in the queue."""
+        while True:
+            try:
+                data = os.read(self.fd, READ_BYTES)
+            except BlockingIOError:
+                return
+            at = 0
+            while at < len(data):
+                watch, mask, _, size = EVENT.unpack_from(data, at)
+                at += EVENT.size + size
+                yield watch, mask, data[at - size : at].rstrip(b"\0")
+
+
+def max_watches() -> int:
+    """Return the maximum number of watches of this user; 0 if unknown."""
+    return int(read_proc("/proc/sys/fs/inotify/max_user_watches") or 0)
+
+
+def reports_changes(folders: Iterable[bytes], skipped: set[bytes]) -> bool:
+    """Return True if the kernel reports changes below these folders: nothing else can write to their filesystems."""
+    version = os.uname().release.split(".")
+    if not all(part.isdigit() for part in version[:2]) or tuple(map(int, version[:2])) < MIN_KERNEL:
+        return False
+    table = mount_table()
+    for folder in folders:
+        above = [row for row in table if is_below(folder, row[0])]
+        kinds = {max(reversed(above), key=lambda row: len(row[0]))[1]}
+        kinds.update(row[1] for row in table if is_below(row[0], folder) and row[0] not in skipped)
+        if not kinds <= REPORTING_FILESYSTEMS:
+            return False
+    return True
+
+
+# ------------------------------------------------------------------------------- files in the hands of processes
+
+
+def running_processes() -> Iterable[str]:
+    """Return the pids of the sandbox's processes."""
+    executor = os.getppid()
+    return map(str, own_tree(executor)) if executor != 1 else filter(str.isdigit, os.listdir("/proc"))
+
+
+def mapped_files() -> set[bytes]:
+    """Return files that a process has mapped for writing: changes through a mapping need not show in their times."""
+    found = set()
+    for pid in running_processes():
+        for line in read_maps("/proc/%s/maps" % pid):
+            words = line.split(None, 5)
+            if len(words) == 6 and words[1].startswith(b"rw") and words[1][3:4] == b"s":
+                found.add(words[5].replace(b"\\012", b"\n"))
+    return found
+
+
+def read_maps(path: str) -> Iterable[bytes]:
+    """Return the lines of a process's memory map; empty without a shared writable mapping, or without access."""
+    text = read_proc(path)
+    if len(text) == 65536 or b"rw-s" in text or b"rwxs" in text:
+        try:
+            with open(path, "rb") as file:
+                return file.read(4 * 1024 * 1024).splitlines()
+        except OSError:
+            pass
+    return ()
+
+
+def written_files(mapped: set[bytes]) -> set[bytes]:
+    """Return the files that a process holds open for writing, and those of `mapped`.
+
+    Raises:
+        WalkNeededError: if a process does not show its files, or writes to one through a name that is gone.
+    """
+    found = set(mapped)
+    if any(path.endswith(DELETED) and not path.startswith(UNNAMED_MEMORY) for path in mapped):
+        raise WalkNeededError("a process has mapped a file whose name is gone")
+    for pid in running_processes():
+        folder = b"/proc/%s/fd" % pid.encode("ascii")
+        try:
+            links = [os.path.join(folder, name) for name in os.listdir(folder)]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except OSError:
+            raise WalkNeededError("a process does not show its files") from None
+        for link in links:
+            try:
+                if os.lstat(link).st_mode & stat.S_IWUSR:
+                    path = os.readlink(link)
+                    if path.endswith(DELETED) and os.stat(link).st_nlink:
+                        raise WalkNeededError("a process writes to a file whose name is gone")
+                    found.add(path)
+            except OSError:  # closed meanwhile
+                continue
+    return found
