@@ -82,6 +82,18 @@ _TIMEOUTS = frozenset(
 _BROKEN = frozenset({"NetworkError", "RemoteProtocolError", "ClientError", "ConnectionError"})
 
 
+class ServerError(Exception):
+    """Error answer of a model server, or error object in its stream. `examine` reads the attributes."""
+
+    def __init__(self, body: object, response: httpx.Response | None = None) -> None:
+        reason = (
+            f"error {response.status_code} {response.reason_phrase}" if response else "error in the reply"
+        )
+        super().__init__(str(body) if body else reason.strip())
+        self.body = body
+        self.response = response
+
+
 @dataclass(frozen=True)
 class Target:
     """Target of a request, for the advice in error messages."""
@@ -309,7 +321,7 @@ def _authentication(failure: Failure, target: Target) -> ModelError | None:
 
 
 def _policy(failure: Failure, target: Target) -> ModelError | None:
-    if "ContentPolicyViolationError" not in failure.types:
+    if "ContentPolicyViolationError" not in failure.types and "content_policy_violation" not in failure.text:
         return None
     return ModelError(
         f"{target.model} declined by its content policy ({failure.detail}): rephrase the task.",
@@ -342,7 +354,7 @@ def _bad_request(failure: Failure, target: Target) -> ModelError | None:
 def _server(failure: Failure, target: Target) -> ModelError | None:
     if failure.status == 408:
         return _timeout(target)
-    if failure.status is None and not failure.types & {"APIError", "BaseLLMException"}:
+    if failure.status is None and not failure.types & {"ServerError", "APIError", "BaseLLMException"}:
         return None
     status = f" {failure.status}" if failure.status else ""
     return ModelError(

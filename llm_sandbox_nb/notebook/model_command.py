@@ -24,9 +24,9 @@ from llm_sandbox_nb.model.model_names import (
     local_names,
     make_model,
     provider_of,
-    providers,
     script_names,
 )
+from llm_sandbox_nb.model.model_list import providers
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.event_loop import BackgroundLoop
 from llm_sandbox_nb.notebook.settings import SandboxSettings
