@@ -1,8 +1,7 @@
-"""Dialogues with scripted model servers, and a record of them: the requests, the pieces of text, the replies, the errors.
+"""Dialogues with scripted model servers, and a record of them: requests, pieces of text, replies and errors.
 
-`tests/data/model_dialogues.json.gz` is the record of the time when LiteLLM asked these servers. The test
-`tests/integration/model/test_model_dialogues.py` compares. `PYTHONPATH=tests:. python tests/model_dialogues.py` writes the
-record anew.
+The record, `tests/data/model_dialogues.json.gz`, was first made while LiteLLM asked these servers. A change of it must
+be intended: `PYTHONPATH=tests:. python tests/model_dialogues.py` writes it anew, and prints the differences.
 """
 
 from __future__ import annotations
@@ -66,9 +65,9 @@ turns:
     calls: [{tool: submit}]
 """
 NAMES = (
-    "my-model", "Qwen/Qwen3-4B", "openai/gpt-4o", "openai/gpt-5", "openai/gpt-5.1", "openai/gpt-5-chat-latest", "openai/o3",
-    "openai/o1", "gpt-4.1-mini", "hosted_vllm/my-model", "deepseek/deepseek-chat", "deepseek/deepseek-reasoner",
-    "together_ai/meta/llama", "groq/llama", "moonshot/kimi-k2", "lm_studio/model", "llamafile/model", "ollama/llama3",
+    "my-model", "Qwen/Qwen3-4B", "openai/gpt-4o", "openai/gpt-5", "openai/gpt-5.1", "openai/gpt-5-chat-latest",
+    "openai/o3", "openai/o1", "gpt-4.1-mini", "hosted_vllm/my-model", "deepseek/deepseek-chat",
+    "deepseek/deepseek-reasoner", "together_ai/meta/llama", "groq/llama", "moonshot/kimi-k2", "lm_studio/model", "llamafile/model", "ollama/llama3",
 )  # fmt: skip
 BODIES: dict[str, tuple[int, str, bytes]] = {
     "a web page": (200, "text/html", b"<html>Welcome</html>"),
@@ -76,21 +75,21 @@ BODIES: dict[str, tuple[int, str, bytes]] = {
     "an empty error": (500, "text/plain", b""),
     "an error as text": (400, "text/plain", b"max_tokens must be positive"),
     "an error in a list": (400, "application/json", b'[{"error": {"message": "no such thing", "code": 400}}]'),
-    "a detail": (422, "application/json", b'{"detail": [{"loc": ["body", "messages"], "msg": "bad", "type": "value_error"}]}'),
+    "a detail": (422, "", b'{"detail": [{"loc": ["body", "messages"], "msg": "bad", "type": "value_error"}]}'),
     "wrong JSON": (200, "text/event-stream", b'data: {"choices": [{"delta": {"content": "a"}}\n\ndata: [DONE]\n\n'),
     "nothing": (200, "text/event-stream", b""),
     "only the end": (200, "text/event-stream", b"data: [DONE]\n\n"),
-    "an error in the stream": (200, "text/event-stream", b'data: {"error": {"message": "CUDA error", "code": 500}}\n\n'),
+    "an error in the stream": (200, "", b'data: {"error": {"message": "CUDA error", "code": 500}}\n\n'),
     "an overflow in the stream": (
         200, "text/event-stream",
         b'data: {"error": {"message": "the request exceeds the available context size", "code": 400}}\n\n',
     ),
     "an endless line": (200, "text/event-stream", b'data: {"choices": [], "x": "' + b"y" * (33 << 20)),
-    "a text of errors": (200, "application/json", b'{"error": "Unexpected endpoint or method. (POST /v1/chat/completions)"}'),
-    "content policy": (400, "application/json", b'{"error": {"message": "Your request was rejected as a result of our safety '
+    "a text of errors": (200, "", b'{"error": "Unexpected endpoint or method. (POST /v1/chat/completions)"}'),
+    "content policy": (400, "application/json", b'{"error": {"message": "Rejected by our safety '
                        b'system.", "code": "content_policy_violation", "type": "invalid_request_error"}}'),
-    "content management": (400, "application/json", b'{"error": {"message": "The response was filtered due to the prompt '
-                           b'triggering content management policy", "code": "content_filter"}}'),
+    "content management": (400, "application/json", b'{"error": {"message": "Filtered due to the '
+                           b'content management policy", "code": "content_filter"}}'),
 }  # fmt: skip
 
 
@@ -162,8 +161,13 @@ def _names() -> Iterator[tuple[str, Any]]:
         ):
             made = _converse(make_model(name, api_base=server.url), PLAIN, server.root)
             yield f"a key of the environment, {name}", made | _requests(server)
-    for variable, name in (("OPENAI_BASE_URL", "my-model"), ("OPENAI_BASE_URL", "openai/my-model"),
-                           ("HOSTED_VLLM_API_BASE", "hosted_vllm/my-model"), ("DEEPSEEK_API_BASE", "deepseek/my-model")):  # fmt: skip
+    addresses = [
+        ("OPENAI_BASE_URL", "my-model"),
+        ("OPENAI_BASE_URL", "openai/my-model"),
+        ("HOSTED_VLLM_API_BASE", "hosted_vllm/my-model"),
+        ("DEEPSEEK_API_BASE", "deepseek/my-model"),
+    ]
+    for variable, name in addresses:
         with (
             ScriptedServer(SCRIPT, strict=False) as server,
             mock.patch.dict(os.environ, {variable: server.url}),
@@ -252,5 +256,20 @@ def recorded() -> dict[str, Any]:
     return dict(json.loads(gzip.decompress(RECORD.read_bytes())))
 
 
+def differences(before: Any, now: Any, place: str = "") -> Iterator[str]:
+    """Yield the places where two records differ, with both values."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in sorted({*before, *now}):
+            yield from differences(before.get(name), now.get(name), f"{place}.{name}")
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for number, (one, other) in enumerate(zip(before, now, strict=True)):
+            yield from differences(one, other, f"{place}[{number}]")
+    elif before != now:
+        yield f"{place.removeprefix('.')}: {before!r} -> {now!r}"
+
+
 if __name__ == "__main__":
-    RECORD.write_bytes(gzip.compress(json.dumps(play(), indent=1, ensure_ascii=False).encode(), mtime=0))
+    played = play()
+    if RECORD.exists():
+        print("\n".join(differences(recorded(), played)))
+    RECORD.write_bytes(gzip.compress(json.dumps(played, indent=1, ensure_ascii=False).encode(), mtime=0))

@@ -6,8 +6,10 @@ and cancelling closes the connection. A request is sent once.
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -19,7 +21,13 @@ from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import ServerError, Target
 from llm_sandbox_nb.model.known_history import compact_json
 from llm_sandbox_nb.model.model_list import cost
-from llm_sandbox_nb.model.request import OPENAI, accepts_setting, address_of_environment, reasons
+from llm_sandbox_nb.model.request import (
+    OPENAI,
+    accepts_setting,
+    address_of_environment,
+    is_openai_itself,
+    reasons,
+)
 from llm_sandbox_nb.model.road import Request
 from llm_sandbox_nb.model.route import Route
 from llm_sandbox_nb.model.server_habits import ServerHabits
@@ -27,6 +35,8 @@ from llm_sandbox_nb.model.server_replies import read_reply
 from llm_sandbox_nb.model.stream import Piece
 
 _MAX_ERROR_BYTES = 1 << 20
+_REFUSED_AT_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "const", "not"})
+"""Keywords that OpenAI refuses at the top of a tool's schema."""
 _ADDRESSES = {"openai": OPENAI, "deepseek": "https://api.deepseek.com/beta"}
 _NO_KEY = {"openai": "no-key", "hosted_vllm": "fake-api-key"}
 """Keys for a server that the person named without a key: some proxies refuse a request without one."""
@@ -54,7 +64,7 @@ class DirectRoad:
         if not target.has_key and not self._access.api_base and self.route.provider in _ADDRESSES:
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
 
-    async def pieces(self, request: Request, heard: Callable[[], None]) -> AsyncIterator[Piece]:
+    async def pieces(self, request: Request, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
         """Send a request and yield the pieces of the reply. `heard` is called when data arrives.
 
         Raises:
@@ -64,12 +74,11 @@ class DirectRoad:
         address = self._access.api_base or address_of_environment(provider) or _ADDRESSES.get(provider)
         if address is None:
             raise httpx.ConnectError(f"no address: pass --api-base or set {provider.upper()}_API_BASE")
+        body, headers = self._body(request, address), self._headers()
         timeout = httpx.Timeout(request.timeout, connect=min(request.timeout, 30.0))
         async with (
             proxies.http_client(address, follow_redirects=True, timeout=timeout) as client,
-            client.stream(
-                "POST", _url(address), content=self._body(request), headers=self._headers()
-            ) as response,
+            client.stream("POST", _url(address), content=body, headers=headers) as response,
         ):
             heard()
             if not response.is_success:
@@ -96,13 +105,14 @@ class DirectRoad:
             }
         return headers
 
-    def _body(self, request: Request) -> bytes:
+    def _body(self, request: Request, address: str) -> bytes:
         fields = {**request.settings}
         extra = fields.pop("extra_body", {})
         if "max_tokens" in fields and reasons(self.route):
             fields["max_completion_tokens"] = fields.pop("max_tokens")
         if request.tools:
-            fields["tools"] = request.tools
+            of_openai = self.route.provider == "openai" and is_openai_itself(address)
+            fields["tools"] = [_accepted(tool) for tool in request.tools] if of_openai else request.tools
         if request.stream:
             fields["stream"] = True
         if request.stream_options:
@@ -110,6 +120,38 @@ class DirectRoad:
         body = {"model": compact_json(self.route.sent_name), "messages": request.messages_json()}
         body |= {name: compact_json(value) for name, value in (fields | extra).items()}
         return f"{{{','.join(f'{compact_json(name)}:{value}' for name, value in body.items())}}}".encode()
+
+
+def _accepted(tool: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool without the parts of its schema that OpenAI refuses, which a schema of an MCP server may have."""
+    function = tool["function"]
+    schema = {
+        name: value for name, value in function.get("parameters", {}).items() if name not in _REFUSED_AT_TOP
+    }
+    return {**tool, "function": {**function, "parameters": _without_odd_patterns(schema)}}
+
+
+def _without_odd_patterns(schema: Any) -> Any:
+    """Return a schema without regular expressions that Python cannot compile."""
+    match schema:
+        case list():
+            return [_without_odd_patterns(part) for part in schema]
+        case dict():
+            return {
+                name: _without_odd_patterns(part)
+                for name, part in schema.items()
+                if name != "pattern" or not isinstance(part, str) or _compiles(part)
+            }
+    return schema
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiles(pattern: str) -> bool:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
 
 
 def _url(address: str) -> httpx.URL:

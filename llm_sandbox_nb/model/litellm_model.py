@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -137,7 +137,7 @@ class LiteLLMRoad:
         if (route.openai_compatible or route.provider == "anthropic") and not self._access.key(route):
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
 
-    async def pieces(self, request: Request, heard: Callable[[], None]) -> AsyncIterator[Piece]:
+    async def pieces(self, request: Request, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
         """Send a request and yield the pieces of the reply. `heard` is called when a piece arrives."""
         settings = {**request.settings}
         extra = {} if self.route.openai_compatible else settings.pop("extra_body", {})
@@ -175,7 +175,9 @@ class LiteLLMRoad:
             arguments["api_key"] = key
         return arguments
 
-    async def _answered(self, arguments: dict[str, Any], heard: Callable[[], None]) -> AsyncIterator[Piece]:
+    async def _answered(
+        self, arguments: dict[str, Any], heard: Callable[[], None]
+    ) -> AsyncGenerator[Piece, None]:
         answer = await self._litellm.acompletion(**arguments)
         if not arguments["stream"]:
             yield _piece(answer)

@@ -106,9 +106,9 @@ def _above(row: Mapping[str, Any], tokens: int) -> str:
 def _is_off_peak(pricing: Any, now: datetime) -> bool:
     """Return True in the hours, UTC, in which a provider is cheaper."""
     for window in pricing.get("windows", ()) if isinstance(pricing, dict) else ():
-        if now.isoweekday() in window.get("weekdays", range(1, 8)):
-            if any(begin <= f"{now:%H:%M}" < end for begin, end in _hours(window.get("hours_utc"))):
-                return True
+        today = now.isoweekday() in window.get("weekdays", range(1, 8))
+        if today and any(begin <= f"{now:%H:%M}" < end for begin, end in _hours(window.get("hours_utc"))):
+            return True
     return False
 
 

@@ -56,7 +56,7 @@ from llm_sandbox_nb.model.stream import Assembly, is_json
 from llm_sandbox_nb.trajectory.events import Usage
 
 _MAX_STORED_REASONINGS = 4096
-_CHARACTERS_OF_TOKEN = 4
+_CHARACTERS_PER_TOKEN = 4
 
 
 class _ListenerError(LLMSandboxError):
@@ -209,8 +209,8 @@ class RemoteModel:
             else BROKEN_OFF
             if assembly.cut
             else assembly.finish_reason,
-            response_id=assembly.response_id,
-            response_model=assembly.response_model,
+            response_id=assembly.response_id or None,
+            response_model=assembly.response_model or None,
             context_window=context_window(route),
             left_out=left_out,
             written=assembly.written,
@@ -345,12 +345,12 @@ def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: Mod
 def _usage(assembly: Assembly, calls: tuple[ToolCall, ...], prompt_characters: int) -> Usage:
     """Return the usage; numbers that the server did not report are estimated, and have no price."""
     usage = assembly.usage
-    reasoning = math.ceil(len(assembly.reasoning) / _CHARACTERS_OF_TOKEN)
+    reasoning = math.ceil(len(assembly.reasoning) / _CHARACTERS_PER_TOKEN)
     if usage is None:
         written = sum(len(call.name) + len(call.arguments) for call in calls) + len(assembly.text)
         return Usage(
-            prompt_tokens=math.ceil(prompt_characters / _CHARACTERS_OF_TOKEN),
-            completion_tokens=math.ceil(written / _CHARACTERS_OF_TOKEN) + reasoning,
+            prompt_tokens=math.ceil(prompt_characters / _CHARACTERS_PER_TOKEN),
+            completion_tokens=math.ceil(written / _CHARACTERS_PER_TOKEN) + reasoning,
             reasoning_tokens=reasoning,
         )
     usage.reasoning_tokens = usage.reasoning_tokens or min(reasoning, usage.completion_tokens)

@@ -113,9 +113,15 @@ def needs_responses(route: Route, api_base: str | None, extra_body: Mapping[str,
     version = _VERSION.match(route.sent_name.rpartition("/")[2])
     if version is None or (int(version[1]), int(version[2] or 0)) < (5, 4):
         return False
-    host = httpx.URL(api_base or address_of_environment("openai") or OPENAI).host
     effort = extra_body.get("reasoning_effort")
-    return effort != "none" and (effort is not None or host == "openai.com" or host.endswith(".openai.com"))
+    if effort == "none" and about(route).get("supports_none_reasoning_effort") is not False:
+        return False
+    return effort is not None or is_openai_itself(api_base or address_of_environment("openai") or OPENAI)
+
+
+def is_openai_itself(address: str) -> bool:
+    """Return True for an address of OpenAI, and not of a server that only speaks its protocol."""
+    return f".{httpx.URL(address).host}".endswith(".openai.com")
 
 
 def _speaks_openai(provider: str, api_base: str) -> bool:

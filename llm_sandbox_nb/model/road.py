@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,7 +45,7 @@ class Road(Protocol):
         """Raise ModelError if the provider needs a key and there is none."""
         ...
 
-    def pieces(self, request: Request, heard: Callable[[], None]) -> AsyncIterator[Piece]:
+    def pieces(self, request: Request, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
         """Send a request and yield the pieces of the reply. `heard` is called when data arrives.
 
         Raises:

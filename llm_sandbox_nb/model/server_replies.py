@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ _NOT_FINISHED = frozenset({"", "null", "none", "error", "abort"})
 
 async def read_reply(
     response: httpx.Response, habits: ServerHabits, heard: Callable[[], None] = lambda: None
-) -> AsyncIterator[Piece]:
+) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of a successful reply as they arrive. `heard` is called when data arrives.
 
     The last piece has the end and the usage; a reply that broke off has no such piece. A reply without a mark of its
@@ -356,4 +356,4 @@ def _usage(found: object) -> Usage | None:
 
 def _count(value: object) -> int | None:
     fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53
-    return int(value) if fits else None  # type: ignore[call-overload, no-any-return] # a number here
+    return int(value) if fits else None  # type: ignore[call-overload] # a number here
