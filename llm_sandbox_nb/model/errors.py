@@ -371,7 +371,7 @@ _RULES: tuple[Callable[[Failure, Target], ModelError | None], ...] = (
 )  # fmt: skip
 
 
-# --- the content of exceptions of LiteLLM, OpenAI's client, httpx and aiohttp ---
+# --- the content of exceptions: our ServerError, and those of LiteLLM, OpenAI's client, httpx and aiohttp ---
 # LiteLLM maps errors by their text, and maps some incorrectly. The status, headers and body of the provider's answer
 # are further down the chain of exceptions, and count first.
 
