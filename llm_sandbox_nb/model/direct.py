@@ -39,7 +39,7 @@ _REFUSED_AT_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "const", "not"})
 """Keywords that OpenAI refuses at the top of a tool's schema."""
 _ADDRESSES = {"openai": OPENAI, "deepseek": "https://api.deepseek.com/beta"}
 _NO_KEY = {"openai": "no-key", "hosted_vllm": "fake-api-key"}
-"""Keys for a server that the person named without a key: some proxies refuse a request without one."""
+"""Keys that are sent to a server if the person has none."""
 
 
 class DirectRoad:

@@ -24,7 +24,7 @@ _UNREACHABLE = _pattern(
     r"connection refused|connect call failed|all connection attempts failed|cannot connect to host",
     r"name or service not known|nodename nor servname|temporary failure in name resolution|getaddrinfo",
     r"no route to host|network is unreachable|certificate verify failed",
-    r"unsupported protocol|invalid url|not an? (?:absolute|valid) url|invalid port",
+    r"unsupported protocol|is missing an 'http|invalid url|not an? (?:absolute|valid) url|invalid port",
 )
 _CUT = _pattern(
     r"peer closed|incomplete|server disconnected|connection reset|broken pipe|payload is not completed",

@@ -82,7 +82,7 @@ def backend() -> Any:
     litellm.disable_hf_tokenizer_download = True
     # A line of a table has many equal pieces, in which LiteLLM sees an endless loop. Tokens are limited anyway.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize
-    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "openai._base_client", "httpx"):
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "openai._base_client"):
         logging.getLogger(name).addFilter(_KEY_FILTER)
     return litellm
 
@@ -181,7 +181,7 @@ class LiteLLMRoad:
         answer = await self._litellm.acompletion(**arguments)
         if not arguments["stream"]:
             yield _piece(answer)
-            yield Piece(usage=self._usage(answer.usage, True), ended=True)
+            yield Piece(usage=self._usage(getattr(answer, "usage", None), True), ended=True)
             return
         usage = None
         try:

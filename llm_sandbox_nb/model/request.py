@@ -46,13 +46,12 @@ _KEEPS_PROVIDER = frozenset(
 )
 """Providers of OpenAI's protocol for which LiteLLM sends the complete rest of the name to the given address."""
 _NEEDS_THINKING_BLOCKS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
-
-
 _DIRECT = frozenset({"openai", "hosted_vllm", "deepseek"})
 """Providers that are asked without LiteLLM."""
 _REASONS = re.compile(r"gpt-(5(?!-chat)|6)")
 """Pattern of the names of OpenAI's models that reason, besides those like `o3`."""
 _VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?:[.-]|$)")
+"""Pattern of the name of a model of OpenAI with its version."""
 
 
 def find_route(name: str, api_base: str | None, listed_name: str | None = None) -> Route | None:
@@ -74,11 +73,8 @@ def find_route(name: str, api_base: str | None, listed_name: str | None = None) 
         return Route(name, first, True) if first in _DIRECT else None
     if api_base or address_of_environment("openai"):
         return Route(f"openai/{name}", "openai", True)
-    return (
-        Route(name, "openai", True)
-        if models_of_list().get(name, {}).get("litellm_provider") == "openai"
-        else None
-    )
+    of_openai = models_of_list().get(name, {}).get("litellm_provider") == "openai"
+    return Route(name, "openai", True) if of_openai else None
 
 
 def address_of_environment(provider: str) -> str | None:
@@ -121,7 +117,10 @@ def needs_responses(route: Route, api_base: str | None, extra_body: Mapping[str,
 
 def is_openai_itself(address: str) -> bool:
     """Return True for an address of OpenAI, and not of a server that only speaks its protocol."""
-    return f".{httpx.URL(address).host}".endswith(".openai.com")
+    try:
+        return f".{httpx.URL(address).host}".endswith(".openai.com")
+    except httpx.InvalidURL:  # the request raises the error
+        return False
 
 
 def _speaks_openai(provider: str, api_base: str) -> bool:
