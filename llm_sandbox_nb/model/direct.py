@@ -28,7 +28,7 @@ from llm_sandbox_nb.model.request import (
     is_openai_itself,
     reasons,
 )
-from llm_sandbox_nb.model.road import Request
+from llm_sandbox_nb.model.road import ModelRequest
 from llm_sandbox_nb.model.route import Route
 from llm_sandbox_nb.model.server_habits import ServerHabits
 from llm_sandbox_nb.model.server_replies import read_reply
@@ -64,7 +64,7 @@ class DirectRoad:
         if not target.has_key and not self._access.api_base and self.route.provider in _ADDRESSES:
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
 
-    async def pieces(self, request: Request, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
+    async def pieces(self, request: ModelRequest, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
         """Send a request and yield the pieces of the reply. `heard` is called when data arrives.
 
         Raises:
@@ -105,7 +105,7 @@ class DirectRoad:
             }
         return headers
 
-    def _body(self, request: Request, address: str) -> bytes:
+    def _body(self, request: ModelRequest, address: str) -> bytes:
         fields = {**request.settings}
         extra = fields.pop("extra_body", {})
         if "max_tokens" in fields and reasons(self.route):

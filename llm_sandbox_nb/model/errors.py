@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.model.context_overflow import find_overflow
 from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError
 
@@ -82,7 +83,7 @@ _TIMEOUTS = frozenset(
 _BROKEN = frozenset({"NetworkError", "RemoteProtocolError", "ClientError", "ConnectionError"})
 
 
-class ServerError(Exception):
+class ServerError(LLMSandboxError):
     """Error answer of a model server, or error object in its stream. `examine` reads the attributes."""
 
     def __init__(self, body: object, response: httpx.Response | None = None) -> None:

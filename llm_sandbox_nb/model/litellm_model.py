@@ -26,7 +26,7 @@ from llm_sandbox_nb.model.connection import Access
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import Target
 from llm_sandbox_nb.model.request import litellm_route
-from llm_sandbox_nb.model.road import Request
+from llm_sandbox_nb.model.road import ModelRequest
 from llm_sandbox_nb.model.route import Route
 from llm_sandbox_nb.model.stream import CallPiece, Piece
 from llm_sandbox_nb.trajectory.events import Usage
@@ -137,7 +137,7 @@ class LiteLLMRoad:
         if (route.openai_compatible or route.provider == "anthropic") and not self._access.key(route):
             raise ModelError(f"No API key: {target.key_help}.", kind="authentication")
 
-    async def pieces(self, request: Request, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
+    async def pieces(self, request: ModelRequest, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
         """Send a request and yield the pieces of the reply. `heard` is called when a piece arrives."""
         settings = {**request.settings}
         extra = {} if self.route.openai_compatible else settings.pop("extra_body", {})
@@ -150,7 +150,7 @@ class LiteLLMRoad:
             if client is not None:
                 await client.close()
 
-    def _arguments(self, request: Request) -> dict[str, Any]:
+    def _arguments(self, request: ModelRequest) -> dict[str, Any]:
         arguments: dict[str, Any] = {
             "model": self.route.model,
             "messages": request.messages(),

@@ -47,7 +47,7 @@ from llm_sandbox_nb.model.request import (
     reasoning_field,
     sampling,
 )
-from llm_sandbox_nb.model.road import Request, Road
+from llm_sandbox_nb.model.road import ModelRequest, Road
 from llm_sandbox_nb.model.route import Route
 from llm_sandbox_nb.model.served_context import served_context
 from llm_sandbox_nb.model.server_habits import ServerHabits
@@ -225,13 +225,13 @@ class RemoteModel:
         tools: list[dict[str, Any]],
         settings: dict[str, Any],
         timeout: float,
-    ) -> Request:
+    ) -> ModelRequest:
         def convert(some: list[dict[str, Any]]) -> list[dict[str, Any]]:
             return clean_messages(some, form, self._reasonings.of)
 
         histories = SentHistories() if form.depends_on_others else self._histories
         counts = not self._habits.refused & {"stream", "stream_options"}
-        return Request(
+        return ModelRequest(
             messages=lambda: convert(messages),
             messages_json=lambda: histories.to_json(messages, convert),
             tools=tools,

@@ -12,7 +12,7 @@ from llm_sandbox_nb.model.stream import Piece
 
 
 @dataclass(frozen=True)
-class Request:
+class ModelRequest:
     """Content of a request."""
 
     messages: Callable[[], list[dict[str, Any]]]
@@ -45,7 +45,7 @@ class Road(Protocol):
         """Raise ModelError if the provider needs a key and there is none."""
         ...
 
-    def pieces(self, request: Request, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
+    def pieces(self, request: ModelRequest, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
         """Send a request and yield the pieces of the reply. `heard` is called when data arrives.
 
         Raises:
