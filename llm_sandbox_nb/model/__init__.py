@@ -1,1 +1,1 @@
-"""The model: requests through LiteLLM, streams, errors, retries, and the scripted model."""
+"""The model: requests to its server or through LiteLLM, streams, errors, retries, and the scripted model."""

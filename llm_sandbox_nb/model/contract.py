@@ -112,7 +112,7 @@ class ModelSettings:
     min_p: float | None = None
     repetition_penalty: float | None = None
     max_tokens: int | None = None
-    """Maximum tokens of one reply; None for `litellm_model.DEFAULT_REPLY_TOKENS`."""
+    """Maximum tokens of one reply; None for `model_list.DEFAULT_REPLY_TOKENS`."""
     timeout: float = 1200.0
     """Seconds of silence after which a request fails; a slow reply may take longer."""
     extra_body: dict[str, Any] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class ModelSettings:
 
 @runtime_checkable
 class Model(Protocol):
-    """Interface of a model. Implementations are LiteLLM, the scripted model, and a token-level policy for training."""
+    """Interface of a model, which is behind HTTP, a script, or a token-level policy for training."""
 
     name: str
     scripted: bool

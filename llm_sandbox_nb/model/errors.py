@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.model.context_overflow import find_overflow
 from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError
 
@@ -24,7 +25,7 @@ _UNREACHABLE = _pattern(
     r"connection refused|connect call failed|all connection attempts failed|cannot connect to host",
     r"name or service not known|nodename nor servname|temporary failure in name resolution|getaddrinfo",
     r"no route to host|network is unreachable|certificate verify failed",
-    r"unsupported protocol|invalid url|not an? (?:absolute|valid) url|invalid port",
+    r"unsupported protocol|is missing an 'http|invalid url|not an? (?:absolute|valid) url|invalid port",
 )
 _CUT = _pattern(
     r"peer closed|incomplete|server disconnected|connection reset|broken pipe|payload is not completed",
@@ -80,6 +81,18 @@ _TIMEOUTS = frozenset(
     {"TimeoutError", "APITimeoutError", "Timeout", "TimeoutException", "ServerTimeoutError"}
 )
 _BROKEN = frozenset({"NetworkError", "RemoteProtocolError", "ClientError", "ConnectionError"})
+
+
+class ServerError(LLMSandboxError):
+    """Error answer of a model server, or error object in its stream. `examine` reads the attributes."""
+
+    def __init__(self, body: object, response: httpx.Response | None = None) -> None:
+        reason = (
+            f"error {response.status_code} {response.reason_phrase}" if response else "error in the reply"
+        )
+        super().__init__(str(body) if body else reason.strip())
+        self.body = body
+        self.response = response
 
 
 @dataclass(frozen=True)
@@ -309,7 +322,7 @@ def _authentication(failure: Failure, target: Target) -> ModelError | None:
 
 
 def _policy(failure: Failure, target: Target) -> ModelError | None:
-    if "ContentPolicyViolationError" not in failure.types:
+    if "ContentPolicyViolationError" not in failure.types and "content_policy_violation" not in failure.text:
         return None
     return ModelError(
         f"{target.model} declined by its content policy ({failure.detail}): rephrase the task.",
@@ -342,7 +355,7 @@ def _bad_request(failure: Failure, target: Target) -> ModelError | None:
 def _server(failure: Failure, target: Target) -> ModelError | None:
     if failure.status == 408:
         return _timeout(target)
-    if failure.status is None and not failure.types & {"APIError", "BaseLLMException"}:
+    if failure.status is None and not failure.types & {"ServerError", "APIError", "BaseLLMException"}:
         return None
     status = f" {failure.status}" if failure.status else ""
     return ModelError(
@@ -359,7 +372,7 @@ _RULES: tuple[Callable[[Failure, Target], ModelError | None], ...] = (
 )  # fmt: skip
 
 
-# --- the content of exceptions of LiteLLM, OpenAI's client, httpx and aiohttp ---
+# --- the content of exceptions: our ServerError, and those of LiteLLM, OpenAI's client, httpx and aiohttp ---
 # LiteLLM maps errors by their text, and maps some incorrectly. The status, headers and body of the provider's answer
 # are further down the chain of exceptions, and count first.
 

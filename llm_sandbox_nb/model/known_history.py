@@ -1,16 +1,10 @@
-"""Known parts of conversations, so that each request reads and converts only the new messages.
-
-LiteLLM and OpenAI's client read every message several times, which is most of the cost of a late request of a long
-run. They convert each message independently, so they get only the new messages; the JSON of the known messages is
-added when the body is made. The bytes sent are the same.
-"""
+"""Known parts of conversations, so that each request reads and converts only the new messages."""
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
@@ -97,61 +91,16 @@ def compact_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """Messages that a server has answered."""
-
-    messages: list[Message] = field(default_factory=list)
-    converted: list[str] = field(default_factory=list)
-    """JSON of each message."""
-    ends: list[tuple[int, int]] = field(default_factory=list)
-    """Number of messages of each request, and the tokens of these messages."""
-
-
 class SentHistories:
-    """Sent messages of the conversations of a model."""
+    """JSON of the messages that were sent, for the conversations of a model."""
 
     def __init__(self) -> None:
-        self._sent: PerConversation[_Sent] = PerConversation()
+        self._sent: PerConversation[tuple[list[Message], list[str]]] = PerConversation()
 
-    def next_request(self, messages: list[Message], *, whole: bool = False) -> NextRequest:
-        """Make the request that sends `messages`; `whole` converts all messages, including known ones."""
-        sent = None if whole else self._sent.get(messages)
-        return NextRequest(self._sent, messages, sent or _Sent())
-
-
-class NextRequest:
-    """Request in which LiteLLM gets only the messages in `new`."""
-
-    def __init__(self, kept: PerConversation[_Sent], messages: list[Message], sent: _Sent) -> None:
-        self._kept = kept
-        self._messages = messages
-        most = min(same_beginning(sent.messages, messages), len(messages) - 1)
-        self._ends = list(sent.ends)
-        while self._ends and self._ends[-1][0] > most:
-            self._ends.pop()
-        known, self.known_tokens = self._ends[-1] if self._ends else (0, 0)
-        self.new = messages[known:]
-        self._converted = sent.converted[:known]
-
-    def whole_body(self, body: Mapping[str, Any], to_json: Callable[[Any], str] = compact_json) -> bytes:
-        """Return the JSON of `body` with the known messages before the new ones.
-
-        `to_json` writes a value exactly like the client that sends the body.
-        """
-        self._converted += map(to_json, body["messages"])
-        comma, colon = (to_json([0, 0])[2:-2], to_json({"": 0})[3:-2])
-        messages = f"[{comma.join(self._converted)}]"
-        fields = (
-            to_json(name) + colon + (messages if name == "messages" else to_json(value))
-            for name, value in body.items()
-        )
-        return f"{{{comma.join(fields)}}}".encode()
-
-    def answered(self, prompt_tokens: int) -> None:
-        """Store the messages of an accepted request, which have `prompt_tokens` tokens."""
-        if len(self._converted) == len(
-            self._messages
-        ):  # otherwise another client sent them, or they were merged
-            ends = [*self._ends, (len(self._messages), prompt_tokens)]
-            self._kept.keep(self._messages, _Sent(list(self._messages), self._converted, ends))
+    def to_json(self, messages: list[Message], convert: Callable[[list[Message]], list[Message]]) -> str:
+        """Return the JSON of a list of messages. `convert` gets the new messages, and converts each independently."""
+        known, written = self._sent.get(messages) or ([], [])
+        same = same_beginning(known, messages)
+        written = [*written[:same], *map(compact_json, convert(messages[same:]))]
+        self._sent.keep(messages, (list(messages), written))
+        return f"[{','.join(written)}]"

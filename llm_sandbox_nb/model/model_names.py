@@ -7,34 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import importlib.util
-import json
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 
 from llm_sandbox_nb.known_keys import remember_environment
 from llm_sandbox_nb.model.connection import Access, typed_key, typed_providers
 from llm_sandbox_nb.model.contract import Model, ModelError
-from llm_sandbox_nb.model.litellm_model import LiteLLMModel
 from llm_sandbox_nb.model.local.local_model import LocalModel
 from llm_sandbox_nb.model.local.source import PREFIX as LOCAL
 from llm_sandbox_nb.model.local.table import MODELS
 from llm_sandbox_nb.model.message_form import SendReasoning
+from llm_sandbox_nb.model.model_list import models_of_list, providers
+from llm_sandbox_nb.model.remote_model import RemoteModel
 from llm_sandbox_nb.model.scripted import ScriptedModel, load_script
 from llm_sandbox_nb.model.server_lookup import listed_models
 
-_LIST = "model_prices_and_context_window_backup.json"
 _KEYS = {
     "anthropic": "ANTHROPIC_API_KEY", "deepseek": "DEEPSEEK_API_KEY", "gemini": "GEMINI_API_KEY",
     "groq": "GROQ_API_KEY", "mistral": "MISTRAL_API_KEY", "openai": "OPENAI_API_KEY",
     "openrouter": "OPENROUTER_API_KEY", "xai": "XAI_API_KEY",
 }  # fmt: skip
 """Providers that completion offers first, with the variables of their keys."""
-_SERVERS = frozenset({"custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "ollama", "ollama_chat"})
 
 
 def make_model(
@@ -76,7 +73,7 @@ def make_model(
     access = Access(api_base or None, api_key or None)
     access.check()
     remember_environment()
-    return LiteLLMModel(name, access, send_reasoning=send_reasoning)
+    return RemoteModel(name, access, send_reasoning=send_reasoning)
 
 
 def model_names(begun: str, environment: Mapping[str, str]) -> list[str]:
@@ -149,31 +146,6 @@ def provider_of(model: str, api_base: str | None = None) -> str:
     if slash and first in providers():
         return first
     return "openai" if api_base else str(models_of_list().get(model, {}).get("litellm_provider", ""))
-
-
-@functools.cache
-def providers() -> frozenset[str]:
-    """Return the providers in LiteLLM's list, and those of servers whose models are not in a list."""
-    found = {about.get("litellm_provider") for about in models_of_list().values()}
-    return frozenset({*_KEYS, *filter(None, found), *_SERVERS})
-
-
-@functools.cache
-def models_of_list() -> dict[str, dict[str, Any]]:
-    """Return LiteLLM's list of models; empty if the list cannot be read."""
-    try:
-        listed: dict[str, dict[str, Any]] = json.loads(_list_file().read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return listed
-
-
-def _list_file() -> Path:
-    """Return the path of LiteLLM's list. Raise OSError if LiteLLM is not installed."""
-    found = importlib.util.find_spec("litellm")
-    if found is None or not found.submodule_search_locations:
-        raise FileNotFoundError("litellm")
-    return Path(found.submodule_search_locations[0]) / _LIST
 
 
 PORTS = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import ipaddress
+import logging
 import os
 import ssl
 from collections.abc import Mapping
@@ -16,8 +17,12 @@ from pathlib import Path
 
 import httpx
 
+from llm_sandbox_nb.known_keys import KeyFilter
 from llm_sandbox_nb.model.contract import ModelError
 
+logging.getLogger("httpx").addFilter(
+    KeyFilter()
+)  # its messages have the whole address, also a key in the query
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 

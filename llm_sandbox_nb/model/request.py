@@ -1,18 +1,22 @@
-"""Content of a request: a name that LiteLLM routes, settings and a history that the provider accepts."""
+"""Content of a request: the route, and settings and a history that the provider accepts."""
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import httpx
 
 from llm_sandbox_nb.model.contract import ModelSettings, ToolCall
 from llm_sandbox_nb.model.errors import no_provider
 from llm_sandbox_nb.model.message_form import REASONING, SendReasoning
+from llm_sandbox_nb.model.model_list import about, models_of_list, providers
+from llm_sandbox_nb.model.route import Route
 from llm_sandbox_nb.model.stream import Assembly
 
+OPENAI = "https://api.openai.com/v1"
 _STANDARD = ("temperature", "top_p", "max_tokens")
 _EXTENDED = ("top_k", "min_p", "repetition_penalty")
 SETTINGS = frozenset(_STANDARD + _EXTENDED)
@@ -42,55 +46,81 @@ _KEEPS_PROVIDER = frozenset(
 )
 """Providers of OpenAI's protocol for which LiteLLM sends the complete rest of the name to the given address."""
 _NEEDS_THINKING_BLOCKS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
+_DIRECT = frozenset({"openai", "hosted_vllm", "deepseek"})
+"""Providers that are asked without LiteLLM."""
+_REASONS = re.compile(r"gpt-(5(?!-chat)|6)")
+"""Pattern of the names of OpenAI's models that reason, besides those like `o3`."""
+_VERSION = re.compile(r"gpt-(\d+)(?:\.(\d+))?(?:[.-]|$)")
+"""Pattern of the name of a model of OpenAI with its version."""
 
 
-@dataclass(frozen=True)
-class Route:
-    """Route of requests: LiteLLM's name for the model, and the provider."""
-
-    model: str
-    provider: str
-    openai_compatible: bool
-    asked: str = ""
-    """Provider in the name that the person gave, if the request is sent to the person's server in OpenAI's protocol."""
-
-    @property
-    def sent_name(self) -> str:
-        """Name of the model in the request."""
-        return self.model.removeprefix(f"{self.provider}/")
-
-
-def find_route(litellm: Any, name: str, api_base: str | None, listed_name: str | None = None) -> Route:
-    """Find the route for the model `name`.
+def find_route(name: str, api_base: str | None, listed_name: str | None = None) -> Route | None:
+    """Find the route of a model that is asked without LiteLLM; None if only LiteLLM knows the route.
 
     Args:
-        litellm: the imported module.
         name: name of the model.
         api_base: address of a server. Then the name after a provider is sent unchanged, and a name without a provider
             belongs to an OpenAI-compatible server.
         listed_name: name of the model in the server's list, if known.
-
-    Raises:
-        ModelError: if the provider of the name is unknown.
     """
     first, slash, rest = name.partition("/")
-    providers = {str(getattr(provider, "value", provider)) for provider in litellm.provider_list}
-    known = bool(slash) and first in providers
+    known = bool(slash) and first in providers()
     if listed_name is not None:
         return Route(f"openai/{listed_name}", "openai", True, first if known else "openai")
     if api_base and known and rest and _speaks_openai(first, api_base):
         return Route(f"openai/{rest}", "openai", True, first)
-    api_base = api_base or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
-    model = name if known or not api_base else f"openai/{name}"
+    if known:
+        return Route(name, first, True) if first in _DIRECT else None
+    if api_base or address_of_environment("openai"):
+        return Route(f"openai/{name}", "openai", True)
+    of_openai = models_of_list().get(name, {}).get("litellm_provider") == "openai"
+    return Route(name, "openai", True) if of_openai else None
+
+
+def address_of_environment(provider: str) -> str | None:
+    """Return the address of a provider's server in the environment."""
+    address = os.environ.get("OPENAI_BASE_URL") if provider == "openai" else None
+    return address or os.environ.get(f"{provider.upper()}_API_BASE") or None
+
+
+def litellm_route(litellm: Any, name: str, api_base: str | None) -> Route:
+    """Find the route of a model that LiteLLM is asked for.
+
+    Raises:
+        ModelError: if the provider of the name is unknown.
+    """
     try:
-        _, provider, _, _ = litellm.get_llm_provider(model=model, api_base=api_base)
+        _, provider, _, _ = litellm.get_llm_provider(model=name, api_base=api_base)
     except litellm.exceptions.BadRequestError as error:
         raise no_provider(name) from error
     compatible = provider not in _OWN_API and (
-        provider in {"openai", "custom_openai", "hosted_vllm", "openrouter", "litellm_proxy"}
+        provider in {"openai", "custom_openai", "openrouter", "litellm_proxy"}
         or provider in litellm.openai_compatible_providers
     )
-    return Route(model, provider, compatible)
+    return Route(name, provider, compatible)
+
+
+def needs_responses(route: Route, api_base: str | None, extra_body: Mapping[str, Any]) -> bool:
+    """Return True if a model of OpenAI calls tools only over the Responses API, which LiteLLM translates to."""
+    if route.provider != "openai":
+        return False
+    if route.sent_name.startswith("responses/") or about(route).get("mode") == "responses":
+        return True
+    version = _VERSION.match(route.sent_name.rpartition("/")[2])
+    if version is None or (int(version[1]), int(version[2] or 0)) < (5, 4):
+        return False
+    effort = extra_body.get("reasoning_effort")
+    if effort == "none" and about(route).get("supports_none_reasoning_effort") is not False:
+        return False
+    return effort is not None or is_openai_itself(api_base or address_of_environment("openai") or OPENAI)
+
+
+def is_openai_itself(address: str) -> bool:
+    """Return True for an address of OpenAI, and not of a server that only speaks its protocol."""
+    try:
+        return f".{httpx.URL(address).host}".endswith(".openai.com")
+    except httpx.InvalidURL:  # the request raises the error
+        return False
 
 
 def _speaks_openai(provider: str, api_base: str) -> bool:
@@ -101,57 +131,64 @@ def _speaks_openai(provider: str, api_base: str) -> bool:
 
 
 def sampling(
-    litellm: Any, route: Route, settings: ModelSettings, refused: Iterable[str] = ()
+    route: Route,
+    settings: ModelSettings,
+    accepts: Callable[[str, Any], bool],
+    refused: Iterable[str] = (),
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Convert the settings to arguments of LiteLLM for this provider. Also return the names of omitted settings."""
+    """Convert the settings to arguments for this provider. Also return the names of omitted settings.
+
+    `accepts` returns True if the model accepts a standard setting with this value.
+    """
     sent: dict[str, Any] = {}
     extra = dict(settings.extra_body)
     left_out = []
+    own = {} if route.openai_compatible else _OWN_API.get(route.provider, dict.fromkeys(_EXTENDED))
     for name in (*_STANDARD, *_EXTENDED):
         value = getattr(settings, name)
         if value is None:
             continue
-        if name in refused or not _accepts(litellm, route, name, value):
+        known = accepts(name, value) if name in _STANDARD else route.openai_compatible or name in own
+        if name in refused or not known:
             left_out.append(name)
         elif name in _STANDARD:
             sent[name] = value
         elif route.openai_compatible:
             extra.setdefault(name, value)
         else:
-            sent[_OWN_API.get(route.provider, {}).get(name, name)] = value
+            sent[own[name] or name] = value
     if extra:
         sent["extra_body"] = extra
     return sent, tuple(left_out)
 
 
-def _accepts(litellm: Any, route: Route, name: str, value: Any) -> bool:
-    if name in _STANDARD:
-        return _standard_allowed(litellm, route, name, value)
-    return route.openai_compatible or route.provider not in _OWN_API or name in _OWN_API[route.provider]
-
-
-@functools.lru_cache(maxsize=256)
-def _standard_allowed(litellm: Any, route: Route, name: str, value: Any) -> bool:
-    """Return True if LiteLLM's table allows the setting for this model, by building a request without sending it."""
-    model = route.model.removeprefix(f"{route.provider}/")
-    try:
-        litellm.utils.get_optional_params(model=model, custom_llm_provider=route.provider, **{name: value})
-    except litellm.exceptions.UnsupportedParamsError:
+def reasons(route: Route) -> bool:
+    """Return True for a model of OpenAI that reasons, whose limit of a reply is called `max_completion_tokens`."""
+    if route.provider != "openai":
         return False
-    return True
+    is_o = re.match(r"o\d", route.sent_name) and about(route).get("litellm_provider") == "openai"
+    return bool(is_o or _REASONS.search(route.sent_name))
+
+
+def accepts_setting(route: Route, name: str, value: Any) -> bool:
+    """Return True if a model that is asked without LiteLLM accepts a standard setting, as far as the list knows."""
+    if name == "max_tokens" or not reasons(route):
+        return True
+    row = about(route)
+    if "search" in route.sent_name:
+        return False
+    if (
+        row.get("default_reasoning_effort") == "none"
+    ):  # it does not reason unless a request asks for reasoning
+        return name == "temperature" or bool(row.get("supports_none_reasoning_effort"))
+    return name == "temperature" and value == 1
 
 
 def assistant_message(
-    assembly: Assembly,
-    calls: tuple[ToolCall, ...],
-    way: SendReasoning | str,
-    unknown: Mapping[str, Any] | None = None,
+    assembly: Assembly, calls: tuple[ToolCall, ...], way: SendReasoning | str
 ) -> dict[str, Any]:
-    """Make the history message of a reply, with reasoning only if the provider needs it.
-
-    `unknown` are fields of the message outside of OpenAI's protocol; `assembly.extra` has such fields of each call.
-    """
-    message: dict[str, Any] = {**(unknown or {}), "role": "assistant", "content": assembly.text}
+    """Make the history message of a reply, with reasoning only if the provider needs it."""
+    message: dict[str, Any] = {**assembly.message_extra, "role": "assistant", "content": assembly.text}
     if calls:
         message["tool_calls"] = [
             {**extra, "id": call.id, "type": "function", "function": _function(call, extra)}

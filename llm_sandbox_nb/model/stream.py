@@ -10,12 +10,13 @@ import dataclasses
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.model.text_calls import begin_of_mark, read_text_calls
+from llm_sandbox_nb.trajectory.events import Usage
 
 _THINKING = {"<think>": "</think>", "<thinking>": "</thinking>", "[THINK]": "[/THINK]"}
 _MAX_THOUGHTS = 1000
@@ -76,6 +77,43 @@ def split_lone_end(text: str) -> tuple[str, str]:
     return (text[match.end() :], text[: match.start()]) if match else (text, "")
 
 
+@dataclass(frozen=True)
+class CallPiece:
+    """Piece of a tool call."""
+
+    index: int | None = None
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Fields outside of OpenAI's protocol, which the server may require in the history."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Piece of a streamed reply. The last one has `ended`, unless the reply broke off."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: Sequence[CallPiece] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the message outside of OpenAI's protocol."""
+    thinking_blocks: Sequence[Mapping[str, Any]] = ()
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    usage_reported: bool = True
+    """False if the usage was estimated by LiteLLM."""
+    response_id: str | None = None
+    response_model: str | None = None
+    ended: bool = False
+    cut: bool = False
+    """True if the reply is accepted without a mark of its end: it may be complete or cut off."""
+
+
+_MAX_EXTRA_LENGTH = 1_000_000
+"""Maximum characters of stored fields outside of OpenAI's protocol."""
+
+
 @dataclass
 class _OpenCall:
     id: str = ""
@@ -93,15 +131,14 @@ class Assembly:
     thinking_blocks: list[dict[str, Any]] = field(default_factory=list)
     """Thinking with signatures, in the form that Anthropic requires in the history."""
     finish_reason: str | None = None
-    usage: Any = None
+    usage: Usage | None = None
     usage_reported: bool = True
-    """True if the provider reported the usage, False if LiteLLM has counted."""
-    cut_short: bool = False
-    """True if the stream ended without the provider's mark of the end."""
-    call_ids: list[str] = field(default_factory=list)
-    """Server's ids of the calls, in the order of `calls`; empty for calls without an id."""
+    ended: bool = False
+    cut: bool = False
+    message_extra: dict[str, Any] = field(default_factory=dict)
+    """Fields of the message outside of OpenAI's protocol, which the history contains."""
     extra: list[dict[str, Any]] = field(default_factory=list)
-    """Fields of each call outside of OpenAI's protocol, which the history contains."""
+    """Such fields of each call, in the order of `calls`."""
     response_id: str | None = None
     response_model: str | None = None
     written: bool = False
@@ -117,26 +154,24 @@ class Assembly:
     _shown: int = 0
     """Number of characters of the text that were returned, at most up to a possible mark of a call."""
     _late: str = ""
+    _extra_length: int = 0
 
-    def add(self, chunk: Any) -> tuple[str, str]:
-        """Add a chunk and return its text and reasoning."""
-        self.usage = getattr(chunk, "usage", None) or self.usage
-        self.response_id = self.response_id or getattr(chunk, "id", None)
-        self.response_model = self.response_model or getattr(chunk, "model", None)
-        if not chunk.choices:
-            return "", ""
-        choice = chunk.choices[0]
-        self.finish_reason = choice.finish_reason or self.finish_reason
-        delta = getattr(choice, "delta", None) or choice.message
-        text = getattr(delta, "content", None) or ""
-        reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None) or ""
-        text, thinking = self._splitter.add(text)
-        reasoning += thinking
+    def add(self, piece: Piece) -> tuple[str, str]:
+        """Add a piece and return its visible text and its reasoning."""
+        self.usage = piece.usage or self.usage
+        self.usage_reported = piece.usage_reported
+        self.response_id = self.response_id or piece.response_id
+        self.response_model = self.response_model or piece.response_model
+        self.finish_reason = piece.finish_reason or self.finish_reason
+        self.ended, self.cut = piece.ended, piece.cut
+        text, thinking = self._splitter.add(piece.text)
+        reasoning = piece.reasoning + thinking
         self.text += text
         self.reasoning += reasoning
-        for block in getattr(delta, "thinking_blocks", None) or ():
+        self._add_extra(self.message_extra, piece.extra)
+        for block in piece.thinking_blocks:
             self._add_block(dict(block))
-        for call in getattr(delta, "tool_calls", None) or ():
+        for call in piece.calls:
             self._add_call(call)
         return self._visible(), reasoning
 
@@ -193,12 +228,11 @@ class Assembly:
         """
         taken = set(taken)
         calls = []
-        self.call_ids, self.extra = [], []
+        self.extra = []
         for call in [part for whole in self._calls for part in _separate(whole)]:
             identity = written(call.id) if call.id else ""
             identity = identity if identity and identity not in taken else uuid.uuid4().hex[:9]
             taken.add(identity)
-            self.call_ids.append(call.id)
             self.extra.append(call.extra)
             # Some servers leave parts of their model's chat template around the name.
             name = call.name.partition("<|")[0].strip().removeprefix("functions.")
@@ -209,21 +243,23 @@ class Assembly:
         """Add a complete call."""
         self._calls.append(_OpenCall(identity, name, arguments))
 
-    def _add_call(self, delta: Any) -> None:
-        index = getattr(delta, "index", None)
-        index = len(self._calls) - 1 if index is None else index
-        function = delta.function
+    def _add_call(self, piece: CallPiece) -> None:
+        index = len(self._calls) - 1 if piece.index is None else piece.index
         call = self._at_index.get(index)
-        if call is None or _is_another(call, delta.id, function.name):
+        if call is None or _is_another(call, piece):
             call = self._at_index[index] = _OpenCall()
             self._calls.append(call)
-        call.id = call.id or delta.id or ""
+        call.id = call.id or piece.id
         # Some servers send the name in two pieces, others repeat the full name with every piece of the arguments.
-        piece = function.name or ""
-        call.name = piece if piece.startswith(call.name) else call.name + piece
-        call.arguments += function.arguments or ""
-        if specific := getattr(delta, "provider_specific_fields", None):
-            call.extra["provider_specific_fields"] = dict(specific)
+        call.name = piece.name if piece.name.startswith(call.name) else call.name + piece.name
+        call.arguments += piece.arguments
+        self._add_extra(call.extra, piece.extra)
+
+    def _add_extra(self, stored: dict[str, Any], found: Mapping[str, Any]) -> None:
+        for name, value in found.items():
+            if is_something(value) and (size := len(str(value))) + self._extra_length <= _MAX_EXTRA_LENGTH:
+                self._extra_length += size
+                stored[name] = _joined(stored.get(name), value)
 
     def _add_block(self, piece: dict[str, Any]) -> None:
         if piece.get("type") != "thinking":
@@ -241,14 +277,33 @@ class Assembly:
             self._block_open = False
 
 
-def _is_another(call: _OpenCall, identity: str | None, name: str | None) -> bool:
-    """Return True if a delta with this id and name begins a new call although its index is that of `call`.
+def _is_another(call: _OpenCall, piece: CallPiece) -> bool:
+    """Return True if a piece begins a new call although its index is that of `call`.
 
     Some servers give every call of a reply the index 0.
     """
-    if identity and call.id and identity != call.id:
-        return bool(name)
-    return bool(name and call.name and not identity and is_json(call.arguments))
+    if piece.id and call.id and piece.id != call.id:
+        return bool(piece.name)
+    return bool(piece.name and call.name and not piece.id and is_json(call.arguments))
+
+
+def is_something(value: object) -> bool:
+    """Return True if a field has a value that is not empty."""
+    return value is not None and value not in ("", [], {})
+
+
+def _joined(before: Any, value: Any) -> Any:
+    """Join pieces of a field: append texts and lists, merge objects, replace any other value."""
+    if before == value:
+        return value
+    match before, value:
+        case str(), str():
+            return before + value
+        case list(), list():
+            return [*before, *value]
+        case dict(), dict():
+            return before | {name: _joined(before.get(name), part) for name, part in value.items()}
+    return value
 
 
 def _separate(call: _OpenCall) -> list[_OpenCall]:
@@ -259,7 +314,7 @@ def _separate(call: _OpenCall) -> list[_OpenCall]:
             _, end = json.JSONDecoder().raw_decode(rest)
         except (ValueError, RecursionError):
             return [call]
-        found.append(_OpenCall(call.id, call.name, rest[:end]))
+        found.append(_OpenCall(call.id, call.name, rest[:end], call.extra))
         rest = rest[end:].lstrip()
     return found if len(found) > 1 and not rest else [call]
 

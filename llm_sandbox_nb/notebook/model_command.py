@@ -17,6 +17,7 @@ from IPython.core.error import StdinNotImplementedError
 from llm_sandbox_nb.known_keys import KeyTextError, clean_key
 from llm_sandbox_nb.model.connection import forget_keys, keep_key
 from llm_sandbox_nb.model.contract import ModelError
+from llm_sandbox_nb.model.model_list import providers
 from llm_sandbox_nb.model.model_names import (
     LocalServer,
     configured_models,
@@ -24,7 +25,6 @@ from llm_sandbox_nb.model.model_names import (
     local_names,
     make_model,
     provider_of,
-    providers,
     script_names,
 )
 from llm_sandbox_nb.notebook.errors import SandboxUsageError

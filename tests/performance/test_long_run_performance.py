@@ -108,7 +108,7 @@ def scripted_model(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("model", [real_model, scripted_model], ids=["LiteLLM", "scripted"])
+@pytest.mark.parametrize("model", [real_model, scripted_model], ids=["HTTP", "scripted"])
 def test_a_late_step_costs_what_an_early_one_costs(
     model: Callable[[Path], Any], tmp_path: Path, measured: Callable[..., None]
 ) -> None:

@@ -12,13 +12,13 @@ from llm_sandbox_nb.daemon_threads import in_daemon_thread
 from llm_sandbox_nb.formatting import format_count, format_size, plural
 from llm_sandbox_nb.model.connection import Access
 from llm_sandbox_nb.model.contract import ContextLimit, DeltaCallback, ModelError, ModelSettings, Reply
-from llm_sandbox_nb.model.litellm_model import LiteLLMModel
 from llm_sandbox_nb.model.local.gguf import read_header
 from llm_sandbox_nb.model.local.loading_progress import show
 from llm_sandbox_nb.model.local.server import ModelServer, serve
 from llm_sandbox_nb.model.local.source import PREFIX, HubSource, ListedSource, find_source, missing_extra
 from llm_sandbox_nb.model.local.store import Stop, known_sum
 from llm_sandbox_nb.model.message_form import SendReasoning
+from llm_sandbox_nb.model.remote_model import RemoteModel
 
 REPLY_SHARE = 4
 """Maximum part of the context for one reply: a small model may repeat itself until its context is full."""
@@ -30,7 +30,7 @@ SERVER_LOG = "model-server.log"
 class _Served:
     """Model with a running server."""
 
-    model: LiteLLMModel
+    model: RemoteModel
     server: ModelServer
     facts: Mapping[str, Any]
 
@@ -58,7 +58,7 @@ class LocalModel:
         await self._ready()
 
     def prepare(self) -> None:
-        """Start to import LiteLLM if the server runs already."""
+        """Prepare requests if the server runs already."""
         if self._served is not None:
             self._served.model.prepare()
 
@@ -189,4 +189,4 @@ class LocalModel:
             "threads": server.plan.threads,
         }
         access = Access(f"{server.address.rstrip('/')}/v1", server.key)
-        return _Served(LiteLLMModel(self.name, access, send_reasoning=self._send_reasoning), server, facts)
+        return _Served(RemoteModel(self.name, access, send_reasoning=self._send_reasoning), server, facts)

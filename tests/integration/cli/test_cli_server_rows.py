@@ -19,8 +19,8 @@ from answering_server import SUBMITS, Answer, AnsweringServer, Asked, refused, r
 from support import require, until
 
 from llm_sandbox_nb.cli import ENDED_WELL, LIMIT_REACHED, MODEL_ERROR, NO_ANSWER, main
-from llm_sandbox_nb.model.litellm_model import LiteLLMModel
 from llm_sandbox_nb.model.model_names import make_model
+from llm_sandbox_nb.model.remote_model import RemoteModel
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.journal import read_journal
 
@@ -387,7 +387,7 @@ def test_a_key_that_the_sandbox_or_the_model_prints_is_in_no_file_and_on_no_scre
 
 def test_a_record_that_anybody_made_teaches_only_what_a_server_can_teach() -> None:
     model = make_model("m", api_base="http://127.0.0.1:9/v1", api_key="key")
-    assert isinstance(model, LiteLLMModel)
+    assert isinstance(model, RemoteModel)
     wrong = {
         "refused": ["messages", "temperature", 3],
         "wanted": ["x", "name"],

@@ -255,6 +255,58 @@ def test_names_reach_the_address_given(server: ScriptedServer, name: str, sent: 
     assert server.requests[0].headers["authorization"] == "Bearer key"
 
 
+@pytest.mark.parametrize(
+    ("name", "fields"), [("openai/gpt-5-codex", {}), ("openai/gpt-5.4", {"reasoning_effort": "low"})]
+)
+def test_a_model_that_calls_tools_over_the_responses_api_is_asked_through_litellm(
+    server: ScriptedServer, name: str, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(ModelError):
+        ask(server, ModelSettings(extra_body=fields), name=name)
+    assert server.requests[0].path == "/v1/responses"
+
+
+@pytest.mark.parametrize("address", ["nonsense", "http://[", "http://host:port/v1"])
+def test_a_wrong_address_in_the_environment_is_named(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", address)
+    with pytest.raises(ModelError, match="check the address"):
+        run(make_model("openai/gpt-5.5", api_key="key").reply(USER, TOOLS, ModelSettings()))
+
+
+def test_an_endless_error_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_sandbox_nb.model.direct._MAX_ERROR_BYTES", 1000)
+    endless = Variant("endless", first_answer=(400, "text/plain", b"no " * 1_000_000))
+    with (
+        VariantServer([endless]) as server,
+        pytest.raises(ModelError, match="refused the request: no no") as caught,
+    ):
+        run(
+            make_model("m", api_base=server.url_of(endless, "x"), api_key="k").reply(
+                USER, TOOLS, ModelSettings()
+            )
+        )
+    assert len(str(caught.value)) < 1000
+
+
+def test_openai_gets_a_schema_that_it_accepts(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As LiteLLM does: without alternatives at the top, and without regular expressions of other languages."""
+    parts = {"a": {"type": "string", "pattern": "[0-9]+"}, "b": {"type": "string", "pattern": "(?<x>y)"}}
+    schema = {"type": "object", "properties": parts, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    server.strict = False
+
+    def sent() -> dict[str, Any]:
+        run(make_model("my-model", api_base=server.url, api_key="k").reply(USER, [tool], ModelSettings()))
+        return dict(server.requests[-1].body["tools"][0]["function"]["parameters"])
+
+    assert sent() == schema
+    monkeypatch.setattr("llm_sandbox_nb.model.direct.is_openai_itself", lambda address: True)
+    accepted = {"a": {"type": "string", "pattern": "[0-9]+"}, "b": {"type": "string"}}
+    assert sent() == {"type": "object", "properties": accepted}
+
+
 def test_a_server_of_ones_own_needs_no_key_unless_it_says_so(server: ScriptedServer) -> None:
     assert ask(server, api_key=None).text
     server.api_key = "secret"
@@ -477,6 +529,16 @@ def test_a_password_in_the_address_is_not_shown(server: ScriptedServer) -> None:
     with pytest.raises(ModelError) as caught:
         run(make_model("m", api_base=address, api_key="k").reply(USER, TOOLS, ModelSettings()))
     assert "hunter" not in str(caught.value)
+
+
+def test_a_key_in_the_address_is_not_logged(server: ScriptedServer, caplog: pytest.LogCaptureFixture) -> None:
+    key = "sk-0123456789abcdef0123"
+    with caplog.at_level("INFO", logger="httpx"):
+        model = make_model("m", api_base=f"{server.url}?key={key}", api_key=key)
+        with pytest.raises(ModelError):  # the server reads no query
+            run(model.reply(USER, TOOLS, ModelSettings()))
+    assert any("HTTP Request: POST" in message for message in caplog.messages)
+    assert key not in caplog.text
 
 
 def test_an_error_of_the_listener_is_not_taken_for_the_models(server: ScriptedServer) -> None:

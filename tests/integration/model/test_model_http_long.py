@@ -1,18 +1,20 @@
-"""Long conversations over real HTTP: the bytes sent are those of OpenAI's own client, and a request costs the same."""
+"""Long conversations over real HTTP: requests as LiteLLM sends them, and a late one as cheap as an early one."""
 
+import math
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
-import openai
 import pytest
 from scripted_faults import SERVER_ERROR
-from scripted_server import ScriptedServer
+from scripted_server import RecordedRequest, ScriptedServer
 from support import run
 
-from llm_sandbox_nb.model import connection, litellm_model
-from llm_sandbox_nb.model.contract import ModelError, ModelSettings
+from llm_sandbox_nb.model.contract import Model, ModelError, ModelSettings
+from llm_sandbox_nb.model.known_history import KnownHistories
 from llm_sandbox_nb.model.litellm_model import backend
+from llm_sandbox_nb.model.message_form import MessageForm, clean_messages
 from llm_sandbox_nb.model.model_names import make_model
 
 TOOLS = [{"type": "function", "function": {"name": "execute_bash", "parameters": {"type": "object"}}}]
@@ -52,44 +54,55 @@ def conversations(steps: int) -> list[list[dict[str, Any]]]:
     return [*found, history, history, changed, [*changed, said], [*history[: len(history) // 2 + 1], said]]
 
 
-@pytest.mark.parametrize("name", ["openai/o3-mini", "hosted_vllm/m", "deepseek/deepseek-reasoner"])
-def test_the_bytes_on_the_wire_are_those_of_the_libraries_own_client(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """OpenAI's own for its models; LiteLLM's for the others."""
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("openai/gpt-4o", SETTINGS),
+        ("openai/gpt-5", ModelSettings(max_tokens=100, extra_body={"é": {"a": None}})),
+        ("hosted_vllm/m", SETTINGS),
+        ("deepseek/deepseek-reasoner", SETTINGS),
+    ],
+)
+def test_the_requests_are_those_of_litellm(name: str, settings: ModelSettings) -> None:
+    """And the bytes of each are the same, whether its beginning was sent before or not."""
+    form = MessageForm(
+        "reasoning_content" if "deepseek" in name else "none", unknown_fields=True, short_ids=True
+    )
+    extra = settings.extra_body | ({"top_k": settings.top_k} if settings.top_k else {})
+    sampling = {"temperature": settings.temperature} if settings.temperature else {}
 
-    def bodies(server: ScriptedServer) -> list[bytes]:
-        before, model = len(server.requests), make_model(name, api_base=server.url, api_key="key")
+    async def through_litellm(server: ScriptedServer, messages: list[dict[str, Any]]) -> None:
+        stream = await backend().acompletion(
+            model=name, messages=clean_messages(messages, form), tools=TOOLS, max_tokens=100, extra_body=extra,
+            stream=True, stream_options={"include_usage": True}, api_base=server.url, api_key="key", **sampling,
+        )  # fmt: skip
+        async for _ in stream:
+            pass
+
+    def requests(server: ScriptedServer, ask: Callable[[list[dict[str, Any]]], Any]) -> list[RecordedRequest]:
+        before = len(server.requests)
         for messages in conversations(6):
-            run(model.reply(messages, TOOLS, SETTINGS))
-        return [request.data for request in server.requests[before:]]
+            run(ask(messages))
+        return server.requests[before:]
 
     with ScriptedServer("turns: [" + "{text: a}, " * 9 + "]", strict=False) as server:
-        ours = bodies(server)
-        if name.startswith("openai/"):
-            own = lambda route, base, key, *_: openai.AsyncOpenAI(api_key=key, base_url=base, max_retries=0)  # noqa: E731
-            monkeypatch.setattr(connection, "_make_client", own)
-        else:
-            for module in (connection, litellm_model):
-                monkeypatch.setattr(module, "SENDS_NEW_MESSAGES", frozenset())
-        assert ours == bodies(server)
-    assert len(ours) == 11
-    assert ("𝄞" in ours[-1].decode()) == name.startswith("openai/"), "LiteLLM writes ASCII"
+
+        def new_model() -> Model:
+            return make_model(name, api_base=server.url, api_key="key")
+
+        model = new_model()
+        direct = requests(server, lambda messages: model.reply(messages, TOOLS, settings))
+        fresh = requests(server, lambda messages: new_model().reply(messages, TOOLS, settings))
+        litellm = requests(server, lambda messages: through_litellm(server, messages))
+    assert [request.data for request in direct] == [request.data for request in fresh]
+    assert [(request.path, request.body) for request in direct] == [(one.path, one.body) for one in litellm]
+    assert len(direct) == 11
+    assert "𝄞" in direct[-1].data.decode(), "text is not escaped"
 
 
-@pytest.mark.parametrize(
-    ("name", "callbacks"),
-    [("my-model", []), ("hosted_vllm/m", []), ("deepseek/deepseek-reasoner", []), ("my-model", ["cache"])],
-)
-def test_a_request_calls_as_many_functions_with_a_long_history_as_with_a_short_one(
-    name: str, callbacks: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What grows with the history is left to C: copying bytes, comparing pointers.
-
-    LiteLLM names a cache that it does not have once it was asked for a Gemini model.
-    """
-    if callbacks:
-        monkeypatch.setattr(backend(), "input_callback", callbacks)
+@pytest.mark.parametrize("name", ["my-model", "hosted_vllm/m", "deepseek/deepseek-reasoner"])
+def test_a_request_calls_as_many_functions_with_a_long_history_as_with_a_short_one(name: str) -> None:
+    """What grows with the history is left to C: copying bytes, comparing pointers."""
     history = BEGINNING + [message for number in range(1000) for message in step(number)]
     calls: Counter[int] = Counter()
     with ScriptedServer("turns: [" + "{text: a}, " * 1001 + "]", strict=False) as server:
@@ -109,18 +122,14 @@ def test_a_request_calls_as_many_functions_with_a_long_history_as_with_a_short_o
     assert long <= 1.3 * short, f"{short} calls at step 50, {long} at step 1,000"
 
 
-def test_tokens_of_the_whole_history_are_counted_when_the_server_tells_none() -> None:
-    with ScriptedServer("turns: [" + "{text: a}, " * 9 + "]", strict=False, usage=False) as server:
+def test_tokens_are_estimated_from_the_whole_history_when_the_server_reports_none() -> None:
+    with ScriptedServer("turns: [" + "{text: abcde}, " * 9 + "]", strict=False, usage=False) as server:
         model = make_model("my-model", api_base=server.url, api_key="key")
         for messages in conversations(6):
-            counted = run(model.reply(messages, [], SETTINGS)).usage
-            whole = run(
-                make_model("my-model", api_base=server.url, api_key="key").reply(messages, [], SETTINGS)
-            ).usage
-            assert counted is not None
-            assert whole is not None
-            parts = len(messages) // 2  # LiteLLM adds three tokens for each part that it counts
-            assert whole.prompt_tokens <= counted.prompt_tokens <= whole.prompt_tokens + 3 * parts
+            usage = run(model.reply(messages, [], SETTINGS)).usage
+            assert usage is not None
+            characters = KnownHistories().read(messages).characters
+            assert (usage.prompt_tokens, usage.completion_tokens) == (math.ceil(characters / 4), 2)
 
 
 def test_two_conversations_at_once_and_a_failure_between_keep_apart() -> None:
@@ -142,16 +151,3 @@ def test_two_conversations_at_once_and_a_failure_between_keep_apart() -> None:
                 run(model.reply(history[:end], TOOLS, ModelSettings()))
                 texts = [message["content"] for message in server.requests[-1].messages]
                 assert texts == [message["content"] for message in history[:end]]
-
-
-def test_a_function_that_a_person_added_to_litellm_sees_the_whole_history(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr("litellm.utils.callback_list", [])  # it notices functions as long as this is empty
-    monkeypatch.setattr(backend(), "input_callback", [lambda call: seen.append(len(call["messages"]))])
-    with ScriptedServer("turns: [" + "{text: a}, " * 9 + "]") as server:
-        model = make_model("my-model", api_base=server.url, api_key="key")
-        for messages in ([*BEGINNING], [*BEGINNING, *step(1)], [*BEGINNING, *step(1), *step(2)]):
-            run(model.reply(messages, TOOLS, ModelSettings()))
-    assert seen == [2, 4, 6]

@@ -57,6 +57,18 @@ NAMES = [
 ]
 
 
+def test_a_server_with_openais_protocol_is_asked_without_litellm() -> None:
+    """Neither LiteLLM nor OpenAI's client is imported, also for the context limit and the price."""
+    with contextlib.ExitStack() as servers:
+        asked = [
+            (name, servers.enter_context(ScriptedServer("strawberry")).url, "key")
+            for name in [*NAMES[:-1], "gpt-4o", "together_ai/meta/llama", "deepseek/deepseek-chat"]
+        ]
+        limit = "    assert asyncio.run(model.context_limit()) is not False\n"
+        count = "seen = [name for name in ('litellm', 'openai') if name in sys.modules]\n"
+        assert watched(_ASK + limit + count, json.dumps(asked))["seen"] == []
+
+
 IN_A_NOTEBOOK = "sys.ps1 = '> '\n"
 """Where somebody types, dotenv looks for its file in the working folder."""
 
@@ -107,8 +119,8 @@ async def after_litellm():
     return await open_sandbox("process")
 async def main():
     first = "litellm" in sys.modules
-    made = await solve("Go.", model="my-model", api_base=sys.argv[1], api_key="key", sandbox=after_litellm(),
-                       isolation="process", limits={"steps": 1})
+    made = await solve("Go.", model="anthropic/claude-sonnet-4-5", api_base=sys.argv[1], api_key="key",
+                       sandbox=after_litellm(), isolation="process", limits={"steps": 1})
     await made.context.box.close()
     assert (first, made.stop_reason) == (False, "steps"), (first, made.stop_reason, made.error)
 asyncio.run(main())
@@ -117,7 +129,7 @@ asyncio.run(main())
 
 def test_litellm_is_imported_while_the_sandbox_starts(tmp_path: Path) -> None:
     with ScriptedServer("strawberry") as server:
-        seen = watched(_SOLVE, server.url, folder=tmp_path)["seen"]
+        seen = watched(_SOLVE, server.root, folder=tmp_path)["seen"]
     assert isinstance(seen, list)
     assert any(server.root.rpartition(":")[2] in peer for peer in seen), "the model was asked"
 
@@ -126,7 +138,7 @@ def test_litellm_is_imported_while_the_sandbox_starts(tmp_path: Path) -> None:
 def test_the_canary_sees_a_dotenv_file_that_is_read(tmp_path: Path) -> None:
     """With LITELLM_MODE=DEV, which a person may set, it is read."""
     with ScriptedServer("strawberry") as server:
-        asked = json.dumps([("my-model", server.url, "key")])
+        asked = json.dumps([("anthropic/claude-sonnet-4-5", server.root, "key")])
         folder = with_dotenv_file(tmp_path)
         found = watched(IN_A_NOTEBOOK + _ASK, asked, folder=folder, LITELLM_MODE="DEV")
     assert found["canary"] == "fired"

@@ -17,7 +17,7 @@ from support import eventually, run
 from llm_sandbox_nb.agent.model_call import well_formed
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
 from llm_sandbox_nb.model.contract import ContextOverflowError, Model, ModelError, ModelSettings, Reply
-from llm_sandbox_nb.model.litellm_model import DEFAULT_REPLY_TOKENS, backend
+from llm_sandbox_nb.model.model_list import DEFAULT_REPLY_TOKENS
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import RetryPolicy, reply_with_retries
 
@@ -26,11 +26,6 @@ SYSTEM = {"role": "system", "content": "You work."}
 USER = {"role": "user", "content": "Look."}
 LOOK = tool_call("execute_bash", {"command": "ls"}, "call_first")
 KEY = "sk-0123456789abcdef"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _litellm() -> None:
-    backend()
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,6 @@ from agent_scripts import SUBMIT, bash, check_record, script_text, turn
 from support import PATIENCE, eventually, run
 
 from llm_sandbox_nb.agent.errors import RunError
-from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.trajectory import events as ev
@@ -56,7 +55,6 @@ class KilledServer:
 
 
 def test_a_server_that_is_killed_three_times_in_one_run(tmp_path: Path) -> None:
-    backend()
     server = KilledServer(tmp_path)
     begun: dict[int, int] = {}
     failed: list[ev.ModelFailed] = []
@@ -97,7 +95,6 @@ def test_a_server_that_is_killed_three_times_in_one_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wait", [0.3])
 def test_a_server_that_does_not_come_back_ends_the_run_with_its_reason(tmp_path: Path, wait: float) -> None:
-    backend()
     server = KilledServer(tmp_path)
     events: list[ev.Event] = []
 

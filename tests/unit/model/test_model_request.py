@@ -4,10 +4,14 @@ from typing import Any
 
 import pytest
 
+from llm_sandbox_nb.model.connection import Access
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings
-from llm_sandbox_nb.model.litellm_model import backend
+from llm_sandbox_nb.model.direct import DirectRoad
+from llm_sandbox_nb.model.litellm_model import LiteLLMRoad, backend
 from llm_sandbox_nb.model.message_form import MessageForm, clean_messages
 from llm_sandbox_nb.model.request import find_route, reasoning_field, sampling
+from llm_sandbox_nb.model.road import Road
+from llm_sandbox_nb.model.server_habits import ServerHabits
 
 SETTINGS = ModelSettings(
     temperature=0.7,
@@ -24,6 +28,13 @@ SETTINGS = ModelSettings(
 def _no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE"):
         monkeypatch.delenv(name, raising=False)
+
+
+def road_of(name: str, address: str | None = None) -> Road:
+    access = Access(address)
+    if route := find_route(name, address):
+        return DirectRoad(route, access, ServerHabits())
+    return LiteLLMRoad(backend(), name, access)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +55,16 @@ def _no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_routes(name: str, address: str | None, model: str, provider: str, compatible: bool) -> None:
-    route = find_route(backend(), name, address)
+    route = road_of(name, address).route
     assert (route.model, route.provider) == (model, provider)
     assert route.openai_compatible == compatible or provider == "azure"
 
 
 def test_an_address_in_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="No provider is known for the model your-model"):
-        find_route(backend(), "your-model", None)
+        road_of("your-model")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://x/v1")
-    assert find_route(backend(), "your-model", None).model == "openai/your-model"
+    assert road_of("your-model").route.model == "openai/your-model"
 
 
 @pytest.mark.parametrize(
@@ -93,20 +104,22 @@ def test_an_address_in_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -
 def test_settings_as_each_provider_takes_them(
     name: str, sent: dict[str, Any], left_out: tuple[str, ...]
 ) -> None:
-    found, missing = sampling(backend(), find_route(backend(), name, None), SETTINGS)
+    road = road_of(name)
+    found, missing = sampling(road.route, SETTINGS, road.accepts)
     assert (found, missing) == (sent, left_out)
     assert SETTINGS.extra_body == {"x": 1}
 
 
 def test_extra_body_of_the_person_wins() -> None:
     settings = ModelSettings(top_k=20, extra_body={"top_k": 5})
-    sent, _ = sampling(backend(), find_route(backend(), "hosted_vllm/m", None), settings)
+    road = road_of("hosted_vllm/m")
+    sent, _ = sampling(road.route, settings, road.accepts)
     assert sent == {"extra_body": {"top_k": 5}}
 
 
 def test_what_was_refused_is_left_out() -> None:
-    route = find_route(backend(), "hosted_vllm/m", None)
-    sent, left_out = sampling(backend(), route, ModelSettings(temperature=1.0, top_k=3), {"top_k"})
+    road = road_of("hosted_vllm/m")
+    sent, left_out = sampling(road.route, ModelSettings(temperature=1.0, top_k=3), road.accepts, {"top_k"})
     assert (sent, left_out) == ({"temperature": 1.0}, ("top_k",))
 
 
@@ -120,7 +133,7 @@ def test_what_was_refused_is_left_out() -> None:
     ],
 )
 def test_the_way_reasoning_goes_back(name: str, way: str) -> None:
-    assert reasoning_field(find_route(backend(), name, None)) == way
+    assert reasoning_field(road_of(name).route) == way
 
 
 def test_messages_keep_what_the_provider_knows_and_are_not_changed() -> None:

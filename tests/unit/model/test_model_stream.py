@@ -2,26 +2,18 @@
 
 import json
 from itertools import pairwise
-from types import SimpleNamespace as Piece
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_sandbox_nb.model.stream import Assembly
-
-
-def chunk(**delta: Any) -> Piece:
-    fields = {"content": None, "reasoning_content": None, "thinking_blocks": None, "tool_calls": None}
-    choice = Piece(delta=Piece(**fields | delta), finish_reason=delta.pop("finish", None))
-    return Piece(id="r1", model="m", usage=None, choices=[choice])
+from llm_sandbox_nb.model.stream import Assembly, CallPiece, Piece
+from llm_sandbox_nb.trajectory.events import Usage
 
 
 def call(
     index: int | None, identity: str | None = None, name: str | None = None, arguments: str | None = ""
 ) -> Piece:
-    function = Piece(name=name, arguments=arguments)
-    return chunk(tool_calls=[Piece(index=index, id=identity, function=function)])
+    return Piece(calls=[CallPiece(index, identity or "", name or "", arguments or "")])
 
 
 def assemble(*chunks: Piece) -> Assembly:
@@ -48,8 +40,8 @@ CALLS = st.lists(
 def test_pieces_of_any_size(
     calls: list[tuple[str, dict[str, str]]], text: str, reasoning: str, places: list[int]
 ) -> None:
-    chunks = [chunk(reasoning_content=part) for part in cut(reasoning, places)]
-    chunks += [chunk(content=part) for part in cut(text, places)]
+    chunks = [Piece(reasoning=part) for part in cut(reasoning, places)]
+    chunks += [Piece(text=part) for part in cut(text, places)]
     for index, (name, arguments) in enumerate(calls):
         chunks.append(call(index, f"id{index}", name))
         chunks += [call(index, arguments=part) for part in cut(json.dumps(arguments), places)]
@@ -96,12 +88,12 @@ def test_missing_and_repeated_ids_become_unique() -> None:
 
 def test_thinking_keeps_its_signatures() -> None:
     def thinking(**block: str) -> Piece:
-        return chunk(thinking_blocks=[{"type": "thinking", **block}])
+        return Piece(thinking_blocks=[{"type": "thinking", **block}])
 
     redacted = {"type": "redacted_thinking", "data": "xyz"}
     assembly = assemble(
         thinking(thinking="I th"), thinking(thinking="ink."), thinking(thinking="I think.", signature="s1"),
-        chunk(thinking_blocks=[redacted]), thinking(thinking="More."), thinking(thinking="", signature="s2"),
+        Piece(thinking_blocks=[redacted]), thinking(thinking="More."), thinking(thinking="", signature="s2"),
     )  # fmt: skip
     assert assembly.thinking_blocks == [
         {"type": "thinking", "thinking": "I think.", "signature": "s1"},
@@ -110,7 +102,16 @@ def test_thinking_keeps_its_signatures() -> None:
     ]
 
 
-def test_a_chunk_without_choices_brings_the_usage() -> None:
-    usage = Piece(prompt_tokens=3)
-    assembly = assemble(chunk(content="a"), Piece(id="r1", model="m", usage=usage, choices=[]))
-    assert assembly.usage is usage
+def test_the_usage_of_the_last_piece_counts() -> None:
+    usage = Usage(prompt_tokens=3)
+    assert assemble(Piece(text="a", usage=Usage()), Piece(usage=usage)).usage is usage
+
+
+def test_fields_of_the_server_are_joined_and_bounded() -> None:
+    assembly = assemble(
+        Piece(extra={"a": "x", "b": [1]}, calls=[CallPiece(0, "i", "n", "", {"s": {"t": "1"}})]),
+        Piece(extra={"a": "y", "b": [2]}, calls=[CallPiece(0, "i", "", "", {"s": {"t": "2"}})]),
+        Piece(extra={"c": "z" * 1_000_001, "d": None}),
+    )
+    assembly.calls()
+    assert (assembly.message_extra, assembly.extra) == ({"a": "xy", "b": [1, 2]}, [{"s": {"t": "12"}}])

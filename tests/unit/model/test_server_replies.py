@@ -1,4 +1,4 @@
-"""Replies of servers are rewritten the same however they are cut, and whatever stands in them."""
+"""Replies of servers are read the same however they are cut, and whatever stands in them."""
 
 import asyncio
 import json
@@ -13,7 +13,10 @@ from support import examples
 from variant_replies import FIRST, USAGE, changed, completion, dumped, finish, framed
 
 from llm_sandbox_nb.model.contract import ModelError
-from llm_sandbox_nb.model.server_replies import ReplyRewriter, ServerHabits
+from llm_sandbox_nb.model.errors import ServerError
+from llm_sandbox_nb.model.server_habits import ServerHabits
+from llm_sandbox_nb.model.server_replies import read_reply
+from llm_sandbox_nb.model.stream import Piece
 
 
 class Pieces(httpx.AsyncByteStream):
@@ -25,30 +28,27 @@ class Pieces(httpx.AsyncByteStream):
             yield self.data[start : start + self.size]
 
 
-def rewritten(data: bytes, rewriter: ReplyRewriter, size: int = 10_000) -> bytes:
-    async def body() -> bytes:
+def read(data: bytes, habits: ServerHabits | None = None, size: int = 10_000) -> list[Piece]:
+    async def pieces() -> list[Piece]:
         response = httpx.Response(200, stream=Pieces(data, size), request=httpx.Request("POST", "http://a"))
-        await rewriter(response)
-        return await response.aread()
+        return [piece async for piece in read_reply(response, habits or ServerHabits())]
 
-    return asyncio.run(body())
+    return asyncio.run(pieces())
 
 
-def told(data: bytes) -> tuple[str, str, str, str | None, Any]:
-    """Text, reasoning, arguments, finish_reason and usage of a rewritten reply."""
-    text = reasoning = arguments = ""
-    end, usage = None, None
-    for line in data.decode().split("\n"):
-        if line.startswith("data: {"):
-            one = json.loads(line.removeprefix("data: "))
-            usage = one.get("usage") or usage
-            for choice in one["choices"]:
-                delta = choice["delta"]
-                text += delta.get("content", "")
-                reasoning += delta.get("reasoning_content", "")
-                arguments += "".join(call["function"]["arguments"] for call in delta.get("tool_calls", ()))
-                end = choice["finish_reason"] or end
-    return text, reasoning, arguments, end, usage
+def ended(pieces: list[Piece]) -> bool:
+    return bool(pieces) and pieces[-1].ended
+
+
+def joined(pieces: list[Piece]) -> tuple[str, str, str, str | None]:
+    """Text, reasoning, arguments and finish_reason."""
+    calls = [call for piece in pieces for call in piece.calls]
+    return (
+        "".join(piece.text for piece in pieces),
+        "".join(piece.reasoning for piece in pieces),
+        "".join(call.arguments for call in calls),
+        pieces[-1].finish_reason,
+    )
 
 
 WHOLE = (FIRST.text, FIRST.reasoning, json.dumps(FIRST.calls[0][1]), "tool_calls")
@@ -62,45 +62,36 @@ WHOLE = (FIRST.text, FIRST.reasoning, json.dumps(FIRST.calls[0][1]), "tool_calls
 )  # fmt: skip
 def test_a_reply_is_the_same_however_it_is_cut(data: bytes) -> None:
     for size in (1, 2, 3, 7, 64, 10_000):
-        rewriter = ReplyRewriter(ServerHabits())
-        found = rewritten(data, rewriter, size)
-        assert told(found)[:4] == WHOLE
-        assert told(found)[4].items() >= USAGE.items()
-        assert found.endswith(b"data: [DONE]\n\n")
-        assert rewriter.ended
+        pieces = read(data, size=size)
+        assert joined(pieces) == WHOLE
+        assert ended(pieces)
+        usage = pieces[-1].usage
+        assert usage is not None
+        assert (usage.prompt_tokens, usage.completion_tokens) == (
+            USAGE["prompt_tokens"],
+            USAGE["completion_tokens"],
+        )
 
 
 @given(st.integers(0, len(framed()(FIRST, 0))))
 @settings(max_examples=examples(200))
 def test_a_stream_that_is_cut_never_looks_whole(place: int) -> None:
     data = framed()(FIRST, 0)
-    rewriter = ReplyRewriter(ServerHabits())
-    found = rewritten(data[:place], rewriter)
     mark = b'"finish_reason": "tool_calls"}]}'
-    if place < data.index(mark) + len(mark):
-        assert not rewriter.ended
-        assert b"[DONE]" not in found
+    assert place >= data.index(mark) + len(mark) or not ended(read(data[:place]))
 
 
 def test_a_json_text_that_is_cut_never_looks_whole() -> None:
     data = dumped(completion(FIRST, 0)).encode()
     habits = ServerHabits()
-    for place in range(0, len(data) - 1, 7):
-        rewriter = ReplyRewriter(habits)
-        rewritten(data[:place], rewriter)
-        assert not rewriter.ended
+    assert not any(ended(read(data[:place], habits)) for place in range(0, len(data) - 1, 7))
 
 
 def test_one_reply_without_an_end_is_a_cut_and_two_are_a_habit() -> None:
     silent, habits = finish(None, end="")(FIRST, 0), ServerHabits()
-    ends, cuts = [], []
-    for data in (silent, silent, silent, framed()(FIRST, 0), silent, silent):
-        rewriter = ReplyRewriter(habits)
-        rewritten(data, rewriter)
-        ends.append(rewriter.ended)
-        cuts.append(rewriter.cut)
-    assert ends == [False, True, True, True, False, True]
-    assert cuts == [False, True, True, False, False, True]
+    replies = [read(data, habits) for data in (silent, silent, silent, framed()(FIRST, 0), silent, silent)]
+    assert [ended(pieces) for pieces in replies] == [False, True, True, True, False, True]
+    assert [pieces[-1].cut for pieces in replies] == [False, True, True, False, False, True]
 
 
 class Endless(httpx.AsyncByteStream):
@@ -132,8 +123,7 @@ def test_a_reply_without_an_end_is_refused_before_it_fills_the_memory(
 
     async def body() -> None:
         response = httpx.Response(200, stream=stream, request=httpx.Request("POST", "http://a"))
-        await ReplyRewriter(ServerHabits())(response)
-        async for _ in response.aiter_raw():
+        async for _ in read_reply(response, ServerHabits()):
             pass
 
     with pytest.raises(ModelError, match=what):
@@ -153,29 +143,16 @@ def test_a_reply_with_nothing_in_it_is_no_habit() -> None:
         b"data: 3\n\n",
         b'"a"',
     ):
-        rewriter = ReplyRewriter(habits)
-        rewritten(data, rewriter)
-        assert not rewriter.ended
+        assert not ended(read(data, habits))
     assert habits.silent_ends == 0
 
 
-def test_an_error_after_the_beginning_is_told_and_nothing_after_it_counts() -> None:
+def test_an_error_after_the_beginning_is_raised() -> None:
     error = {"message": "CUDA error", "code": 500}
     broken = changed(lambda chunks: [*chunks[:5], {"error": error}])(FIRST, 0)
-    rewriter = ReplyRewriter(ServerHabits())
-    assert json.dumps({"error": error}).encode() in rewritten(broken, rewriter)
-    assert not rewriter.ended
-
-
-def test_failures_are_left_as_they_are() -> None:
-    async def body() -> httpx.Response:
-        response = httpx.Response(500, text="<html>data: {}")
-        await rewriter(response)
-        return response
-
-    rewriter = ReplyRewriter(ServerHabits())
-    assert asyncio.run(body()).text == "<html>data: {}"
-    assert not rewriter.used
+    with pytest.raises(ServerError) as caught:
+        read(broken)
+    assert caught.value.body == error
 
 
 FIELDS = st.sampled_from(
@@ -192,32 +169,17 @@ JSON = st.recursive(
 
 @given(st.lists(st.dictionaries(FIELDS, JSON, max_size=4), max_size=4), st.booleans())
 @settings(max_examples=examples(500))
-def test_whatever_a_server_sends_is_rewritten_to_what_openai_sends(
+def test_whatever_a_server_sends_becomes_pieces_of_the_right_types(
     objects: list[dict[str, Any]], whole: bool
 ) -> None:
     chunks = [{"choices": [{"message" if whole else "delta": one}]} for one in objects] + objects
     data = "".join(f"data: {json.dumps(one)}\n\n" for one in chunks).encode()
-    for line in rewritten(data, ReplyRewriter(ServerHabits())).decode().split("\n"):
-        if not line.startswith("data: {"):
-            continue
-        one = json.loads(line.removeprefix("data: "))
-        if "error" in one:
-            continue
-        assert set(one) <= {"id", "object", "created", "model", "choices", "usage"}
-        for choice in one["choices"]:
-            assert set(choice) == {"index", "delta", "finish_reason"}
-            assert set(choice["delta"]) <= {"content", "reasoning_content", "tool_calls"}
-            assert isinstance(choice["delta"].get("content", ""), str)
-            for call in choice["delta"].get("tool_calls", ()):
-                assert isinstance(call["function"]["arguments"], str)
-                assert isinstance(call["function"]["name"], str | None)
-                assert isinstance(call["index"], int)
-
-
-def test_a_request_for_no_stream_gets_one_message() -> None:
-    data = dumped(completion(FIRST, 0)).encode()
-    found = json.loads(rewritten(data, ReplyRewriter(ServerHabits(), stream=False)))
-    choice = found["choices"][0]
-    assert (found["object"], choice["finish_reason"]) == ("chat.completion", "tool_calls")
-    assert (choice["message"]["content"], choice["message"]["reasoning_content"]) == WHOLE[:2]
-    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == WHOLE[2]
+    try:
+        pieces = read(data)
+    except ServerError:
+        return
+    for piece in pieces:
+        assert isinstance(piece.text + piece.reasoning, str)
+        for call in piece.calls:
+            assert isinstance(call.id + call.name + call.arguments, str)
+            assert isinstance(call.index, int)

@@ -1,14 +1,13 @@
 """Thinking and calls that are left in the text: found when they are there, and only then."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.agent.tools.toolbox import TOOLS
-from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_end
+from llm_sandbox_nb.model.stream import Assembly, Piece, ThinkingSplitter, split_lone_end
 
 SCHEMAS = TOOLS.schemas()
 LS = '{"name": "execute_bash", "arguments": {"command": "ls"}}'
@@ -125,9 +124,7 @@ def streamed(text: str, size: int) -> tuple[str, str, bool]:
     """What a listener gets of a reply in pieces, what of it only at the end, and whether there is a call."""
     assembly, live = Assembly(), ""
     for start in range(0, len(text), size):
-        delta = SimpleNamespace(content=text[start : start + size])
-        choice = SimpleNamespace(delta=delta, finish_reason=None)
-        live += assembly.add(SimpleNamespace(choices=[choice]))[0]
+        live += assembly.add(Piece(text=text[start : start + size]))[0]
     live += assembly.close()[0]
     assembly.read_written_calls(SCHEMAS)
     return live, assembly.late_text(), assembly.written

@@ -1,0 +1,366 @@
+"""Model behind HTTP: asked directly if its server speaks OpenAI's protocol, otherwise through LiteLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing
+from types import MappingProxyType
+from typing import Any
+
+from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.known_keys import has_key
+from llm_sandbox_nb.model.connection import Access
+from llm_sandbox_nb.model.contract import (
+    BROKEN_OFF,
+    ContextLimit,
+    DeltaCallback,
+    ModelError,
+    ModelSettings,
+    Reply,
+    ToolCall,
+)
+from llm_sandbox_nb.model.direct import DirectRoad
+from llm_sandbox_nb.model.errors import (
+    Target,
+    broken_off,
+    chain,
+    examine,
+    no_tools,
+    refused_setting,
+    to_model_error,
+)
+from llm_sandbox_nb.model.known_history import KnownHistories, SentHistories
+from llm_sandbox_nb.model.litellm_model import LiteLLMRoad, loaded
+from llm_sandbox_nb.model.message_form import MessageForm, SendReasoning, clean_messages, short_id
+from llm_sandbox_nb.model.model_list import context_window, reply_tokens
+from llm_sandbox_nb.model.request import (
+    SETTINGS,
+    assistant_message,
+    find_route,
+    needs_responses,
+    reasoning_field,
+    sampling,
+)
+from llm_sandbox_nb.model.road import ModelRequest, Road
+from llm_sandbox_nb.model.route import Route
+from llm_sandbox_nb.model.served_context import served_context
+from llm_sandbox_nb.model.server_habits import ServerHabits
+from llm_sandbox_nb.model.server_lookup import Found, listed_text, look_up, name_there
+from llm_sandbox_nb.model.stream import Assembly, is_json
+from llm_sandbox_nb.trajectory.events import Usage
+
+_MAX_STORED_REASONINGS = 4096
+_CHARACTERS_PER_TOKEN = 4
+
+
+class _ListenerError(LLMSandboxError):
+    """Error of the callback for pieces, which is not the model's failure."""
+
+
+class RemoteModel:
+    """Model behind HTTP, made by `model_names.make_model`."""
+
+    scripted = False
+
+    def __init__(self, name: str, access: Access, *, send_reasoning: SendReasoning = "auto") -> None:
+        self.name = name
+        self._access = access
+        self._send_reasoning = send_reasoning
+        self._habits = ServerHabits()
+        self._histories = SentHistories()
+        self._known = KnownHistories()
+        self._reasonings = ReasoningOfMessages()
+        self._found: Found | None = None
+        """Result of a search for the server's models, after a path or model was not found."""
+        self._importing: asyncio.Future[Any] | None = None
+        self._listed_name: str | None = None
+        """Name of the model in the server's list, if it differs from `name`."""
+
+    @property
+    def api_base(self) -> str | None:
+        """Address of the server, if given."""
+        return self._access.api_base
+
+    def prepare(self) -> None:
+        """Start to import LiteLLM in a thread, if the model is asked through LiteLLM."""
+        if self._direct_route() is None:
+            self._importing = asyncio.ensure_future(loaded())
+            # `reply` raises the error; the callback only marks the exception as retrieved.
+            self._importing.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def prepared(self) -> None:
+        """Wait until LiteLLM is imported, if the model is asked through LiteLLM."""
+        if self._direct_route() is None:
+            with contextlib.suppress(ImportError):  # `reply` raises the error
+                await loaded()
+
+    def _direct_route(self, extra_body: Mapping[str, Any] = MappingProxyType({})) -> Route | None:
+        """Return the route for requests without LiteLLM, or None."""
+        address = self._access.api_base
+        route = find_route(self.name, address, self._listed_name)
+        return None if route is None or needs_responses(route, address, extra_body) else route
+
+    async def _road(self, extra_body: Mapping[str, Any] = MappingProxyType({})) -> Road:
+        if route := self._direct_route(extra_body):
+            return DirectRoad(route, self._access, self._habits)
+        found = find_route(self.name, self._access.api_base, self._listed_name)
+        return LiteLLMRoad(await loaded(), found.model if found else self.name, self._access)
+
+    async def check(self) -> None:
+        """Check that the provider is known and has a key.
+
+        A well-known provider with a key needs no import of LiteLLM, which would need seconds.
+
+        Raises:
+            ModelError: if the provider is unknown, or has no key.
+        """
+        if self._access.api_base or self._access.has_known_key(self.name.partition("/")[0]):
+            return
+        road = await self._road()
+        road.check_key(road.target(self.name, answered=False))
+
+    def recall(
+        self, learned: Mapping[str, Any], replies: Iterable[tuple[dict[str, Any], str | None, bool]]
+    ) -> None:
+        """Restore knowledge from another process; see `Recalls`."""
+        self._habits.recall(learned)
+        for message, reasoning, native in replies:
+            self._reasonings.keep(message, reasoning or "")
+            self._habits.calls_natively = self._habits.calls_natively or native
+
+    async def context_limit(self) -> ContextLimit | None:
+        """Return the limit that the server at the given address reports, otherwise the limit in LiteLLM's list."""
+        try:
+            route = (await self._road()).route
+            key = self._access.key(route)
+        except (ImportError, ModelError):
+            return None  # the request raises the error
+        if base := self._access.api_base:
+            served = await served_context(base, route.sent_name, key)
+            if served is not None:
+                return ContextLimit(served, True)
+        listed = context_window(route)
+        return None if listed is None else ContextLimit(listed, False)
+
+    async def reply(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        settings: ModelSettings,
+        on_delta: DeltaCallback | None = None,
+    ) -> Reply:
+        """Send one request and stream the reply. Cancelling closes the connection at once.
+
+        Raises:
+            ContextOverflowError: if the conversation does not fit.
+            ModelError: after other failures.
+        """
+        road = await self._road(settings.extra_body)
+        route = road.route
+        field = reasoning_field(route) if self._send_reasoning == "auto" else self._send_reasoning
+        form = self._habits.form(field, openai_compatible=route.openai_compatible)
+        if settings.max_tokens is None:
+            settings = dataclasses.replace(settings, max_tokens=reply_tokens(route))
+        sent, left_out = sampling(route, settings, road.accepts, self._habits.refused)
+        target = road.target(self.name, answered=self._habits.answered)
+        assembly = Assembly()
+        silence = _Silence(settings.timeout)
+        try:
+            road.check_key(target)
+            request = self._request(messages, form, tools, sent, settings.timeout)
+            async with silence.timer, aclosing(road.pieces(request, silence.broken)) as pieces:
+                async for piece in pieces:
+                    _tell(on_delta, *assembly.add(piece))
+            _tell(on_delta, *assembly.close())
+        except _ListenerError as error:
+            raise error.args[0] from None
+        except Exception as error:  # noqa: BLE001 - any failure becomes a ModelError
+            failure = self._explain(error, target, sent, messages)
+            if failure.kind == "not_found" and self._access.api_base:
+                failure = await self._look_at_server(failure, route)
+            # The cause may contain the key: then it is not shown.
+            raise failure from (None if has_key(map(str, chain(error))) else error)
+        self._habits.answered = True
+        if not assembly.ended:
+            raise broken_off(target)
+        if route.openai_compatible and not self._habits.calls_natively:
+            self._habits.calls_natively = assembly.has_calls
+            if not assembly.has_calls:
+                assembly.read_written_calls(tools)
+        _tell(on_delta, assembly.late_text(), "")
+        known = self._known.read(messages)
+        calls = assembly.calls(known.call_ids, short_id if form.short_ids else str)
+        message = assistant_message(assembly, calls, form.reasoning)
+        self._reasonings.keep(message, assembly.reasoning)
+        return Reply(
+            message=message,
+            text=assembly.text,
+            reasoning=assembly.reasoning or None,
+            calls=calls,
+            usage=_usage(assembly, calls, known.characters),
+            finish_reason="length"
+            if _cut_by_limit(assembly, calls, settings)
+            else BROKEN_OFF
+            if assembly.cut
+            else assembly.finish_reason,
+            response_id=assembly.response_id or None,
+            response_model=assembly.response_model or None,
+            context_window=context_window(route),
+            left_out=left_out,
+            written=assembly.written,
+            raw_text=assembly.raw_text,
+            refused_call=assembly.refused_call,
+        )
+
+    def _request(
+        self,
+        messages: list[dict[str, Any]],
+        form: MessageForm,
+        tools: list[dict[str, Any]],
+        settings: dict[str, Any],
+        timeout: float,
+    ) -> ModelRequest:
+        def convert(some: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            return clean_messages(some, form, self._reasonings.of)
+
+        histories = SentHistories() if form.depends_on_others else self._histories
+        counts = not self._habits.refused & {"stream", "stream_options"}
+        return ModelRequest(
+            messages=lambda: convert(messages),
+            messages_json=lambda: histories.to_json(messages, convert),
+            tools=tools,
+            settings=settings,
+            stream="stream" not in self._habits.refused,
+            stream_options={"include_usage": True} if counts else {},
+            timeout=timeout,
+        )
+
+    async def _look_at_server(self, failure: ModelError, route: Route) -> ModelError:
+        """List the models of a server without the requested path or model, and correct the address and the name.
+
+        The corrections apply to all further requests, and are made only once.
+        """
+        address = str(self._access.api_base)
+        corrected = []
+        if self._found is None:
+            self._found = await look_up(address, self._access.key(route))
+            if self._found is None:
+                return ModelError(
+                    f"{str(failure).rstrip('.')}; nothing lists models there (GET {address.rstrip('/')}/models): most "
+                    "addresses end in /v1.",
+                    kind="not_found",
+                )
+            if self._found.api_base != address.rstrip("/"):
+                self._access = dataclasses.replace(self._access, api_base=self._found.api_base)
+                corrected.append(f"the address is {self._found.api_base}, not {address}")
+            name = name_there(self.name, route.sent_name, self._found.models)
+            if name is not None and (name != route.sent_name or not route.openai_compatible):
+                self._listed_name = name
+                corrected.append(f"the model is called {name} there, not {route.sent_name}")
+        if corrected:
+            text = f"The server's list of models says that {' and that '.join(corrected)}: used from now on."
+            return ModelError(text, kind="setting", retryable=True)
+        return ModelError(
+            f"{str(failure).rstrip('.')}; {route.sent_name} was sent, and the server has "
+            f"{listed_text(self._found.models)}.",
+            kind="not_found",
+        )
+
+    def _explain(
+        self, error: Exception, target: Target, sent: dict[str, Any], messages: list[dict[str, Any]]
+    ) -> ModelError:
+        """Explain a failure in one sentence, and store knowledge about the server for all further requests."""
+        settings = SETTINGS.intersection([*sent, *sent.get("extra_body", ())])
+        if setting := refused_setting(
+            error, (settings | {"stream", "stream_options"}) - self._habits.refused
+        ):
+            self._habits.refused.add(setting)
+            return ModelError(
+                f"{self.name} does not take the setting {setting}: it is left out from now on.",
+                kind="setting",
+                retryable=True,
+                learned=self._habits.recorded(),
+            )
+        failure = examine(error)
+        if learned := self._habits.learn(failure, messages):
+            self._histories = SentHistories()  # all messages have to be converted again
+            return ModelError(
+                f"{self.name} {learned}.", kind="setting", retryable=True, learned=self._habits.recorded()
+            )
+        if self._habits.refuses_results(failure, messages):
+            return no_tools(target, failure.detail)
+        return to_model_error(error, target)
+
+
+class _Silence:
+    """Timer that ends a request after a number of seconds without data."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.timer = asyncio.timeout(seconds)
+
+    def broken(self) -> None:
+        """Restart the timer, because data arrived."""
+        if not self.timer.expired():
+            self.timer.reschedule(asyncio.get_running_loop().time() + self._seconds)
+
+
+class ReasoningOfMessages:
+    """Reasoning of the last replies, for servers that turn out to require reasoning in the history."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, str] = OrderedDict()
+
+    def keep(self, message: dict[str, Any], reasoning: str) -> None:
+        """Store the reasoning of a message."""
+        if reasoning:
+            self._kept[_message_key(message)] = reasoning
+        while len(self._kept) > _MAX_STORED_REASONINGS:
+            self._kept.popitem(last=False)
+
+    def of(self, message: dict[str, Any]) -> str:
+        """Return the reasoning of a message; empty if unknown."""
+        return self._kept.get(_message_key(message), "")
+
+
+def _message_key(message: dict[str, Any]) -> str:
+    calls = message.get("tool_calls")
+    return str(calls[0]["id"]) if calls else str(message.get("content"))
+
+
+def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: ModelSettings) -> bool:
+    """Return True if the token limit cut off the last call, although the server reports a complete reply."""
+    if not calls or not assembly.usage or not assembly.usage_reported or assembly.finish_reason == "length":
+        return False
+    written = assembly.usage.completion_tokens
+    return written >= (settings.max_tokens or sys.maxsize) and not is_json(calls[-1].arguments)
+
+
+def _usage(assembly: Assembly, calls: tuple[ToolCall, ...], prompt_characters: int) -> Usage:
+    """Return the usage; numbers that the server did not report are estimated, and have no price."""
+    usage = assembly.usage
+    reasoning = math.ceil(len(assembly.reasoning) / _CHARACTERS_PER_TOKEN)
+    if usage is None:
+        written = sum(len(call.name) + len(call.arguments) for call in calls) + len(assembly.text)
+        return Usage(
+            prompt_tokens=math.ceil(prompt_characters / _CHARACTERS_PER_TOKEN),
+            completion_tokens=math.ceil(written / _CHARACTERS_PER_TOKEN) + reasoning,
+            reasoning_tokens=reasoning,
+        )
+    usage.reasoning_tokens = usage.reasoning_tokens or min(reasoning, usage.completion_tokens)
+    return usage
+
+
+def _tell(on_delta: DeltaCallback | None, text: str, reasoning: str) -> None:
+    if not on_delta or not (text or reasoning):
+        return
+    try:
+        on_delta(text, reasoning)
+    except Exception as error:
+        raise _ListenerError(error) from error

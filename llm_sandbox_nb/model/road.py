@@ -1,0 +1,54 @@
+"""Road from a model's name to its server: a request in, the pieces of the reply out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llm_sandbox_nb.model.errors import Target
+from llm_sandbox_nb.model.route import Route
+from llm_sandbox_nb.model.stream import Piece
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """Content of a request."""
+
+    messages: Callable[[], list[dict[str, Any]]]
+    """Function that converts the whole history to the form that the provider accepts."""
+    messages_json: Callable[[], str]
+    """Function that returns the same as JSON, and converts only the new messages."""
+    tools: list[dict[str, Any]]
+    settings: dict[str, Any]
+    """Sampling settings, and `extra_body` with all settings outside of OpenAI's protocol."""
+    stream: bool
+    stream_options: dict[str, Any]
+    timeout: float
+    """Seconds of silence after which the request fails."""
+
+
+class Road(Protocol):
+    """Way to ask a model. Implementations are `DirectRoad` and `LiteLLMRoad`."""
+
+    route: Route
+
+    def accepts(self, name: str, value: Any) -> bool:
+        """Return True if the model accepts a standard setting with this value."""
+        ...
+
+    def target(self, name: str, *, answered: bool) -> Target:
+        """Return the target of error messages for the model `name`; `answered` is True after the first reply."""
+        ...
+
+    def check_key(self, target: Target) -> None:
+        """Raise ModelError if the provider needs a key and there is none."""
+        ...
+
+    def pieces(self, request: ModelRequest, heard: Callable[[], None]) -> AsyncGenerator[Piece, None]:
+        """Send a request and yield the pieces of the reply. `heard` is called when data arrives.
+
+        Raises:
+            Exception: that `errors.to_model_error` explains.
+        """
+        ...
