@@ -21,7 +21,7 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 Measured = Callable[..., None]
 COUNT = 10
 WARM_BAR_MS = 20.0
-CPU_BAR_MS = 30.0
+MAX_CPU_SECONDS = 0.1
 BARE = ["bwrap", "--unshare-all", "--dev-bind", "/", "/", "--proc", "/proc", "true"]
 """Bubblewrap with the namespaces of a sandbox and without any of its content."""
 
@@ -85,3 +85,4 @@ def test_cpu_of_a_bubblewrap_start(measured: Measured) -> None:
     bare, sandbox = run(body(), timeout=300)
     measured("start, bubblewrap: CPU", sandbox * 1e3, "ms", bar="at most 30 ms",
              note=f"with the first command; {sandbox / bare:.1f} x bare bubblewrap, {bare * 1e3:.1f} ms")  # fmt: skip
+    assert sandbox <= MAX_CPU_SECONDS, "the bar is out of reach: see docs/explanation/performance.md"
