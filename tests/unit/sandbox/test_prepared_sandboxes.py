@@ -212,6 +212,21 @@ def test_a_dead_one_is_replaced_at_the_next_preparation(engine: Engine) -> None:
     pool_in_virtual_time(engine, body)
 
 
+def test_a_failed_start_is_not_tried_again_before_the_next_cell(engine: Engine) -> None:
+    async def body(pool: PreparedSandboxes[Box]) -> None:
+        engine.error = SandboxError("No engine.")
+        pool.prepare(PLAIN, 1, HOUR)
+        await asyncio.sleep(START_SECONDS + 1)
+        engine.error = None
+        pool.prepare(PLAIN, 1, HOUR)
+        assert pool.count() == 0
+        assert await pool.take(PLAIN) is None
+        pool.prepare(PLAIN, 1, HOUR)
+        assert pool.count() == 1
+
+    pool_in_virtual_time(engine, body)
+
+
 def test_preparing_twice_starts_no_second_one(engine: Engine) -> None:
     async def body(pool: PreparedSandboxes[Box]) -> None:
         for _ in range(3):
