@@ -72,6 +72,8 @@ class PreparedSandboxes(Generic[T]):
         self._free_memory = free_memory or available_memory
         self._check_interval = check_interval
         self._entries: list[_Entry[T]] = []
+        self._refused: dict[str, SandboxOptions] = {}
+        """Options of each owner whose newest start has failed; not tried again before the owner's next cell."""
         self._one_start = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -92,7 +94,8 @@ class PreparedSandboxes(Generic[T]):
             owner: owner of the sandboxes, e.g. the id of a kernel.
         """
         fitting = [e for e in self._entries if e.fits(owner, options) and not self._has_ended(e)]
-        if reason := why_not_prepared(options):
+        refused = "The newest start has failed." if self._refused.get(owner) == options else ""
+        if reason := why_not_prepared(options) or refused:
             logger.debug("No sandbox is prepared: %s", reason)
             count = 0
         for entry in [entry for entry in self._entries if entry.owner == owner]:
@@ -113,6 +116,7 @@ class PreparedSandboxes(Generic[T]):
         The oldest is returned first; a start in progress is waited for. If the options differ, the owner's prepared
         sandboxes end, because the next cells probably need the new options too.
         """
+        self._refused.pop(owner, None)
         for entry in [entry for entry in self._entries if entry.owner == owner]:
             if entry not in self._entries:  # taken by another caller meanwhile
                 continue
@@ -153,6 +157,7 @@ class PreparedSandboxes(Generic[T]):
                 return await self._start(options, owner)
             except (SandboxError, OSError, ValueError) as error:
                 logger.info("No sandbox could be prepared: %s", error)
+                self._refused[owner] = options
                 raise
 
     async def _is_usable(self, prepared: T, options: SandboxOptions) -> bool:

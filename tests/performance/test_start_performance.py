@@ -21,7 +21,7 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 Measured = Callable[..., None]
 COUNT = 10
 WARM_BAR_MS = 20.0
-CPU_BAR_MS = 30.0
+MAX_CPU_SECONDS = 0.1
 BARE = ["bwrap", "--unshare-all", "--dev-bind", "/", "/", "--proc", "/proc", "true"]
 """Bubblewrap with the namespaces of a sandbox and without any of its content."""
 
@@ -46,7 +46,7 @@ def test_warm_start(strong_isolation: str, measured: Measured) -> None:
     cold, warm = (statistics.median(seconds) * 1e3 for seconds in run(body(), timeout=300))
     measured(f"warm start, {strong_isolation}", warm, "ms", bar="at most 20 ms",
              note=f"p50 of {COUNT}; an ordinary start in turn with it: {cold:.0f} ms")  # fmt: skip
-    assert warm <= max(WARM_BAR_MS, cold / 10), "other work on the machine slows both"
+    assert warm <= max(WARM_BAR_MS, cold / 5), "other work on the machine slows both"
 
 
 def cpu_seconds(pids: set[int]) -> float:
@@ -85,3 +85,4 @@ def test_cpu_of_a_bubblewrap_start(measured: Measured) -> None:
     bare, sandbox = run(body(), timeout=300)
     measured("start, bubblewrap: CPU", sandbox * 1e3, "ms", bar="at most 30 ms",
              note=f"with the first command; {sandbox / bare:.1f} x bare bubblewrap, {bare * 1e3:.1f} ms")  # fmt: skip
+    assert sandbox <= MAX_CPU_SECONDS, "the bar is out of reach: see docs/explanation/performance.md"

@@ -98,7 +98,7 @@ def test_two_new_sandboxes_in_a_row_share_nothing(strong_isolation: str) -> None
             await prepared(keeper, options)
             second = await keeper.acquire(options, fresh=True)
             assert second.id != first.id
-            assert (await second.run("ls; echo ${x-unset}; pgrep -f 'sleep [0-9]' | wc -l")).text.split() == [
+            assert (await second.run(f"ls; echo ${{x-unset}}; pgrep -f 'sleep {mark}$' | wc -l")).text.split() == [
                 "documents", "input", "output", "unset", "0",
             ]  # fmt: skip
             assert await keeper.acquire(SandboxOptions()) is second

@@ -123,6 +123,8 @@ def test_authorisation(
             assert served.connect(path) == (101 if allowed else 403), where
             continue
         body: dict[str, Any] = {"kernel_id": kernel} if pattern.endswith("sandboxes") else {"action": "stop"}
+        if pattern.endswith("sandboxes/prepare"):
+            body = {"kernel_id": kernel, "count": 0, "seconds": 1}
         if pattern.endswith("foreign-record"):
             body = {
                 "problem_statement": "p",
@@ -138,7 +140,7 @@ def test_authorisation(
         )
         status, _ = served.call(verb, path, body if verb == "post" else None, params=params)
         assert (status != 403) is allowed, where
-        done = (404,) if history else (200, 201, 204, 409)
+        done = (404,) if history else (200, 201, 202, 204, 409)
         assert status in (done if allowed else (403,)), where
 
 

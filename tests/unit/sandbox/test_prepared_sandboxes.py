@@ -55,7 +55,7 @@ class Engine:
         self.starting += 1
         self.max_starting = max(self.starting, self.max_starting)
         try:
-            await asyncio.sleep(START_SECONDS)
+            await asyncio.sleep(START_SECONDS)  # in virtual time
         finally:
             self.starting -= 1
         if self.error:
@@ -85,7 +85,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     return Engine()
 
 
-def in_pool(engine: Engine, body: Callable[[PreparedSandboxes[Box]], Coroutine[Any, Any, None]]) -> None:
+def pool_in_virtual_time(
+    engine: Engine, body: Callable[[PreparedSandboxes[Box]], Coroutine[Any, Any, None]]
+) -> None:
     """Run a test with a pool; afterwards its prepared sandboxes have ended and no task is left."""
 
     async def whole() -> None:
@@ -106,7 +108,7 @@ def test_a_prepared_sandbox_serves_one_request(engine: Engine) -> None:
         assert await pool.take(PLAIN) is None
         assert len(engine.open) == 1, "the taken sandbox belongs to the caller"
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
     assert not engine.boxes[0].ended
 
 
@@ -118,7 +120,7 @@ def test_a_request_waits_for_a_start_in_progress(engine: Engine) -> None:
         assert await pool.take(PLAIN) is not None
         assert asyncio.get_running_loop().time() - before == pytest.approx(1)
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_request_with_another_option_gets_none_and_ends_it(engine: Engine, oth
         await asyncio.sleep(1)
         assert engine.open == []
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
 
 
 def test_a_changed_variable_or_certificate_makes_it_useless(
@@ -160,7 +162,7 @@ def test_a_changed_variable_or_certificate_makes_it_useless(
         monkeypatch.setitem(os.environ, "DOCKER_HOST", "tcp://elsewhere:1")
         assert await pool.take(trusting) is None
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
 
 
 def test_each_owner_has_its_own(engine: Engine) -> None:
@@ -174,7 +176,7 @@ def test_each_owner_has_its_own(engine: Engine) -> None:
         assert found is not None
         assert found.owner == "a"
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
 
 
 @pytest.mark.parametrize("fault", ["died", "does not answer", "old image", "failed start"])
@@ -195,7 +197,7 @@ def test_one_that_cannot_be_used_leads_to_an_ordinary_start(engine: Engine, faul
         await asyncio.sleep(1)
         assert engine.open == []
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
 
 
 def test_a_dead_one_is_replaced_at_the_next_preparation(engine: Engine) -> None:
@@ -207,7 +209,22 @@ def test_a_dead_one_is_replaced_at_the_next_preparation(engine: Engine) -> None:
         await asyncio.sleep(START_SECONDS + 1)
         assert await pool.take(PLAIN) is engine.boxes[1]
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
+
+
+def test_a_failed_start_is_not_tried_again_before_the_next_cell(engine: Engine) -> None:
+    async def body(pool: PreparedSandboxes[Box]) -> None:
+        engine.error = SandboxError("No engine.")
+        pool.prepare(PLAIN, 1, HOUR)
+        await asyncio.sleep(START_SECONDS + 1)
+        engine.error = None
+        pool.prepare(PLAIN, 1, HOUR)
+        assert pool.count() == 0
+        assert await pool.take(PLAIN) is None
+        pool.prepare(PLAIN, 1, HOUR)
+        assert pool.count() == 1
+
+    pool_in_virtual_time(engine, body)
 
 
 def test_preparing_twice_starts_no_second_one(engine: Engine) -> None:
@@ -224,7 +241,7 @@ def test_preparing_twice_starts_no_second_one(engine: Engine) -> None:
         await asyncio.sleep(1)
         assert engine.open == []
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
 
 
 def test_an_unused_one_ends_after_its_time(engine: Engine) -> None:
@@ -236,7 +253,7 @@ def test_an_unused_one_ends_after_its_time(engine: Engine) -> None:
         assert engine.open == []
         assert pool.count() == 0
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
 
 
 def test_scarce_memory_prepares_none_and_ends_those_that_wait(engine: Engine) -> None:
@@ -252,7 +269,7 @@ def test_scarce_memory_prepares_none_and_ends_those_that_wait(engine: Engine) ->
         pool.prepare(PLAIN, 1, HOUR)
         assert pool.count() == 1
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
 
 
 def test_the_end_stops_a_start_in_progress(engine: Engine) -> None:
@@ -260,7 +277,7 @@ def test_the_end_stops_a_start_in_progress(engine: Engine) -> None:
         pool.prepare(PLAIN, 2, HOUR)
         await asyncio.sleep(START_SECONDS + 1)
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
     assert [box.ended for box in engine.boxes] == [True]
 
 
@@ -275,7 +292,7 @@ def test_a_request_that_is_cancelled_leaves_nothing(engine: Engine) -> None:
             await asyncio.sleep(2 * START_SECONDS)
         assert engine.open == []
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
 
 
 def test_room_is_made_by_the_end_of_the_oldest(engine: Engine) -> None:
@@ -287,7 +304,7 @@ def test_room_is_made_by_the_end_of_the_oldest(engine: Engine) -> None:
         await pool.end_oldest()
         assert (pool.count("a"), pool.count("b")) == (0, 1)
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
 
 
 def test_sandboxes_without_an_engine_or_with_secrets_are_not_prepared(engine: Engine) -> None:
@@ -299,7 +316,7 @@ def test_sandboxes_without_an_engine_or_with_secrets_are_not_prepared(engine: En
             pool.prepare(options, 1, HOUR)
             assert pool.count() == 0
 
-    in_pool(engine, body)
+    pool_in_virtual_time(engine, body)
     assert not why_not_prepared(SandboxOptions())
 
 
