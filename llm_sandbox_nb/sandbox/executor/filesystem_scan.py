@@ -10,7 +10,7 @@ from collections import deque
 
 from .entries import CTIME_INDEX, KINDS, UNKNOWN_CTIME, row_of, same_row, signature, xattrs_of
 from .files import OPEN_READ
-from .folder_watches import WalkNeededError
+from .folder_watches import WalkNeeded
 from .frames import bytes_to_text
 from .mounts import CLOCK_MARGIN_NS, is_below
 from .records import CHUNK_SIZE, ENTRIES, GONE, RecordWriter, Shortfall
@@ -145,7 +145,7 @@ class FilesystemScan:
         """Examine only these paths, and the mounts themselves; everything else is as in the previous scan.
 
         Raises:
-            WalkNeededError: before anything was reported, if other paths may differ too.
+            WalkNeeded: before anything was reported, if other paths may differ too.
         """
         epoch.check_clock()
         self.since, self.walking = epoch.start - epoch.back, False
@@ -157,7 +157,7 @@ class FilesystemScan:
         ]
         found += [(path, self.status(path)) for path in since]
         if len(self.old) + len(found) > self.limits.entries:
-            raise WalkNeededError("there may be too many files")
+            raise WalkNeeded("there may be too many files")
         try:
             for path, info in found:
                 if info is not None:
@@ -177,7 +177,7 @@ class FilesystemScan:
         """Return the status of a path that may have changed; None if there is nothing that a scan reports.
 
         Raises:
-            WalkNeededError: if other paths may have changed with it.
+            WalkNeeded: if other paths may have changed with it.
         """
         was = self.old.get(path)
         was_folder = was is not None and stat.S_ISDIR(was[0][0])
@@ -187,15 +187,15 @@ class FilesystemScan:
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
-            raise WalkNeededError(os.strerror(error.errno or 0)) from None
+            raise WalkNeeded(os.strerror(error.errno or 0)) from None
         if info is not None and stat.S_IFMT(info.st_mode) not in KINDS:
             info = None
         if was_folder != (info is not None and stat.S_ISDIR(info.st_mode)):
-            raise WalkNeededError("a folder has come or gone")
+            raise WalkNeeded("a folder has come or gone")
         if was is not None and info is not None and was_folder and was[1] and was[0] != signature(info):
-            raise WalkNeededError("a folder of the image has changed")
+            raise WalkNeeded("a folder of the image has changed")
         if info is not None and not was_folder and info.st_nlink > 1 and path not in self.always:
-            raise WalkNeededError("a file has got another name")
+            raise WalkNeeded("a file has got another name")
         return info
 
     def walk(self, path: bytes, info: os.stat_result, skip: set[bytes], since: tuple[int, int]) -> None:

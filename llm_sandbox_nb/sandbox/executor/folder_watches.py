@@ -1,7 +1,7 @@
 """Folder watches: the kernel reports (inotify) the paths that may have changed since a walk over all files.
 
 A checkpoint needs all changes, and inotify misses some. So `FolderWatches.changed` returns paths only when nothing can
-be missing; otherwise it raises `WalkNeededError`, and the snapshotter walks over all files:
+be missing; otherwise it raises `WalkNeeded`, and the snapshotter walks over all files:
 
 =========================================  ==========================================================================
 missed by inotify                          answer
@@ -69,7 +69,7 @@ DELETED = b" (deleted)"  # the kernel's mark of a file whose name is gone
 UNNAMED_MEMORY = (b"/memfd:", b"/dev/zero", b"/SYSV", b"/anon_hugepage", b"/dev/shm/")
 
 
-class WalkNeededError(Exception):
+class WalkNeeded(Exception):  # noqa: N818 - it is not an error
     """Changes may have been missed, for the reason in the message."""
 
 
@@ -130,17 +130,17 @@ class FolderWatches:
             mapped: the `mapped_files` of this moment.
 
         Raises:
-            WalkNeededError: if there may be other changes.
+            WalkNeeded: if there may be other changes.
         """
         if self.why_walk:
-            raise WalkNeededError(self.why_walk)
+            raise WalkNeeded(self.why_walk)
         found = written_files(mapped) | self.always  # before the events: closing a file makes one
         appeared: set[bytes] = set()
         for watch, mask, name in self.events():
             if mask & (IN_Q_OVERFLOW | IN_UNMOUNT | IN_IGNORED) or watch not in self.folders:
-                raise WalkNeededError("a watch has ended, or events were lost")
+                raise WalkNeeded("a watch has ended, or events were lost")
             if mask & IN_ISDIR and mask & RENAMED_OR_REMADE:
-                raise WalkNeededError("a folder was made, renamed or removed")
+                raise WalkNeeded("a folder was made, renamed or removed")
             folder = self.folders[watch]
             path = os.path.join(folder, name) if name else folder
             if mask & RENAMED_OR_REMADE:
@@ -148,7 +148,7 @@ class FolderWatches:
                 if mask & APPEARED:
                     appeared.add(path)
             elif path not in known and path not in appeared:
-                raise WalkNeededError("a file was written through a name that is gone")
+                raise WalkNeeded("a file was written through a name that is gone")
             found.add(path)
         return found
 
@@ -222,11 +222,11 @@ def written_files(mapped: set[bytes]) -> set[bytes]:
     """Return the files that a process holds open for writing, and those of `mapped`.
 
     Raises:
-        WalkNeededError: if a process does not show its files, or writes to one through a name that is gone.
+        WalkNeeded: if a process does not show its files, or writes to one through a name that is gone.
     """
     found = set(mapped)
     if any(path.endswith(DELETED) and not path.startswith(UNNAMED_MEMORY) for path in mapped):
-        raise WalkNeededError("a process has mapped a file whose name is gone")
+        raise WalkNeeded("a process has mapped a file whose name is gone")
     for pid in running_processes():
         folder = b"/proc/%s/fd" % pid.encode("ascii")
         try:
@@ -234,13 +234,13 @@ def written_files(mapped: set[bytes]) -> set[bytes]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         except OSError:
-            raise WalkNeededError("a process does not show its files") from None
+            raise WalkNeeded("a process does not show its files") from None
         for link in links:
             try:
                 if os.lstat(link).st_mode & stat.S_IWUSR:
                     path = os.readlink(link)
                     if path.endswith(DELETED) and os.stat(link).st_nlink:
-                        raise WalkNeededError("a process writes to a file whose name is gone")
+                        raise WalkNeeded("a process writes to a file whose name is gone")
                     found.add(path)
             except OSError:  # closed meanwhile
                 continue

@@ -13,7 +13,7 @@ from .filesystem_scan import FilesystemScan, KnownDigests, ScanLimits
 from .folder_watches import (
     MIN_WATCHED_ENTRIES,
     FolderWatches,
-    WalkNeededError,
+    WalkNeeded,
     mapped_files,
     reports_changes,
 )
@@ -202,7 +202,7 @@ class Snapshotter:
             scan.always = self.watches.always
             try:
                 scan.rescan(self.watches.changed(old, scan.mapped), mounts, skipped, self.epoch)
-            except WalkNeededError:
+            except WalkNeeded:
                 pass
             else:
                 new = changed_memory(old, scan.changed) if scan.changed else old
