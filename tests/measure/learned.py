@@ -128,6 +128,8 @@ def tables(found: Mapping[str, Any]) -> str:
     at = found["machine"]
     amx = "with AMX" if at["amx"] else "without AMX"
     parts = [f"{at['cores']} cores, {at['machine']}, {amx}, Python {at['python']}, torch {at['torch']}."]
+    if picture(found):
+        parts.append(f"![Mean reward of each step of GRPO, with its spread](../{PICTURE})")
     for seed, run in sorted(found["seeds"].items()):
         parts += [f"### Seed {seed}", _course(run)]
         for task, evaluation in run["evaluations"].items():
@@ -147,6 +149,8 @@ def _course(run: Mapping[str, Any]) -> str:
         (f"mean reward of the first {len(first)} steps", _mean(first)),
         (f"mean reward of the last {len(last)} steps", _mean(last)),
     ]
+    if not steps:
+        rows = [*rows[:2], ("steps of GRPO", "none was completed")]
     rows += [
         (
             f"validation after step {one['step']}",
@@ -206,9 +210,9 @@ def _mean(values: Sequence[float | None]) -> str:
 
 
 def picture(found: Mapping[str, Any]) -> str:
-    """Draw the reward of the first seed, as `train watch` does in a notebook."""
-    runs = [run for _, run in sorted(found["seeds"].items())]
-    drawn = plots(runs[0]["steps"], len(runs[0]["steps"]))[0] if runs else ""
+    """Draw the reward of the first seed, as `train watch` does in a notebook; empty before a second step."""
+    steps = [run["steps"] for _, run in sorted(found["seeds"].items())]
+    drawn = plots(steps[0], len(steps[0]))[0] if steps and len(steps[0]) > 1 else ""
     svg = re.search("<svg.*</svg>", drawn, re.DOTALL)
     return svg[0].replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n" if svg else ""
 
