@@ -59,7 +59,7 @@ def test_figures_of_a_training_become_tables(tmp_path: Path) -> None:
     page = learned.tables({"machine": MACHINE, "seeds": {"42": json.loads(json.dumps(made))}})
     assert "| mean reward of the first 2 steps | 0.50 |" in page
     assert "| as published | in a sandbox | not measured |" in page
-    assert "| after the warm-up | in a sandbox | 1 of 4: 25% (5 to 70) | 1 of 4 | 2.0 | 30 |" in page
-    assert "| after GRPO | in a sandbox | 3 of 4: 75% (30 to 95) | 3 of 4 | 2.0 | 30 |" in page
+    assert "| after the warm-up | in a sandbox | 1 of 4: 25% (5 to 70) | 1 of 4 | 0, 0 | 2.0 | 30 |" in page
+    assert "| after GRPO | in a sandbox | 3 of 4: 75% (30 to 95) | 3 of 4 | 0, 0 | 2.0 | 30 |" in page
     assert "| after the warm-up to after GRPO | in a sandbox | 50% (0 to 100) | 2, 0 | 0.5 |" in page
     assert learned.picture({"seeds": {"42": made}}).startswith('<svg xmlns="http://www.w3.org/2000/svg"')
