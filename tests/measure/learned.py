@@ -18,7 +18,6 @@ from typing import Any
 
 from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.report import item_scores
-from llm_sandbox_nb.benchmark.results import cell_folder
 from llm_sandbox_nb.benchmark.results_folder import counted_results
 from llm_sandbox_nb.benchmark.statistics import paired, wilson
 from llm_sandbox_nb.training import ledger
@@ -101,14 +100,14 @@ def _evaluation(folder: Path) -> dict[str, Any]:
                 "kinds": kinds,
             }
             if mode == "sandbox":
-                cells[policy][mode] |= _commands(cell_folder(folder / policy, of_mode[0].task, mode) / "runs")
+                cells[policy][mode] |= _commands([folder / policy / one.run for one in of_mode if one.run])
     return {"cells": cells, "pairs": list(_pairs(scores))}
 
 
-def _commands(runs: Path) -> dict[str, int]:
+def _commands(runs: Sequence[Path]) -> dict[str, int]:
     """Count first replies that name the town or goods of the question, and those that are a scripted command."""
     named = scripted = 0
-    for run in load_runs([runs]).runs if runs.is_dir() else ():
+    for run in load_runs(runs).runs if runs else ():
         question = run.trajectory.start.task if run.trajectory.start else ""
         replies = [one["content"] for one in run.trajectory.messages() if one["role"] == "assistant"]
         key = ledger.asked_about(question)
