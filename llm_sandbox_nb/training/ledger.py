@@ -1,8 +1,8 @@
 """A task for a small pretrained model: questions about ledgers, which lie as files in the sandbox.
 
-Each line of a ledger is a sale: `Norwick sold rye for 4821`. A question is of one of four kinds, and each kind needs
-another command. The scripted runs choose one of the four commands by chance, so that a quarter of them is right: the
-policy has to learn which command answers which question.
+Each line of a ledger is a sale: `Norwick sold rye for 481`. A question is of one of four kinds, and each kind needs
+another command. The scripted runs choose one of the four commands by chance, so that about a quarter of them is right:
+the policy has to learn which command answers which question.
 """
 
 from __future__ import annotations
@@ -200,6 +200,11 @@ def command(key: str, kind: Kind) -> str:
     return f"grep -h {key} documents/* | {kind.command}"
 
 
+def asked_about(question: str) -> str:
+    """Return the town or the goods that a question names."""
+    return next(word for word in question.rstrip("?").split() if word in _KEYS)
+
+
 class LedgerDemonstrator:
     """Plays a row in text mode: one command, of a kind chosen by chance, and its last line as the answer."""
 
@@ -208,8 +213,7 @@ class LedgerDemonstrator:
 
     def __init__(self, seed: str, row: Row) -> None:
         chance = random.Random(seed)
-        key = next(word for word in row.problem_statement.rstrip("?").split() if word in _KEYS)
-        self._command = command(key, chance.choice(list(KINDS.values())))
+        self._command = command(asked_about(row.problem_statement), chance.choice(list(KINDS.values())))
         self._executed = False
 
     async def reply(

@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.analysis.load import load_runs
 from llm_sandbox_nb.benchmark.report import item_scores
 from llm_sandbox_nb.benchmark.results_folder import counted_results
 from llm_sandbox_nb.benchmark.statistics import paired, wilson
+from llm_sandbox_nb.training import ledger
 from llm_sandbox_nb.training.evaluation import AFTER, BASE, BEFORE, EVALUATION
 from llm_sandbox_nb.training.record import COMPLETE, CONFIG, START, TrainingRecord
 from llm_sandbox_nb.training.watch import plots
@@ -47,12 +49,22 @@ def collected(folder: Path) -> dict[str, Any]:
         "warm_up_steps": config.warm_up.steps,
         "warm_up_seconds": round(start.stat().st_mtime - _begun(folder)),
         "rollouts_per_step": config.batch,
+        "first_groups": _groups(record),
         "steps": [{key: step.get(key) for key in _STEP_KEYS} for step in record.steps()],
         "validations": [{key: one.get(key) for key in _VALIDATION_KEYS} for one in record.validations()],
         "evaluations": {
             path.name: _evaluation(path) for path in sorted((folder / EVALUATION).glob("*")) if path.is_dir()
         },
     }
+
+
+def _groups(record: TrainingRecord) -> list[list[float]]:
+    """Return the rewards of each row's rollouts in step 1: those of the policy before GRPO; empty if no longer kept."""
+    groups: dict[str, list[float]] = {}
+    for row in record.rollouts(1):
+        if row.reward is not None:
+            groups.setdefault(row.group, []).append(row.reward)
+    return list(groups.values())
 
 
 def _begun(folder: Path) -> float:
@@ -87,7 +99,23 @@ def _evaluation(folder: Path) -> dict[str, Any]:
                 "tokens": round(sum(one.model_tokens for one in of_mode) / len(of_mode), 1),
                 "kinds": kinds,
             }
+            if mode == "sandbox":
+                cells[policy][mode] |= _commands([folder / policy / one.run for one in of_mode if one.run])
     return {"cells": cells, "pairs": list(_pairs(scores))}
+
+
+def _commands(runs: Sequence[Path]) -> dict[str, int]:
+    """Count first replies that name the town or goods of the question, and those that are a scripted command."""
+    named = scripted = 0
+    for run in load_runs(runs).runs if runs else ():
+        question = run.trajectory.start.task if run.trajectory.start else ""
+        replies = [one["content"] for one in run.trajectory.messages() if one["role"] == "assistant"]
+        key = ledger.asked_about(question)
+        named += bool(replies) and key in replies[0]
+        scripted += bool(replies) and replies[0] in {
+            f"```bash\n{ledger.command(key, kind)}\n```" for kind in ledger.KINDS.values()
+        }
+    return {"named": named, "scripted": scripted}
 
 
 def _pairs(scores: Mapping[tuple[str, str], Mapping[Any, float]]) -> Iterator[dict[str, Any]]:
@@ -128,10 +156,13 @@ def tables(found: Mapping[str, Any]) -> str:
     at = found["machine"]
     amx = "with AMX" if at["amx"] else "without AMX"
     parts = [f"{at['cores']} cores, {at['machine']}, {amx}, Python {at['python']}, torch {at['torch']}."]
+    if picture(found):
+        parts.append(f"![Mean reward of each step of GRPO, with its spread](../{PICTURE})")
     for seed, run in sorted(found["seeds"].items()):
         parts += [f"### Seed {seed}", _course(run)]
         for task, evaluation in run["evaluations"].items():
-            parts += [f"#### Held-out rows: `{task}`", _cells(evaluation), _tests(evaluation)]
+            parts += [f"#### Held-out rows: `{task}`", _cells(evaluation)]
+            parts += [_tests(evaluation)] if evaluation["pairs"] else []
     return "\n\n".join(parts)
 
 
@@ -147,6 +178,15 @@ def _course(run: Mapping[str, Any]) -> str:
         (f"mean reward of the first {len(first)} steps", _mean(first)),
         (f"mean reward of the last {len(last)} steps", _mean(last)),
     ]
+    if not steps:
+        rows = [*rows[:2], ("steps of GRPO", "none was completed")]
+    if groups := run["first_groups"]:
+        rewards = [reward for group in groups for reward in group]
+        apart = sum(len(set(group)) > 1 for group in groups)
+        rows += [
+            ("rollouts of step 1 that are right", f"{sum(rewards):.0f} of {len(rewards)}"),
+            ("rows of step 1 whose rollouts have different rewards", f"{apart} of {len(groups)}"),
+        ]
     rows += [
         (
             f"validation after step {one['step']}",
@@ -162,21 +202,24 @@ def _cells(evaluation: Mapping[str, Any]) -> str:
         kind for modes in evaluation["cells"].values() for cell in modes.values() for kind in cell["kinds"]
     ))  # fmt: skip
     lines = [
-        f"| policy | | right (95 %) | {' | '.join(kinds)} | turns | tokens of replies |",
-        "|---|---|---|" + "---|" * (len(kinds) + 2),
+        f"| policy | | right (95 %) | {' | '.join(kinds)} "
+        "| first reply: names the word asked about, is a scripted command | turns | tokens of replies |",
+        "|---|---|---|" + "---|" * (len(kinds) + 3),
     ]
     for policy, name in POLICIES.items():
         for mode, words in MODES.items():
             cell = evaluation["cells"].get(policy, {}).get(mode)
             if cell is None:
-                lines.append(f"| {name} | {words} | {NOT_MEASURED} |" + " |" * (len(kinds) + 2))
+                lines.append(f"| {name} | {words} | {NOT_MEASURED} |" + " |" * (len(kinds) + 3))
                 continue
+            first = f"{cell['named']}, {cell['scripted']}" if "named" in cell else "-"
             of_kinds = [f"{cell['kinds'][kind][0]} of {cell['kinds'][kind][1]}" for kind in kinds]
             right = (
                 f"{cell['right']} of {cell['n']}: {_interval(cell['right'] / cell['n'], cell['interval'])}"
             )
             lines.append(
-                f"| {name} | {words} | {right} | {' | '.join(of_kinds)} | {cell['turns']:.1f} | {cell['tokens']:.0f} |"
+                f"| {name} | {words} | {right} | {' | '.join(of_kinds)} | {first} | {cell['turns']:.1f} "
+                f"| {cell['tokens']:.0f} |"
             )
     return "\n".join(lines)
 
@@ -206,9 +249,9 @@ def _mean(values: Sequence[float | None]) -> str:
 
 
 def picture(found: Mapping[str, Any]) -> str:
-    """Draw the reward of the first seed, as `train watch` does in a notebook."""
-    runs = [run for _, run in sorted(found["seeds"].items())]
-    drawn = plots(runs[0]["steps"], len(runs[0]["steps"]))[0] if runs else ""
+    """Draw the reward of the first seed, as `train watch` does in a notebook; empty before a second step."""
+    steps = [run["steps"] for _, run in sorted(found["seeds"].items())]
+    drawn = plots(steps[0], len(steps[0]))[0] if steps and len(steps[0]) > 1 else ""
     svg = re.search("<svg.*</svg>", drawn, re.DOTALL)
     return svg[0].replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n" if svg else ""
 

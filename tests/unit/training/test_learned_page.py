@@ -19,10 +19,13 @@ MACHINE = {"cores": 2, "machine": "x86_64", "amx": True, "python": "3.11", "torc
 def test_the_page_has_the_tables_and_the_picture_of_the_data(tmp_path: Path) -> None:
     for name in (learned.PAGE, learned.DATA, learned.PICTURE):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    for name in (learned.PAGE, learned.DATA):
         shutil.copy(learned.DOCS / name, tmp_path / name)
     learned.rewrite(tmp_path)
-    for name in (learned.PAGE, learned.PICTURE):
-        assert (tmp_path / name).read_text("utf-8") == (learned.DOCS / name).read_text("utf-8")
+    assert (tmp_path / learned.PAGE).read_text("utf-8") == (learned.DOCS / learned.PAGE).read_text("utf-8")
+    made, kept = tmp_path / learned.PICTURE, learned.DOCS / learned.PICTURE
+    assert made.exists() == kept.exists()
+    assert not made.exists() or made.read_text("utf-8") == kept.read_text("utf-8")
 
 
 def test_a_page_without_data_says_so() -> None:
@@ -56,7 +59,7 @@ def test_figures_of_a_training_become_tables(tmp_path: Path) -> None:
     page = learned.tables({"machine": MACHINE, "seeds": {"42": json.loads(json.dumps(made))}})
     assert "| mean reward of the first 2 steps | 0.50 |" in page
     assert "| as published | in a sandbox | not measured |" in page
-    assert "| after the warm-up | in a sandbox | 1 of 4: 25% (5 to 70) | 1 of 4 | 2.0 | 30 |" in page
-    assert "| after GRPO | in a sandbox | 3 of 4: 75% (30 to 95) | 3 of 4 | 2.0 | 30 |" in page
+    assert "| after the warm-up | in a sandbox | 1 of 4: 25% (5 to 70) | 1 of 4 | 0, 0 | 2.0 | 30 |" in page
+    assert "| after GRPO | in a sandbox | 3 of 4: 75% (30 to 95) | 3 of 4 | 0, 0 | 2.0 | 30 |" in page
     assert "| after the warm-up to after GRPO | in a sandbox | 50% (0 to 100) | 2, 0 | 0.5 |" in page
     assert learned.picture({"seeds": {"42": made}}).startswith('<svg xmlns="http://www.w3.org/2000/svg"')

@@ -25,12 +25,6 @@ CONFIG = load_config("smollm2-cpu.yaml")
 ALL_KINDS = {**KINDS, **OTHER_KINDS}
 
 
-def key_of(question: str) -> str:
-    """Return the town or the goods in a question."""
-    (found,) = [word for word in question.rstrip("?").split() if word in ledger._KEYS]
-    return found
-
-
 def test_rows_are_the_same_for_the_same_seed() -> None:
     assert ledger_rows(20, 7) == ledger_rows(20, 7)
     assert ledger_rows(20, 7) == ledger_rows(40, 7)[:20]
@@ -46,7 +40,7 @@ def test_the_command_of_a_kind_prints_the_answer(held_out: bool, tmp_path: Path)
             (tmp_path / "documents" / name).write_text(text)
         kind = ALL_KINDS[row.id.partition("-")[0]]
         made = subprocess.run(
-            ["bash", "-c", command(key_of(row.problem_statement), kind)],
+            ["bash", "-c", command(ledger.asked_about(row.problem_statement), kind)],
             cwd=tmp_path, capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert made.stdout.strip() == row.ground_truth, row.problem_statement
@@ -95,7 +89,7 @@ def test_a_quarter_of_the_scripted_runs_is_right_and_none_has_a_held_out_command
     for row in rows:
         model = LedgerDemonstrator(f"{CONFIG.seed}-{row.id}", row)
         made = asyncio.run(model.reply([], [], ModelSettings()))
-        key = key_of(row.problem_statement)
+        key = ledger.asked_about(row.problem_statement)
         (name,) = [
             name for name, kind in ALL_KINDS.items() if f"```bash\n{command(key, kind)}\n```" == made.text
         ]
