@@ -33,7 +33,7 @@ _LIMITS = {
 
 
 def list_text() -> str:
-    """List the packaged tasks, a line each."""
+    """Return a line for each packaged task."""
     from llm_sandbox_nb.benchmark.task import load_task, task_names
 
     return "\n".join(f"{name:18} {load_task(name).description}" for name in task_names())
@@ -78,7 +78,7 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
     """Compare the results of two folders.
 
     Raises:
-        UsageError: if there are no results, or none in common.
+        UsageError: if a folder has no results, or the folders have no results in common.
     """
     from llm_sandbox_nb.benchmark.report import compare_folders
     from llm_sandbox_nb.benchmark.results import ResultsError
@@ -91,7 +91,7 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A benchmark that can begin. `with` holds the lock of its folder."""
+    """A benchmark that is ready to begin. A `with` block holds the lock of its folder."""
 
     items: list[Item]
     runner: Runner
@@ -218,8 +218,8 @@ def _require_judge(tasks: Iterable[Task], values: Mapping[str, Any]) -> None:
 
 
 def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of all options from flags, environment and settings files, else the defaults."""
-    own = {option.name for option in BENCHMARK_OPTIONS}  # `--context` of `run` is another option
+    """Return the values of all options, from flags, environment, settings files or defaults."""
+    own = {option.name for option in BENCHMARK_OPTIONS}  # `--context` has another meaning in `run`
     values = resolve({name: value for name, value in flags.items() if name not in own}, environment)
     return values | {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
 
@@ -323,7 +323,7 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
 
 
 def source_of(name: str) -> str:
-    """Return the name of a task, or the full path of an existing file or folder, for use from any folder."""
+    """Return the absolute path of an existing file or folder; any other text, such as a task's name, is unchanged."""
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() and ("/" in name or path.is_file()) else name
 
@@ -351,7 +351,7 @@ def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
 
 
 def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that all results in one folder have to share."""
+    """Return the settings that must be equal for all results in one folder."""
     from llm_sandbox_nb.agent.mcp_client.configuration import server_configs
     from llm_sandbox_nb.benchmark.runner import SAMPLING_VALUES
 

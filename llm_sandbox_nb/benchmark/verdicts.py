@@ -1,7 +1,7 @@
-r"""The verdict of a judge's reply, in the forms that judges write: a last line, JSON, `[[CORRECT]]`, a box, a tag.
+r"""Parser of a judge's verdict, in the forms that judges write: a last line, JSON, `[[CORRECT]]`, a box, a tag.
 
-Only the end of a reply counts, and only an unreserved verdict. "Not correct", "partially correct", "CORRECT if units
-are ignored" and a line with both words are not verdicts: the judge is asked again, the scorer never guesses.
+Only a verdict at the end of a reply and without reservations counts. "Not correct", "partially correct", "CORRECT if
+units are ignored" and a line with both words are not verdicts: the judge is asked again.
 """
 
 from __future__ import annotations

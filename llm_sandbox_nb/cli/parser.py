@@ -1,4 +1,4 @@
-"""Commands and flags of the command line. `options.values` turns values into numbers later.
+"""Commands and flags of the command line. Values stay text here; `options.values` converts them.
 
 A new command is a parser here, a row of `cli.__init__._MODULES`, and its function in the module named there.
 """

@@ -37,7 +37,7 @@ from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.plain_text import first_line, plain
 
 CLOSING = 120.0
-"""Seconds that all sandboxes of a benchmark that was interrupted may take to be closed."""
+"""Seconds for closing all sandboxes of an interrupted benchmark."""
 _UPDATE_SECONDS = 1.0
 """Seconds between two updates of the table while nothing changes."""
 _SETTINGS = (
@@ -89,13 +89,13 @@ class BenchmarkCommand:
             print(plain(str(made.page)))
 
     def _flags(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of the line, else those of the notebook's settings."""
+        """Return the options of the line, with the notebook's settings as defaults."""
         given = {name: getattr(self._settings, name) for name in _SETTINGS if self._settings.is_given(name)}
         found = dict(flags) | {
             name: value for name, value in given.items() if name in flags and flags[name] is None and value
         }
         if found.get("model") and typed_key_of(found["model"], found["api_base"]):
-            found["api_key_env"] = flags["api_key_env"]  # a typed key comes before that of a setting
+            found["api_key_env"] = flags["api_key_env"]  # a key typed by the person wins over the key of a setting
         return found
 
     def _do(self, made: Prepared, open_items: list[Item], work: _Work) -> None:
@@ -149,7 +149,7 @@ class BenchmarkCommand:
 
 
 class _View:
-    """The one output of the cell, updated only after a change and at most once per interval."""
+    """The cell's output, updated only after a change and at most once per interval."""
 
     def __init__(self, table: BenchmarkTable, live: bool, interval: float) -> None:
         self._table, self._live, self._output = table, live, UpdatedOutput()
@@ -189,7 +189,7 @@ HEADS = ("task", "mode", "done", "running", "score", "errors", "tokens", "cost",
 SCRIPTED = "The replies are read from a file: no model is asked and no request is sent."
 """Explanation of the word "scripted"."""
 KINDS = 4
-"""Kinds of errors that a row names; the others are a number."""
+"""Kinds of errors named in a row; further kinds are only counted."""
 _MAX_ERROR_CHARACTERS = 200
 _MAX_CELL_CHARACTERS = 80
 

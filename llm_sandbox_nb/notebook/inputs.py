@@ -14,16 +14,16 @@ from llm_sandbox_nb.notebook.errors import SandboxInputError
 
 FrameFormat = Literal["csv", "parquet"]
 MOST_FILES = 5_000
-"""Most files of one folder."""
+"""Maximum number of files of an input folder."""
 
 
 def collect_inputs(
     names: Iterable[str], namespace: Mapping[str, Any], staging: Path, frame_format: FrameFormat = "csv"
 ) -> dict[str, Path]:
-    """Return the files to hand in, by their name below the input folder; a folder keeps its name.
+    """Return the paths of the input files, by their names in the input folder of the sandbox.
 
-    Variables are written to the folder `staging`. A name that is both a variable and a file is refused:
-    `./name` is the file.
+    Variables are written to the folder `staging`. A name that is both a variable and a file is refused; `./name`
+    always means the file.
 
     Raises:
         SandboxInputError: if a name is unknown, two names are equal, or a value cannot be written.
@@ -69,7 +69,7 @@ def _matching(name: str, path: Path) -> list[Path]:
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the file or the folder with its name in the input folder."""
+    """Yield the path with its name in the input folder."""
     name = path.resolve().name or "input"
     if path.is_file():
         yield path.name or name, path

@@ -35,7 +35,7 @@ _SANDBOX_COMMANDS = ("status", "files", "get", "put", "sh", "fresh", "reset", "s
 _RUN_COMMANDS = ("runs", "load", "export", "preview", "rewind", "undo", "resume", "fork", "compare", "replay")
 _DECISIONS = ("held", "pause", "continue", "step", "edit", "deny", "observe", "say", "change")
 _WITH_VARIABLES = (*_RUN_COMMANDS, "files", "get", "put", "model", "benchmark", "train")
-"""Subcommands whose words may be `$name` or `{name}`; in others, such as `sh`, these may be the shell's or a text."""
+"""Subcommands that replace `$name` and `{name}` by variables; in others, such as `sh`, the shell may read them."""
 _SUBCOMMANDS = (
     *_SANDBOX_COMMANDS,
     *_RUN_COMMANDS[:3],
@@ -70,7 +70,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         self._live: Run | None = None
         """The newest run that began here."""
         self._recent: deque[Run] = deque(maxlen=_MAX_RECENT_RUNS)
-        """The newest runs that began here: those whose sandbox is still at hand."""
+        """The newest runs that began here, whose sandboxes may still be open."""
         EventLoops.cells_wait = True
         atexit.register(self._close)
         self._complete_with_tab()
@@ -252,7 +252,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             raise SandboxUsageError(unknown_subcommand(name, _SUBCOMMANDS))
 
     def _prepare(self, run: Run, output: Output | None = None) -> None:
-        """Show the run in the cell that resumes it, and remember its forks."""
+        """Make the run show itself in the cell that resumes it, and register its forks."""
         from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
 
         if output is not None or not isinstance(run.context.resume_display, CellResumeDisplay):

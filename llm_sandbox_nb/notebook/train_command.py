@@ -35,9 +35,9 @@ from llm_sandbox_nb.training.watch import is_over, overview, plots, rollout_line
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
 CLOSING = 120.0
-"""Seconds that a training which was interrupted may take to close its sandboxes."""
+"""Seconds for closing the sandboxes of an interrupted training."""
 _UPDATE_SECONDS = 1.0
-"""Seconds between two looks at the training."""
+"""Seconds between two polls of the training's record."""
 
 
 class TrainCommand:

@@ -20,17 +20,17 @@ from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
 Json = dict[str, Any]
 LISTED = 2_000
-"""Maximum number of entries of a folder, or of changes, in one answer."""
+"""Maximum number of folder entries, or of changes, in one answer."""
 DIFF_CHARACTERS = 256 * 1024
 _READER_THREADS = 2
-"""Threads that read histories: more would keep kernels and pages waiting."""
+"""Maximum number of threads that read histories; more would delay kernels and pages."""
 _WORKPLACE = "/testbed"
 _KINDS = {FILE: "file", FOLDER: "directory", LINK: "link"}
 _AS_IN_IMAGE = "is as in the sandbox's image, so the history keeps no copy of it; read it in the sandbox."
 
 
 class HistoryReader:
-    """A history, open for reading. For use in threads."""
+    """A history, open for reading in threads."""
 
     def __init__(self, folder: Path) -> None:
         """Open the history. Raises HistoryError if `folder` has none."""
@@ -41,7 +41,7 @@ class HistoryReader:
         self._store.close()
 
     def checkpoints(self) -> list[Json]:
-        """Return all that are kept, oldest first."""
+        """Return the kept checkpoints, oldest first."""
         return [
             {
                 "id": one.id,
@@ -54,7 +54,7 @@ class HistoryReader:
         ]
 
     def folder(self, checkpoint: str, path: str) -> Json:
-        """Return a folder's entries, sorted by path; with an empty `path`, those of the folder where the run works.
+        """Return the entries of a folder (by default the run's working directory), sorted by path.
 
         Raises:
             HistoryError: if the checkpoint is missing.
@@ -85,7 +85,7 @@ class HistoryReader:
         return self._content(place, self._entry(self._store.manifest(checkpoint), place), limit)
 
     def changes(self, before: str, after: str) -> Json:
-        """Return the paths in which two checkpoints differ, sorted; a different time alone does not count.
+        """Return the paths that differ between two checkpoints, sorted. Different times alone are ignored.
 
         Raises:
             HistoryError: if a checkpoint is missing.
@@ -107,10 +107,10 @@ class HistoryReader:
         }
 
     def diff(self, before: str, after: str, path: str) -> Json:
-        """Return a unified diff of a file, or in `note` the reason for its absence.
+        """Return a unified diff of a file, or in `note` the reason why there is no diff.
 
         Raises:
-            HistoryError: if a checkpoint is missing, or a content was not kept.
+            HistoryError: if a checkpoint is missing, or the file's content was not kept.
             FileNotFoundError: if the file is in neither checkpoint.
         """
         place = _absolute(path)
@@ -149,7 +149,7 @@ class HistoryReader:
         return entry
 
     def _children(self, manifest: Mapping[str, Entry], place: str, entry: Entry) -> dict[str, Entry] | None:
-        """Return a folder's content; None if the folder was as in the image and is not listed there."""
+        """Return a folder's entries; None if the folder was unchanged since the image, whose entries are not kept."""
         if not entry.base:
             return {path: one for path, one in manifest.items() if path != "/" and parent(path) == place}
         known = self._store.image_entry(place)
@@ -172,11 +172,11 @@ class HistoryReader:
 
 
 class HistoryReaders:
-    """The histories that are being read; the last few stay open."""
+    """Open histories; those read last stay open."""
 
     def __init__(self, most: int = 4) -> None:
         self.turn = asyncio.Semaphore(_READER_THREADS)
-        """Limits the threads that read at one time: acquire it in the server's event loop before a read."""
+        """Limit of concurrent reads: acquire it in the server's event loop before a read."""
         self._most = most
         self._mutex = threading.Lock()
         self._open: OrderedDict[tuple[str, int], HistoryReader] = OrderedDict()
@@ -223,7 +223,7 @@ def _kind(path: str, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> str:
 
 
 def _metadata_change(before: Entry | None, after: Entry | None) -> str:
-    """Describe the difference between two entries that are not text, for a person."""
+    """Describe the difference between two entries that have no text, for a person."""
     if before is None or after is None:
         one = before or after
         kind = _KINDS.get(one.type, "special file") if one else ""
@@ -254,7 +254,7 @@ def _described(path: str, entry: Entry) -> Json:
 
 
 def _workplace(manifest: Mapping[str, Entry]) -> str:
-    """Return the folder to show first: where the run worked, else the kept folder with the shortest path."""
+    """Return the folder to show first: the run's working directory, else the kept folder with the shortest path."""
     if _WORKPLACE in manifest:
         return _WORKPLACE
     tops = [path for path, entry in manifest.items() if entry.open_folder and parent(path) not in manifest]
@@ -262,7 +262,7 @@ def _workplace(manifest: Mapping[str, Entry]) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Return a path in the form of manifests. Raises ValueError for an invalid path: nothing else is looked for."""
+    """Return an absolute path in the form that manifests use. Raises ValueError for an invalid path."""
     if not path.startswith("/") or "\0" in path or len(path) > 4096:
         raise ValueError("'path' must be an absolute path in the sandbox, such as /testbed/notes.txt.")
     parts = [part for part in path.split("/") if part not in ("", ".")]

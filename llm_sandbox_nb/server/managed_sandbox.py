@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class ConnectedClient(Protocol):
-    """A connection to a sandbox, as seen by the sandbox."""
+    """A connection of a client to a managed sandbox."""
 
     @property
     def requests(self) -> int:
@@ -47,7 +47,7 @@ class ConnectedClient(Protocol):
 
 
 class ManagedSandbox:
-    """A sandbox with its owner. Its id outlives resets; `sandbox` is set once it runs."""
+    """A sandbox and its owner. The id survives resets; `sandbox` is set once the sandbox runs."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ManagedSandbox:
     ) -> None:
         self.id = sandbox_id
         self.fork_of = fork_of
-        """Sandbox of which this one is a fork. A fork is never used as the sandbox of the notebook."""
+        """Id of the original if this sandbox is a fork. A fork is never used as the sandbox of the notebook."""
         self.kernel_id = kernel_id
         self.notebook = notebook
         self.options = options
@@ -98,11 +98,11 @@ class ManagedSandbox:
         self.last_activity = time.time()
 
     async def start(self, opening: Coroutine[Any, Any, ChannelSandbox]) -> None:
-        """Start the sandbox; a call of `end` elsewhere stops the start.
+        """Start the sandbox. Calling `end` during the start stops it.
 
         Raises:
             SandboxLostError: if the sandbox was ended during the start.
-            SandboxError: whatever `opening` raises.
+            SandboxError: if `opening` fails.
         """
         self._starting = asyncio.create_task(opening)
         await asyncio.wait({self._starting})
@@ -152,7 +152,7 @@ def _iso(moment: float) -> str:
 
 
 class Opener:
-    """Start and adoption of sandboxes. A restarted server has the same `server_key`."""
+    """Starts and adopts sandboxes. A restarted server has the same `server_key`."""
 
     def __init__(self, server_key: str) -> None:
         self._key = hashlib.sha256(server_key.encode()).hexdigest()[:32]
@@ -163,7 +163,7 @@ class Opener:
 
         Raises:
             ValueError: if the settings contradict each other.
-            IsolationUnavailableError, ImageError, SandboxLostError, SandboxError: as the isolation does.
+            IsolationUnavailableError, ImageError, SandboxLostError, SandboxError: if the isolation cannot start it.
         """
         options = managed.options
         if options.ca_bundle_pem:
@@ -175,7 +175,7 @@ class Opener:
         return await start_sandbox(options, labels=self._labels(managed), served_elsewhere=True)
 
     async def adopt(self) -> list[ManagedSandbox]:
-        """Adopt the living sandboxes that an earlier server of this key has left; others end when their lease does."""
+        """Return the running sandboxes of an earlier server with this key. All others end when their lease expires."""
         found = []
         for isolation in adopting_isolations():
             with contextlib.suppress(IsolationUnavailableError):
@@ -185,7 +185,7 @@ class Opener:
         return [managed for managed in found if managed is not None]
 
     async def reap(self) -> list[str]:
-        """Remove sandboxes whose owner has died, and remains of killed kernels on this machine; return the ids."""
+        """Remove sandboxes whose owner is dead, and leftovers of killed kernels on this machine; return the ids."""
         await asyncio.to_thread(remove_leftovers)
         removed: list[str] = []
         for isolation in adopting_isolations():
@@ -222,7 +222,7 @@ class Opener:
         }
 
     def _certificate_file(self, pem: str) -> Path:
-        """Write a file that lives as long as the server: isolation `process` reads it whenever a program starts."""
+        """Write a file that exists as long as the server, because programs in isolation `process` read it at any time."""
         if self._certificates is None:
             self._certificates = TemporaryFolder()
         path = self._certificates.path / f"{hashlib.sha256(pem.encode()).hexdigest()[:32]}.pem"

@@ -1,4 +1,4 @@
-"""Tokens for the use of notebooks' sandboxes over MCP: a token for each, revocable, stored as its hash only."""
+"""Tokens for the use of sandboxes over MCP: one revocable token per sandbox, of which only the hash is stored."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 
 PREFIX = "lsnb_"
 _UNUSED_TOKEN_SECONDS = 90 * 24 * 3600.0
-"""Seconds after which a token that nobody uses is revoked."""
+"""Seconds without use after which a token is revoked."""
 _MAX_TOKEN_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
 class Grant:
-    """A token, known by its hash only."""
+    """A token, of which only the hash is known."""
 
     name: str
     """Name in sessions and records."""
@@ -41,10 +41,10 @@ class McpGrants:
         self._clock = clock
         self._grants = {one.name: one for one in self._read()}
         self.on_revoked: Callable[[str], None] = lambda name: None
-        """Called with the name of a grant that is revoked."""
+        """Function that is called with the name of each revoked grant."""
 
     def mint(self, sandbox_id: str, notebook: str | None) -> str:
-        """Return a new token for a sandbox, and revoke the earlier one. Nobody can read the token again."""
+        """Return a new token for a sandbox, and revoke the earlier token. The token cannot be read again."""
         self.revoke(sandbox_id, notebook)
         token, now = PREFIX + secrets.token_urlsafe(32), self._clock()
         grant = Grant(secrets.token_hex(8), _digest(token), sandbox_id, notebook, now, now)
@@ -53,7 +53,7 @@ class McpGrants:
         return token
 
     def keep(self, sandbox_id: str, notebook: str | None) -> Grant | None:
-        """Return the grant of a sandbox; transfer the grant of the notebook's former sandbox, if any."""
+        """Return the grant of a sandbox. A new sandbox of a notebook gets the grant of the earlier sandbox."""
         grant = self._of(sandbox_id, notebook)
         if grant is not None and grant.sandbox_id != sandbox_id:
             self._grants[grant.name] = grant = replace(grant, sandbox_id=sandbox_id)
@@ -61,7 +61,7 @@ class McpGrants:
         return grant
 
     def find(self, token: str) -> Grant | None:
-        """Return the grant of a token; None when there is none."""
+        """Return the grant of a token; None for an unknown token."""
         if not token.startswith(PREFIX) or len(token) > _MAX_TOKEN_CHARACTERS:
             return None
         digest, found = _digest(token), None
@@ -98,7 +98,7 @@ class McpGrants:
             return []
 
     def _write(self) -> None:
-        """Write the file. If that fails, the tokens end with this server."""
+        """Write the file. If that fails, the tokens are valid until this server ends."""
         partial = self._file.with_suffix(".partial")
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
