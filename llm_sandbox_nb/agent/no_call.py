@@ -141,7 +141,7 @@ class SilentReplies:
     refused: str = ""
     """Reason why a call in the newest reply was not executed."""
     _begun: int = 0
-    """Index in `kinds` of the first reply of the current series."""
+    """Index in `kinds` of the first reply that is counted."""
     _finish_reason: str | None = None
     _told: str = ""
 

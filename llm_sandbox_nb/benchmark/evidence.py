@@ -232,7 +232,7 @@ async def _collected(
 
 
 async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool) -> list[str]:
-    """Write the tests that have to fail next to the first of `neighbours` that is found; return their names."""
+    """Write the controls next to the first existing file of `neighbours`, and return the controls' names."""
     name = f"x{secrets.token_hex(6)}"
     folder, prefix, like = "", "", "test"
     files = await files_of(box)

@@ -441,7 +441,7 @@ def _is_number(expression: Any) -> bool:
 
 
 def _close(one: Any, other: Any, places: int | None, others: int | None) -> bool:
-    """Return True if the relative difference is below 30 digits, or below the precision of a decimal with six digits."""
+    """Return True if two numbers are equal to 30 digits, or after rounding to a decimal of at least six digits."""
     import sympy
 
     first, second = sympy.N(one, _PRECISION_DIGITS), sympy.N(other, _PRECISION_DIGITS)

@@ -122,7 +122,7 @@ def closing_brace(text: str, start: int) -> int:
 
 
 def boxes(text: str) -> list[str]:
-    r"""Return the contents of all `\boxed{...}` after the last correction between two boxes."""
+    r"""Return the contents of all `\boxed{...}` after the last correction ("Wait, no") between boxes."""
     found: list[str] = []
     place = 0
     while match := _BOX.search(text, place):
@@ -146,7 +146,7 @@ def is_corrected(text: str, place: int) -> re.Match[str] | None:
 
 
 def text_key(text: str) -> str:
-    r"""Return a text for comparison: without case, decoration, final stop, `\text{}` or kind of dash."""
+    r"""Return a text for comparison, regardless of case, decoration, final stop, `\text{}` and kinds of dashes."""
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\s*[–—―]\s*", "-", text)
     return " ".join(text.strip(_DECORATION).replace("**", "").split()).casefold()

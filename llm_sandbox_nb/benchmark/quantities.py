@@ -114,7 +114,7 @@ def _same(
 
 
 def cleaned(text: str) -> str:
-    r"""Return mathematics without spacing, `\text{}` and surrounding marks."""
+    r"""Remove spacing, `\text{}` and surrounding marks from a formula."""
     text = (
         text.strip()
         .replace("\\left", "")

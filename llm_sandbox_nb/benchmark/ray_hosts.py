@@ -331,7 +331,7 @@ class NodeActor:
 
 
 def tidy() -> None:
-    """Remove the leftovers of a killed host on this node, once its processes are gone."""
+    """Remove the leftovers of a killed actor on this node after its processes have ended."""
     deadline = time.monotonic() + _EXIT_SECONDS
     while remove_left_folders(_PREFIX, _LOCK) + process.remove_leftovers() and time.monotonic() < deadline:
         time.sleep(0.2)

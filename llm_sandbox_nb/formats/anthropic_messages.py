@@ -1,6 +1,6 @@
 """A conversation as the messages of Anthropic's API: `system`, `messages` with blocks of content, and `tools`.
 
-The format cannot hold anything else of a run.
+The format has no fields for other data of a run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 
 def fits(content: Any) -> bool:
-    """Return True for a conversation with a block that only this API has, or with `system` next to the messages."""
+    """Return True for a conversation with a field `system`, or with a block type that only this API has."""
     messages = messages_of(content)
     if messages is None:
         return False
@@ -59,7 +59,7 @@ def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[i
 
 
 def _add(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
-    """Add blocks to the last message of the same role, else in a new message: roles have to alternate."""
+    """Add blocks to the last message if it has the same role, else in a new message, because roles must alternate."""
     if messages and messages[-1]["role"] == role:
         messages[-1]["content"] += blocks
     else:

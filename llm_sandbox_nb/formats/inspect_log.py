@@ -1,8 +1,8 @@
 """Logs of Inspect AI, `.eval`: read and written with its own package, `pip install llm-sandbox-nb[inspect]`.
 
-A run is a log of one sample. Its checkpoints are anchors, a person's decisions on calls are approvals, and each branch
-other than HEAD's is a span with a branch event, so that Inspect's viewer shows them. All events of the journal are
-read back in their order.
+A run is a log with one sample. Checkpoints become anchors, a person's decisions on calls become approvals, and each
+branch other than HEAD's becomes a span with a branch event, so that Inspect's viewer shows them. All events of the
+journal can be read back in order.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MAX_FILES = 100_000
 _CHUNK_BYTES = 1024**2
 _ZSTANDARD_METHOD = 93
 _MARKER_FILES = ("header.json", "_journal/start.json")
-"""Files of which each log has at least one."""
+"""Files of a log; every log has at least one of them."""
 _LIMITS: dict[str, ev.StopReason] = {
     "message": "steps", "turn": "steps", "token": "total_tokens", "context": "tokens", "time": "time",
     "working": "time", "cost": "cost", "operator": "interrupted",
@@ -106,7 +106,7 @@ def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
             samples = [one.model_dump(mode="json") for one in log.samples or []]
         except (
             Exception
-        ) as error:  # the log may come from anyone, and Inspect's package may raise any exception
+        ) as error:  # the log may come from anyone, so Inspect's package may raise any exception
             raise ValueError(f"Inspect cannot read it: {str(error).splitlines()[0][:200]}") from error
     found = []
     for sample in samples:
@@ -149,7 +149,7 @@ def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, limit: int) -> 
 
 
 def _checked(content: bytes) -> bytes:
-    """Return the content if its JSON is neither too deep nor has too many objects. Raises ValueError."""
+    """Return the content. Raises ValueError if its JSON is nested too deeply or has too many objects."""
     if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
         raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
     try:
@@ -160,7 +160,7 @@ def _checked(content: bytes) -> bytes:
 
 
 def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Event]:
-    """Return the events of a sample: of all branches in the order of the journal, or those of its messages."""
+    """Return the events of a sample: from the stored journal order of all branches, else from its messages."""
     own = mapping(mapping(sample.get("metadata"), "metadata").get(REST) or {}, REST)
     entries = read_sample(sample, model)
     events = list(events_of(entries, name))
@@ -403,7 +403,7 @@ def add_branches(
     branches: Sequence[Trajectory],
     folder: Path | None,
 ) -> None:
-    """Add all branches but HEAD's, and the order of all events."""
+    """Add all branches except HEAD's, and the order of all events."""
     own = sample["metadata"][REST]
     head = branches[0]
     known = {event.id for event in head.path}
@@ -436,7 +436,7 @@ def _shared(
     messages: Sequence[dict[str, Any]],
     other_messages: Sequence[dict[str, Any]],
 ) -> int:
-    """Return the number of first entries that two branches share: same events and same messages."""
+    """Return the number of entries at the beginning that are equal in two branches: same events and messages."""
     place = 1
     while place <= min(len(messages), len(other_messages)):
         known = [[one.id for one in of[place].events] for of in (entries, others)]

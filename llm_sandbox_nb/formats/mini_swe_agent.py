@@ -1,7 +1,7 @@
-"""The trajectories of mini-swe-agent: version 1.1 is written; 1.1, 1 and plain lists of its messages are read.
+"""Trajectories of mini-swe-agent: written in version 1.1; read in versions 1.1 and 1, or as a list of messages.
 
-Its messages are those of the chat completions API with a field `extra`. Where a model has no tool calls, a reply holds
-a block of shell code, and a message of the user holds the result.
+The messages are those of the chat completions API with a field `extra`. For a model without tool calls, a reply
+contains a block of shell code, and the next user message contains the result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STATUS: dict[str, ev.StopReason] = {
     "UserInterruption": "interrupted",
     "ContextWindowExceededError": "tokens",
 }
-"""Exit statuses and their stop reasons; any other status is the name of an exception."""
+"""Stop reasons by exit status; any other status is the name of an exception."""
 _TO_STATUS = {reason: status for status, reason in _STATUS.items()}
 
 

@@ -81,7 +81,7 @@ class Watchers:
         return _SHARED_SECONDS if shared else _WATCHED_SECONDS
 
     def make_panel(self, card: Card, shell: Any, use: str) -> Panel | None:
-        """Return the panel of a run that no server shows, if the page can show panels; `use` is auto, always or never."""
+        """Return the panel of a run that no server shows, if pages can show it; `use` is auto, always or never."""
         from llm_sandbox_nb.notebook.panel import make_panel, page_shows_widgets
 
         if self.publisher is not None or use == "never":

@@ -32,9 +32,9 @@ from llm_sandbox_nb.sandbox.contract import Limits
 
 DEFAULT = "default"
 SECRET = ("api_key", "api_key_env")
-"""Options whose values no message and no list shows: `api_key_env` may hold the key itself by mistake."""
+"""Options whose values are never shown; `api_key_env` may hold the key itself by mistake."""
 _VALUE_CHARACTERS = 40
-"""Characters shown of a value."""
+"""Maximum shown characters of a value."""
 _PROVIDER_KEYS = (
     ("anthropic/", "ANTHROPIC_API_KEY"),
     ("claude", "ANTHROPIC_API_KEY"),
@@ -51,7 +51,7 @@ class Value:
 
 
 Layer = Mapping[str, tuple[Any, str]]
-"""Values of one source, unconverted, by option name; each with a description of its place."""
+"""Unconverted values of one source by option name, each with a description of its place."""
 
 
 def flag_layer(flags: Mapping[str, Any]) -> Layer:
@@ -123,7 +123,7 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
     values, paths = resolve_sources(flags, environment)
     resolve_options(
         NOTEBOOK_OPTIONS, file_layers(paths)
-    )  # a wrong line is an error for every reader of the file
+    )  # an invalid line is an error for every command that reads the file
     plain = {name: one.value for name, one in values.items()}
     return {QUERY.name: flags.get(QUERY.name), SETTINGS.name: paths, **plain}
 
@@ -139,9 +139,9 @@ def converted(option: Option, value: Any, source: str) -> Any:
 
 
 def find_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Value:
-    """Return the model's key: the given one, else that of the variable in `api_key_env`, else the provider's.
+    """Return the model's key: the given key, else from the variable in `api_key_env`, else from the provider's variable.
 
-    A settings file's `api_key` has the lowest rank: keys belong in the environment.
+    `api_key` in a settings file has the lowest precedence, because keys belong in the environment.
 
     Raises:
         UsageError: if the variable in `api_key_env` is not set, or the key has invalid characters.
@@ -182,10 +182,10 @@ def _provider_variable(model: str) -> str | None:
 
 
 def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
-    """Return the values that set fields of `owner`, such as "limits", or, without it, arguments of `solve`.
+    """Return the values that set fields of `owner`, such as "limits", or without `owner` the arguments of `solve`.
 
-    The keys of the result are the names of the fields or arguments: see `Option.sets`. Arguments that are None are
-    left out, so that `solve` chooses; a limit or a setting that is None means no limit, or the provider's choice.
+    The keys of the result are names of fields or arguments: see `Option.sets`. Arguments that are None are left out, so
+    that `solve` uses its default. A limit or setting that is None is kept: it means no limit, or the provider's choice.
     """
     fields = {}
     for option in RUN_OPTIONS:
@@ -196,7 +196,7 @@ def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
 
 
 def sure_to_pause(step: bool, approve: str) -> str | None:
-    """Return the option because of which a run pauses in any case; None without one."""
+    """Return an option that makes the run pause in any case; None without such an option."""
     if step:
         return "--step"
     return None if approve == "auto" else f"--approve {approve}"

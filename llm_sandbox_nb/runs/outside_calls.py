@@ -1,7 +1,7 @@
 """The calls of an outside agent: the effect of each tool on its sandbox, its forks and its run.
 
-A call that works in the sandbox is a step of the run, see `outside_agent.py`. Inspecting, rewinding and forking are
-not steps: they are operations on a run, like a person's.
+A call that works in the sandbox is a step of the run: see `outside_agent.py`. Inspecting, rewinding and forking are
+not steps, but operations on a run, like those of a person.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 Json = dict[str, Any]
 Listeners = Callable[[Run], tuple[Sequence[Listener], Callable[[], Awaitable[object]]]]
-"""Called with a fork; returns the listeners of its events, and a function to await at its end."""
+"""Function of a fork that returns the listeners of its events, and a function to await at its end."""
 _STEPS = {
     "run_command": ("command", "timeout"),
     "read_file": ("path", "offset", "limit"),
@@ -47,13 +47,13 @@ _STEPS = {
     "list_files": ("path", "depth", "max_entries"),
     "create_checkpoint": ("label",),
 }
-"""The tools whose calls are steps, with their arguments in the record."""
+"""Tools whose calls are steps, with the names of the recorded arguments."""
 _DIFF_CHARACTERS = 20_000
 _ANSWER_CHARACTERS = 20_000
 _MAX_LISTED_STEPS = 100
 _MAX_NAMES = 12
 _MAX_FORKS = 4
-_WAIT_SECONDS = 45.0  # clients of MCP give up after a minute
+_WAIT_SECONDS = 45.0  # MCP clients give up after a minute
 _STOP_SECONDS = 5.0
 """Seconds to wait for the result of a stopped call."""
 
@@ -65,18 +65,18 @@ class OutsideCaller:
     client: str
     """Name that the client claims."""
     agreed: str
-    """The `about` of a question that a person answered with yes."""
+    """Key (`about`) of the question that the person has answered with yes."""
     principal: str
     """Name of the caller's token."""
 
 
 class OutsideCalls:
-    """Dispatcher of an outside agent's calls to one sandbox. Lives in the event loop of the run."""
+    """Dispatcher of an outside agent's calls to one sandbox. Use it in the event loop of the run."""
 
     def __init__(
         self, agent: OutsideAgent, follow_fork: Listeners | None = None, starter: Starter | None = None
     ) -> None:
-        """`starter` executes the runs of `start_run`; without it, no run can be started."""
+        """Create the dispatcher. `starter` executes the runs of `start_run`; without it, no run can be started."""
         self.agents = {agent.name: agent}
         """The main sandbox and its forks, by their names."""
         self._main = agent
@@ -87,11 +87,10 @@ class OutsideCalls:
     async def call(
         self, tool: str, arguments: Json, client: str, agreed: str = "", principal: str = ""
     ) -> Json:
-        """Return the result of one call: `text`, `data`, `error`; or `ask` and `about`, a question for a person.
+        """Return the result of a call: `text`, `data`, `error`; or a question for a person, `ask`, and its key `about`.
 
-        `principal` is the name of the caller's token: handles of another token are unknown to the caller.
-
-        If this coroutine is cancelled, a command that it has begun is ended.
+        `principal` is the name of the caller's token, with which handles of other tokens are unknown. If this coroutine
+        is cancelled, the running command is ended.
         """
         caller = OutsideCaller(client, agreed, principal)
         try:
@@ -115,7 +114,7 @@ class OutsideCalls:
         return self._main.ended
 
     async def close(self) -> None:
-        """End all runs; forks are closed with their sandboxes."""
+        """End all runs, and close the forks with their sandboxes."""
         for agent in self.agents.values():
             if not agent.ended and agent.task is not None:
                 agent.run.control.stop(source="mcp")
@@ -374,7 +373,7 @@ class OutsideCalls:
         return _result(text, data)
 
     def _destination(self, run: Run, to: str) -> Destination:
-        """Find the destination of a step, a label, `now` or `undo`. Raises InputError, OutsideError."""
+        """Return the rewind destination for a step, a label, `now` or `undo`. Raises InputError or OutsideError."""
         to = to.strip()
         if to == "undo":
             return last_rewind(run.trajectory)
@@ -452,7 +451,7 @@ def _shown(arguments: Any) -> str:
 
 
 def _fork_name(label: object, taken: Sequence[str] | dict[str, Any]) -> str:
-    """Make a name for a fork that no other sandbox has."""
+    """Make an unused name for a fork."""
     text = "".join(
         one if one.isascii() and (one.isalnum() or one in "-_") else "-" for one in str(label or "")
     )

@@ -222,7 +222,7 @@ class Opener:
         }
 
     def _certificate_file(self, pem: str) -> Path:
-        """Write a file that exists as long as the server, because programs in isolation `process` read it at any time."""
+        """Write a file that exists as long as the server: programs in isolation `process` may read it at any time."""
         if self._certificates is None:
             self._certificates = TemporaryFolder()
         path = self._certificates.path / f"{hashlib.sha256(pem.encode()).hexdigest()[:32]}.pem"

@@ -1,6 +1,6 @@
 """A step in one line: action, consequences, figures. The recorder writes the line when the step has ended.
 
-`labextension/src/view/step-line.ts` makes the same line of the running step; tests/data/runs.json tests both.
+`labextension/src/view/step-line.ts` makes the same line for the running step; tests/data/runs.json tests both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
     "submit": "submit",
     "finish": "submit",
 }
-"""Kind of call by tool: a command, an edit, the end; other tools are `other`. `finish` is a tool of other programs."""
+"""Kind of call by tool; all other tools are `other`. `finish` is the submit tool of other programs."""
 DECIDED: Final = {"edit": "edited by you", "skip": "denied by you", "observe": "result changed by you"}
 """Words for a person's decision on a call."""
 THINKING: Final = "The model is thinking"
@@ -55,7 +55,7 @@ _SENTENCE = re.compile(r".{8,}?[.!?:](?=\s|$)")
 
 
 def step_line(step: Step, root: str, *, running: bool = False) -> ev.StepLine:
-    """Return the line of a step: the recorded one, otherwise a line made from the step so far.
+    """Return the line of a step: the recorded line, else a line made from the step so far.
 
     Args:
         root: the folder in which the run works.
@@ -99,7 +99,9 @@ def path_below(path: str, root: str) -> str:
 
 
 def headline(call: Call, root: str) -> str:
-    """Return the command without a leading `cd FOLDER &&`, the editor's file, or another tool's name and arguments."""
+    """Return a call in a few words.
+
+    These are the command without a leading `cd FOLDER &&`, the edited file, or another tool's name and arguments."""
     values, kind = call.arguments or {}, tool_kind(call.tool)
     command = values["command"] if isinstance(values.get("command"), str) else ""
     if kind == "submit":
@@ -108,7 +110,7 @@ def headline(call: Call, root: str) -> str:
         path = path_below(values["path"], root) if isinstance(values.get("path"), str) else ""
         text = f"view {path}" if command == "view" else path
     elif kind == "bash":
-        text = command[: 4 * _LINE_CHARACTERS]  # the folder may be long
+        text = command[: 4 * _LINE_CHARACTERS]  # the path of the folder may be long
         text = text[found.end() :] if (found := _FOLDER.match(text)) else text
     else:
         given = [f"{name}: {_value(value)}" for name, value in list(values.items())[: LIMITS["arguments"]]]
@@ -118,7 +120,7 @@ def headline(call: Call, root: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return an argument as JSON, or a text without its quotes."""
+    """Return an argument as JSON; a text without quotes."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -145,14 +147,14 @@ def first_sentence(text: str, most: int = LIMITS["sentence"]) -> str:
 
 
 def count_lines(diff: str) -> tuple[int, int]:
-    """Return the numbers of added and removed lines of a unified diff, counted only at the beginning of a long one."""
+    """Return the numbers of added and removed lines of a unified diff; of a long diff, only those at its beginning."""
     lines = diff[: LIMITS["diff"]].split("\n")
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     return added, sum(line.startswith("-") and not line.startswith("---") for line in lines)
 
 
 def _edited_lines(call: Call) -> tuple[int, int]:
-    """Count the lines that the editor added and removed; without a diff, the lines of the call's arguments."""
+    """Count the lines that an edit added and removed, from the diff, else from the arguments of the call."""
     if tool_kind(call.tool) != "edit":
         return 0, 0
     counts = [count_lines(change.diff) for change in call.changes[:_MAX_CHANGES] if change.diff]
@@ -167,7 +169,7 @@ def _lines(text: Any) -> int:
 
 
 def failure_text(call: Call) -> str:
-    """Return the outcome of a failed call, with the last line of its output or of its refusal."""
+    """Return the outcome of a failed call, with the last line of its output."""
     result = call.result
     assert result is not None
     streams = _last_line(shown_text(result.stderr)) or _last_line(shown_text(result.stdout))
@@ -186,7 +188,7 @@ def ending(result: ev.CallFinished) -> str:
 
 
 def shown_text(text: ev.Text) -> str:
-    """Return a text, or the part of a large one that is in the record."""
+    """Return a text; of a large text, the part that is in the event."""
     return text if isinstance(text, str) else text.preview
 
 
@@ -202,7 +204,7 @@ def _figures(step: Step) -> str:
 
 
 def step_seconds(step: Step) -> float:
-    """Return the seconds of the model and of the calls."""
+    """Return the total seconds of the model and of the calls."""
     return step.model_time + sum(call.result.duration for call in step.calls if call.result)
 
 
@@ -227,7 +229,7 @@ def _chips(step: Step, root: str) -> list[ev.Chip]:
 
 
 def _files(step: Step, root: str) -> Iterator[ev.Chip]:
-    """Yield chips for saved and changed files, except files of a leading edit, which the line itself names."""
+    """Yield chips for saved and changed files, except the file that the line already names."""
     first = step.calls[0] if step.calls and tool_kind(step.calls[0].tool) == "edit" else None
     front = {change.path for change in first.changes[:_MAX_CHANGES]} if first else set()
     saved = list(dict.fromkeys(artifact.path for artifact in step.artifacts))

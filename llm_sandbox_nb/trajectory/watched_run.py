@@ -1,4 +1,4 @@
-"""The summary of a run whose events a server passes on: read event by event, stored in a few bytes."""
+"""The summary of a live run at a server, updated with each event, in a few bytes."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class WatchedRun:
                 self._facts.update(stop_reason=event.stop_reason, usage=event.usage.model_dump(mode="json"))
 
     def go_on(self) -> None:
-        """Mark a run that had ended as resumed."""
+        """Mark an ended run as resumed."""
         self.over, self._facts["stop_reason"] = False, None
 
     def to_json(self, *, live: bool, away: bool) -> Json:
-        """Return the row for REST. `live`: a kernel publishes the run; `away`: the kernel may come back."""
+        """Return the row for REST. `live`: a kernel publishes the run. `away`: the kernel may reconnect."""
         held = self._status.held if live else None
         state = self._status.run_state(live=live or away, away=State.KERNEL_AWAY if away else None)
         return {

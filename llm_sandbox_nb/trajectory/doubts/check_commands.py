@@ -118,7 +118,7 @@ _FAILED_HINTS = ("ail", "FAIL", "rror", "ERR", "not ok", "***", "problem", "MISM
                  "issing", "No ", "no test", "Unknown", "could not", "can't")  # fmt: skip
 _PASSED_HINTS = ("pass", "Pass", "PASS", "ok", "OK", "Success", " 0 fail")
 _EMPTY_HINTS = ("no test", "No test", "collected 0", "Ran 0", "running 0")
-"""Each text that the patterns above match contains at least one of these parts: other texts are not searched."""
+"""Parts of texts that the patterns above match. A text without any of these parts is not searched."""
 
 
 _SEARCHED_CHARACTERS = 1_000

@@ -65,7 +65,7 @@ _COMMITTED = re.compile(r"\b(?:committed|pushed|opened a pull request)\b", re.IG
 
 
 def claim_against_evidence(evidence: Evidence) -> Iterator[Doubt]:
-    """The answer claims that tests pass, a file was written or has N rows, or all is well; the record disagrees."""
+    """The record contradicts the answer's claim that tests pass, that a file was written or has N rows, or that all is well."""
     sentences = [
         one
         for text in dict.fromkeys((evidence.answer or "", evidence.last_words))
@@ -152,7 +152,7 @@ def _tests(
 
 
 def _own_checks(evidence: Evidence) -> bool:
-    """Return True if a program of the run asserted something and ended well."""
+    """Return True if a program of the run had an assertion and exited without an error."""
     return any(
         not action.failed
         and (
@@ -165,7 +165,7 @@ def _own_checks(evidence: Evidence) -> bool:
 
 
 def _last_failed(evidence: Evidence) -> Action | None:
-    """Return the last command that ran a program, if it failed."""
+    """Return the last command that ran a program if that command failed."""
     runs = [
         action
         for action in evidence.actions
@@ -181,7 +181,7 @@ def _last_failed(evidence: Evidence) -> Action | None:
 
 
 def _said_at(evidence: Evidence, sentence: str) -> int:
-    """Return the step that wrote a sentence of the answer."""
+    """Return the step whose text has a sentence of the answer."""
     version = evidence.answer_version
     return (
         version.step
@@ -266,7 +266,7 @@ def _find(evidence: Evidence, name: str) -> Version | None:
 
 
 def _mentioned(evidence: Evidence, name: str) -> bool:
-    """Return True if the task, an artifact or the output of a command names such a file."""
+    """Return True if the task, an artifact or the output of a command names the file."""
     last = name_of(name)
     if last in evidence.task or any(last == name_of(saved) for saved in evidence.trajectory.artifacts):
         return True

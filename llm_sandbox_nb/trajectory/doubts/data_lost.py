@@ -70,7 +70,7 @@ _DELETES_ROWS = re.compile(r"\bDELETE\s+FROM\b|\bDROP\s+TABLE\b|\bTRUNCATE\s+TAB
 
 
 def data_lost(evidence: Evidence) -> Iterator[Doubt]:
-    """A file shrinks, loses columns or is replaced by less, or a given file is removed, and no step mentions this."""
+    """A file lost rows or columns or was replaced by a smaller one, or a given file was removed, and no step says so."""
     for action in evidence.actions:
         yield from losses(evidence, action)
 
@@ -201,7 +201,7 @@ _LOOKS_AT = re.compile(r"\s*(?:wc|head|tail|cat|ls|grep|du|stat|file|less|jq|col
 
 
 def _made_anew(action: Action, version: Version) -> bool:
-    """Return True if the file was written from its sources, and not from itself."""
+    """Return True if the file was written from other files, and not from its own earlier content."""
     name = re.escape(name_of(version.path))
     if action.edited:
         return True
@@ -215,8 +215,7 @@ def _made_anew(action: Action, version: Version) -> bool:
 
 
 def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old: int) -> str | None:
-    """Return None if the step announced the loss, else an addition to the doubt's text, such as a smaller announced
-    loss."""
+    """Return None if the step announced the loss, else a text to add to the doubt, such as a smaller announced loss."""
     said = action.said
     if not says(evidence, action, _SAYS_LESS):
         task = _SAYS_LESS.search(evidence.task)
@@ -252,7 +251,7 @@ def _number(word: str) -> int:
 
 
 def _removed_lines(version: Version) -> list[str]:
-    """Return lines that are gone and did not return, as far as the diff has them."""
+    """Return the lines in a diff that were removed and not added again."""
     if version.change is None or not version.change.diff:
         return []
     rows = version.change.diff[:64_000].split("\n")
@@ -262,7 +261,7 @@ def _removed_lines(version: Version) -> list[str]:
 
 
 def _came_back(evidence: Evidence, version: Version) -> bool:
-    """Return True if a later version has the lost data again."""
+    """Return True if a later version contains the lost data."""
     before = version_before(version)
     later = evidence.files.get(version.path, [])
     for one in reversed(later):
@@ -293,7 +292,7 @@ _ROWS_COMPARED = 400
 
 
 def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
-    """Return a text about a given file that a command replaced by another file with hardly an equal line."""
+    """Describe a given file that a command replaced by a file with almost no equal lines."""
     if (
         action.kind != "bash"
         or not evidence.given(version.path)

@@ -1,4 +1,4 @@
-"""The rule about results that were made from an old file."""
+"""The rule about results that were made from an outdated file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHARED_WORDS = re.compile(r"[-_. ]+")
 
 
 def stale_read(evidence: Evidence) -> Iterator[Doubt]:
-    """Results use a file older than one made later from the same source, or than the program that makes the file."""
+    """A result uses an outdated file: a newer one from the same source exists, or its program has changed since."""
     done: set[str] = set()
     used = {read.path for action in evidence.chain for read in action.reads}
     for action in evidence.chain:
@@ -39,7 +39,7 @@ def stale_read(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[str]) -> str:
-    """Return a text about a later file from the same source that nothing uses, though the results are newer."""
+    """Describe a later file from the same source that nothing uses, although the results are newer."""
     maker = read.action
     assert maker is not None
     sources = {one.path for one in maker.reads if ending_of(one.path) not in PROGRAMS}
@@ -72,7 +72,7 @@ def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[
 
 
 def _alike(one: str, other: str, *, direct: bool) -> bool:
-    """Return True if the two names look like names of versions of one file."""
+    """Return True if two names look like versions of the same file."""
     first, second = (name_of(path).rpartition(".")[0].lower() for path in (one, other))
     stems = {_VERSIONED.sub("", first), _VERSIONED.sub("", second)}
     if len(stems) == 1 or direct:
@@ -83,7 +83,7 @@ def _alike(one: str, other: str, *, direct: bool) -> bool:
 
 
 def _changed_program(evidence: Evidence, action: Action, read: Version) -> str:
-    """Return a text about a program that made the file, and was changed since without being run again."""
+    """Describe a program that made the file and was changed later without being run again."""
     maker = read.action
     assert maker is not None
     for program in maker.reads:

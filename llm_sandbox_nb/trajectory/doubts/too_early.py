@@ -49,7 +49,7 @@ def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> Version | None:
-    """Return a file of the same name and other content, made later in another folder, that nothing uses."""
+    """Return an unused file with the same name and other content that was made later in another folder."""
     name = name_of(version.path)
     for path, versions in evidence.files.items():
         other = versions[-1]
@@ -71,7 +71,7 @@ def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> 
 
 
 def _source_changed(evidence: Evidence, version: Version, action: Action) -> str:
-    """Return a text about a file that a result was made from and that changed afterwards."""
+    """Describe a file from which a result was made, and which changed afterwards."""
     if action.edited:
         return ""
     for read in action.reads:
@@ -108,7 +108,7 @@ def _source_changed(evidence: Evidence, version: Version, action: Action) -> str
 
 
 def _made_again(evidence: Evidence, version: Version, after: int) -> bool:
-    """Return True if a later command wrote a file again, with the same content."""
+    """Return True if a later command wrote the file again with the same content."""
     name = name_of(version.path)
     pattern = re.compile(rf"(?:>|\btee\b|\b(?:cp|mv)\b|-o\b)[^\n;&|]*{re.escape(name)}")
     for action in evidence.actions[after:]:
@@ -127,7 +127,7 @@ def _same_text(one: Version, other: Version) -> bool:
 
 
 def _later_result(evidence: Evidence, version: Version) -> str:
-    """Return a text about a short result that a later step wrote into a file and that is not in the answer."""
+    """Describe a short result that a later step wrote into a file, but that is missing from the answer."""
     number = version.action.number if version.action else 0
     answer = numbers_of(evidence.answer or version.text or "")
     for path, versions in evidence.files.items():
@@ -169,7 +169,7 @@ def _later_result(evidence: Evidence, version: Version) -> str:
 
 
 def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | None:
-    """Return the step of a repeated command whose earlier output has the answer's number, but not its new output."""
+    """Return the step that repeated a command if the answer's number is only in the earlier output."""
     key = {one for one in answer if len(one.lstrip("-")) > 1}
     if not key or len(key) > 6:
         return None
@@ -189,7 +189,7 @@ def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | N
 
 
 def _other_output(evidence: Evidence) -> tuple[int, str] | None:
-    """Check an answer without a file: return the step of the command's newest run if the result differs, and a text."""
+    """For an answer without a file, return the step and a text if a command's newest run has another result."""
     if evidence.answer_version is not None:
         return None
     step = _rerun_differs(evidence, -1, numbers_of(evidence.answer or ""))
