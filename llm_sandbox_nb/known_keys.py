@@ -43,7 +43,8 @@ def clean_key(key: str, source: str) -> str:
         raise KeyTextError(f"{source} is empty: put the key there")
     if not _ASCII_KEY.fullmatch(cleaned):
         raise KeyTextError(
-            f"{source} has a character that is not allowed in a key ({_wrong_kind(cleaned)}): copy the key again, without quotes"
+            f"{source} has a character that is not allowed in a key ({_wrong_kind(cleaned)}): "
+            "copy the key again, without quotes"
         )
     if len(cleaned) > 2 and cleaned[0] == cleaned[-1] and cleaned[0] in "\"'`":
         raise KeyTextError(f"{source} has quotes around the key: remove them")

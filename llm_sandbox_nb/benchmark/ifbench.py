@@ -15,7 +15,7 @@ from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 
 
 def loose_variants(text: str) -> list[str]:
-    """Return eight variants: the whole text, without the first line, last line, or both; each also without asterisks."""
+    """Return eight variants: all lines, without the first, the last, or both; each also without asterisks."""
     lines = text.split("\n")
     cut = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return [*cut, *(variant.replace("*", "") for variant in cut)]

@@ -216,7 +216,7 @@ def _tagged(text: str) -> str | None:
 
 
 def _stated(text: str) -> str | None:
-    """Return the letter of the last statement; empty if there are several letters, or it is retracted or contradicted."""
+    """Return the letter of the last statement; empty for several letters, or if it is retracted or contradicted."""
     found, place = None, 0
     for pattern in (_STATED, _STATED_ELSEWHERE, _CHOSEN):
         for match in pattern.finditer(text):

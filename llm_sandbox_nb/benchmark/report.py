@@ -58,7 +58,7 @@ def common_group(*sides: Iterable[Result]) -> Callable[[Result], str]:
 def cell_row(
     task: str, mode: str, results: Sequence[Result], planned: int = 0, spent: Spent | None = None
 ) -> dict[str, Any]:
-    """Return the row of one task in one mode. `planned` is the planned number of results; 0 means the existing number."""
+    """Return the row of one task in one mode. `planned` is the planned number of results; 0: the existing number."""
     scores = score_interval(list(item_scores(results).values()))
     good = [result for result in results if not result.error_kind]
     done = throughput(Times(0.0, 0.0, result.wall_time, result.started) for result in good)

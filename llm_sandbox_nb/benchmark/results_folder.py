@@ -61,7 +61,9 @@ class FolderLock:
 
     def release(self) -> None:
         if self._file >= 0:
-            os.close(self._file)  # the file is not removed: otherwise two starts could lock two different files
+            os.close(
+                self._file
+            )  # the file is not removed: otherwise two starts could lock two different files
             self._file = -1
 
     def __enter__(self) -> Self:

@@ -128,7 +128,7 @@ class _Worker:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             limit=_MAX_REPLY_BYTES,
-            start_new_session=True,  # own session: Ctrl-C must not reach the scorer, whose interruption would look like a failure
+            start_new_session=True,  # Ctrl-C must not reach the scorer
         )
         return self._process
 
@@ -139,5 +139,7 @@ class _Worker:
         with suppress(ProcessLookupError):
             process.kill()
         with suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(_PIPE_SECONDS):  # a child process of the scorer may keep the pipes open
+            async with asyncio.timeout(
+                _PIPE_SECONDS
+            ):  # a child process of the scorer may keep the pipes open
                 await process.communicate()

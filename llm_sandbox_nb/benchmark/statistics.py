@@ -108,7 +108,7 @@ def mcnemar(better: int, worse: int) -> float:
 
 @dataclass(frozen=True)
 class Passes:
-    """Share of items with at least one right answer in `k` attempts (`any`, pass@k), and with only right ones (`all`)."""
+    """Shares of items: at least one of `k` attempts is right (`any`, pass@k), or all `k` are (`all`, pass^k)."""
 
     k: int
     any: float

@@ -78,7 +78,7 @@ class Task:
     scorer: str = "exact"
     """A name of `scorers.RULES`, `judge`, `swe`, or the path of a Python file."""
     answer: Literal["file", "patch", "reply"] = "file"
-    """`file`: the answer file. `reply`: the answer file, or without one the last text of the run. `patch`: see `swe`."""
+    """`file`: the answer file. `reply`: the answer file, else the last text of the run. `patch`: see `swe`."""
     answer_file: str = ""
     """File that is read before the `answer.txt` named in the prompts and the default answer files."""
     data: DataSource = field(default_factory=DataSource)

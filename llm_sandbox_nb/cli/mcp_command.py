@@ -50,7 +50,9 @@ def mcp_command(arguments: argparse.Namespace) -> int:
     values = resolve(flags, os.environ)
     own = any(flags.get(name) is not None for name in _NEW_SANDBOX_OPTIONS)
     if notebook and own:
-        raise UsageError("--notebook uses the notebook's own sandbox: leave out --isolation and other options of a sandbox.")
+        raise UsageError(
+            "--notebook uses the notebook's sandbox: leave out --isolation and other sandbox options."
+        )
     # stdout is for messages only, so the output of libraries is redirected.
     messages, sys.stdout = sys.stdout.buffer, sys.stderr
     try:

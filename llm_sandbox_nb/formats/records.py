@@ -137,7 +137,7 @@ def is_foreign(path: Path) -> bool:
 
 
 def _is_journal(path: Path) -> bool:
-    """Return True if JSON lines begin like a journal. Also True if they cannot be read, so that its reader reports it."""
+    """Return True if JSON lines begin like a journal, or cannot be read, so that the journal's reader reports it."""
     if path.name == JOURNAL:
         return True
     try:

@@ -115,7 +115,7 @@ class SampleRecord:
         self._recorder.close()
 
     async def _record(self, tool: str, arguments: dict[str, Any], result: CommandResult | None) -> None:
-        """Record a call as a step, after its end and without an await between the events: calls may run concurrently."""
+        """Record an ended call as a step, without an await between the events, because calls may run concurrently."""
         async with self._lock:
             await self._recorded(self._checkpoints.settle())
             await self._recorded(self._add_step(tool, arguments, result))

@@ -71,7 +71,7 @@ class UpdatedOutput:
         self._shown = False
 
     def publish(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
-        """Show `bundle`. Give the metadata with every update: an update without metadata erases the earlier metadata."""
+        """Show `bundle`. Every update needs the metadata: an update without metadata erases the earlier metadata."""
         from IPython import display
 
         publish: Any = display.publish_display_data

@@ -137,7 +137,7 @@ def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | 
     try:
         script, style = ((folder / name).read_text("utf-8") for name in ("widget.js", "widget.css"))
         widget = _widget_class()(_esm=script, _css=style)
-        # ipykernel 7.4 and later handle messages of the page in the shell that sent last: the cell's shell, which is busy.
+        # ipykernel 7.4 and later handle messages of the page in the shell that sent last, here the cell's busy shell.
         # Without that rule, they are handled on the subshell that the page chose, as before 7.4.
         widget.comm._reply_subshell_for = None
     except (ImportError, OSError):

@@ -93,7 +93,9 @@ class TrainCommand:
                 raise
             show("failed" if process.returncode else "done")
             if process.returncode:
-                raise SandboxTrainingError(plain(_last_line(said) or f"The training ended with exit code {process.returncode}."))
+                raise SandboxTrainingError(
+                    plain(_last_line(said) or f"The training ended with exit code {process.returncode}.")
+                )
 
     def _watch(self, parsed: argparse.Namespace) -> None:
         record, output = TrainingRecord.load(parsed.folder), UpdatedOutput()
@@ -115,7 +117,9 @@ class TrainCommand:
                 raise
             print(plain(printed.decode("utf-8", "replace")).rstrip())
             if process.returncode:
-                raise SandboxTrainingError(plain(_last_line(said) or f"The training ended with exit code {process.returncode}."))
+                raise SandboxTrainingError(
+                    plain(_last_line(said) or f"The training ended with exit code {process.returncode}.")
+                )
 
 
 def _parsed(words: list[str]) -> argparse.Namespace | None:

@@ -198,8 +198,8 @@ class Option:
     short: str = ""
     """Letter of the short flag of the command `run`, as in the paper's package."""
     sets: str = ""
-    """Target of the value: an argument of `solve` (all fields of `RunOptions` are arguments), or a field of an argument,
-    written with a dot: `limits.NAME`, `settings.NAME`, `retries.NAME`, or `sandbox.NAME` for `sandbox_options`."""
+    """Target of the value: an argument of `solve` (all fields of `RunOptions` are arguments), or with a dot a field of
+    an argument: `limits.NAME`, `settings.NAME`, `retries.NAME`, or `sandbox.NAME` for `sandbox_options`."""
     in_notebook: bool = True
     """True if `%config SandboxMagics` has the setting."""
     notebook_default: Any = SAME_DEFAULT

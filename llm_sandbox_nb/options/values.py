@@ -139,7 +139,7 @@ def converted(option: Option, value: Any, source: str) -> Any:
 
 
 def find_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Value:
-    """Return the model's key: the given key, else from the variable in `api_key_env`, else from the provider's variable.
+    """Return the model's key: the given key, else the value of the variable in `api_key_env` or of the provider.
 
     `api_key` in a settings file has the lowest precedence, because keys belong in the environment.
 

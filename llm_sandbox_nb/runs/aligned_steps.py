@@ -23,7 +23,7 @@ class AlignedRow:
 
 
 def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
-    """Align the steps of all runs in rows, in the order of the first run. Steps without a match get rows between these."""
+    """Align the steps of all runs in rows, in the order of the first run. Unmatched steps get rows in between."""
     first, others = runs[0], runs[1:]
     pairs = [_pairs(first, other) for other in others]
     rows: list[AlignedRow] = []
@@ -37,7 +37,7 @@ def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
 
 
 def _pairs(first: Sequence[Step], other: Sequence[Step]) -> tuple[dict[int, Step], dict[int, list[Step]]]:
-    """Return the steps of `other` by their matching index in `first`, and unmatched steps by the next matching index."""
+    """Return the steps of `other` by their matching index in `first`; unmatched steps by the next matching index."""
     matched: dict[int, Step] = {}
     inserted: dict[int, list[Step]] = {}
     matcher = SequenceMatcher(None, [called(step) for step in first], [called(step) for step in other], False)

@@ -217,7 +217,7 @@ def _first_message(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
 
 
 def _drop_unkept_calls(run: RunRecord, recorder: Recorder) -> None:
-    """Rewind to the last event at which conversation and files agree, after a kill before a call's changes were stored."""
+    """Rewind to the last event with stored files, if the process was killed before a call's changes were stored."""
     trajectory = run.trajectory
     to = trajectory.uncovered
     if run.context.living() is not None or to is None:

@@ -309,7 +309,7 @@ def ready_text(step: int) -> str:
 
 
 async def _check_others(run: RunRecord, box: Sandbox | None, destination: Destination) -> Others:
-    """Return the changes by others that a rewind undoes. Raises InputError if another run made them without `others`."""
+    """Return the changes by others that a rewind undoes. Raises InputError if they are of a run and not allowed."""
     if box is None or destination.what == "conversation" or destination.target is None:
         return NO_OTHERS
     found = await undone_changes(run, box, destination.target)

@@ -187,7 +187,9 @@ class McpHandler(JupyterHandler):
         """Refuse requests with a foreign host name or from a foreign page, before the body is read."""
         self.current_user = None
         if not self.check_host():
-            raise web.HTTPError(421, "The host name of the request is not allowed: see ServerApp.allow_remote_access.")
+            raise web.HTTPError(
+                421, "The host name of the request is not allowed: see ServerApp.allow_remote_access."
+            )
         origin = self.request.headers.get("Origin")
         if origin is not None and not self._is_own(origin):
             raise web.HTTPError(403, "Pages of other sites may not use this address.")

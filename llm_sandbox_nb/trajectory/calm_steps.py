@@ -68,7 +68,7 @@ def step_rows(trajectory: Trajectory, *, live: bool) -> list[Step | CalmSteps]:
 
 
 def _kind(steps: Sequence[Step], place: int, root: str) -> str:
-    """Return the kind in `LEVELS`; `same` if the step failed like the previous one; empty for a step with its own row."""
+    """Return the kind in `LEVELS`; `same` after a step with the same failure; empty for a step with its own row."""
     step = steps[place]
     first = step.calls[0] if step.calls else None
     decided = any(decision.action in DECIDED for call in step.calls for decision in call.decisions)

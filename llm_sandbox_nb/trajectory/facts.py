@@ -35,7 +35,7 @@ class FactFinder:
         return found
 
     def after(self, event: ev.Event) -> list[ev.Facts]:
-        """Return the facts to record after `event`: doubts about a call, or a changed line after a file was saved late."""
+        """Return the facts to record after `event`: doubts about a call, or a changed line for a file saved late."""
         trajectory = self._trajectory
         if isinstance(event, ev.CallFinished):
             doubts = self._doubts.newest(trajectory, event)

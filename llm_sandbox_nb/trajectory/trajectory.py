@@ -357,7 +357,7 @@ class Trajectory:
                     self.status.rewind(self.step_at(event.to))
 
     def _add_facts(self, event: ev.Facts) -> None:
-        """Add facts, which are not nodes of the tree: HEAD does not move, and they are on all branches of their parent."""
+        """Add facts, which are not nodes of the tree: HEAD does not move. All branches of their parent have them."""
         self.events.append(event)
         parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
         self._tree.annotate(event, parent)

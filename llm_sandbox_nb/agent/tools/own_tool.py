@@ -55,7 +55,9 @@ class OwnTool(Tool):
         parameters = _parameters(function, self.name)
         self._box = next((name for name in parameters if hints.get(name) is Sandbox), None)
         if self._box and not inspect.iscoroutinefunction(function):
-            raise InputError(f"{self.name} uses the sandbox, so it must be a coroutine function: write `async def`.")
+            raise InputError(
+                f"{self.name} uses the sandbox, so it must be a coroutine function: write `async def`."
+            )
         shown = [parameter for name, parameter in parameters.items() if name != self._box]
         if untyped := [parameter.name for parameter in shown if parameter.name not in hints]:
             raise InputError(f"The parameter {untyped[0]} of {self.name} has no type: add one, {_EXAMPLE}.")

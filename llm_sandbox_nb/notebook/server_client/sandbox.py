@@ -153,7 +153,7 @@ class ServerSandbox(ChannelSandbox):
         return self.channel.ended
 
     async def clone(self) -> ServerSandbox:
-        """See `CheckpointingSandbox.clone`. The server starts the clone under its policy, and ends it with this kernel."""
+        """See `CheckpointingSandbox.clone`. The server applies its policy, and ends the clone with this kernel."""
         _, model = await ask_server(
             self._address, f"sandboxes/{self.server_id}/fork", "POST", {}, timeout=START_TIMEOUT
         )

@@ -65,7 +65,7 @@ _COMMITTED = re.compile(r"\b(?:committed|pushed|opened a pull request)\b", re.IG
 
 
 def claim_against_evidence(evidence: Evidence) -> Iterator[Doubt]:
-    """The record contradicts the answer's claim that tests pass, that a file was written or has N rows, or that all is well."""
+    """The record contradicts a claim of the answer: tests pass, a file was written or has N rows, all is well."""
     sentences = [
         one
         for text in dict.fromkeys((evidence.answer or "", evidence.last_words))

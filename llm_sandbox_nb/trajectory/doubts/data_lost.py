@@ -70,7 +70,7 @@ _DELETES_ROWS = re.compile(r"\bDELETE\s+FROM\b|\bDROP\s+TABLE\b|\bTRUNCATE\s+TAB
 
 
 def data_lost(evidence: Evidence) -> Iterator[Doubt]:
-    """A file lost rows or columns or was replaced by a smaller one, or a given file was removed, and no step says so."""
+    """A file lost rows or columns, or was replaced or removed, and no step mentions this."""
     for action in evidence.actions:
         yield from losses(evidence, action)
 

@@ -289,7 +289,7 @@ class Evidence:
         self._by_name: dict[str, list[str]] = {}
 
     def take(self, trajectory: Trajectory) -> list[Action]:
-        """Add and return the calls that have ended since the last call of `take`; after a change of branch, all calls."""
+        """Add and return the newly ended calls of the run; after a change of branch, all calls."""
         if self._steps is not trajectory.steps:
             self._begin(trajectory)
         new: list[Action] = []

@@ -73,7 +73,7 @@ class DoubtFinder:
         return found[:MAX_DOUBTS]
 
     def _loop(self, action: Action) -> list[Doubt]:
-        """Return the loop that an action continues, when it becomes long enough and after each doubling of its length."""
+        """Return the loop of an action when it becomes long enough, and at each doubling of its length."""
         same = action.repetitions
         long = same in (3, 6, 12, 24, 48) and (action.failed or same > 3)
         return list(loop(self.evidence))[-1:] if long else []
