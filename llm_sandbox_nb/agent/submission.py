@@ -71,9 +71,8 @@ class Submission:
         started = time.monotonic()
         answer = await workspace.read_answer() or self.conversation.last_text or None
         checked = await self.check.run(workspace.box, answer)
-        self.meter.leave_out(
-            time.monotonic() - started
-        )  # the duration of a check does not count as the run's time
+        # the duration of a check does not count as the run's time
+        self.meter.leave_out(time.monotonic() - started)
         at_end = self.meter.over or (self.replies is not None and self.meter.step >= self.replies)
         if at_end or not self.check.may_try_again(checked):
             self.verdict = checked.verdict

@@ -102,9 +102,8 @@ def _named(task: Task, source: str) -> Path:
 
 def _json_lines(text: str) -> Iterator[Any]:
     """Parse JSON lines. Raises ValueError that names the line."""
-    for number, line in enumerate(
-        text.split("\n"), 1
-    ):  # `splitlines` would also split at line ends inside a JSON text
+    # `splitlines` would also split at line ends inside a JSON text
+    for number, line in enumerate(text.split("\n"), 1):
         line = line.removeprefix("\ufeff")  # byte order marks of joined Windows files
         if line.strip():
             try:

@@ -61,9 +61,8 @@ class FolderLock:
 
     def release(self) -> None:
         if self._file >= 0:
-            os.close(
-                self._file
-            )  # the file is not removed: otherwise two starts could lock two different files
+            # the file is not removed: otherwise two starts could lock two different files
+            os.close(self._file)
             self._file = -1
 
     def __enter__(self) -> Self:

@@ -109,9 +109,8 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
     """
     function = None if scorer in RULES else load_scorer(Path(scorer))
     by_files = function is not None and "output_files" in inspect.signature(function).parameters
-    if (
-        gold is None or gold != gold
-    ):  # NaN for a missing value: some callers pass the column of a table unchanged
+    # NaN for a missing value: some callers pass the column of a table unchanged
+    if gold is None or gold != gold:
         gold = ""
     if not by_files and (answer is None or not answer.strip()):
         return NO_ANSWER

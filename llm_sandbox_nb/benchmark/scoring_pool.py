@@ -139,7 +139,6 @@ class _Worker:
         with suppress(ProcessLookupError):
             process.kill()
         with suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(
-                _PIPE_SECONDS
-            ):  # a child process of the scorer may keep the pipes open
+            # a child process of the scorer may keep the pipes open
+            async with asyncio.timeout(_PIPE_SECONDS):
                 await process.communicate()

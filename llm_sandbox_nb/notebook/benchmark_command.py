@@ -95,9 +95,8 @@ class BenchmarkCommand:
             name: value for name, value in given.items() if name in flags and flags[name] is None and value
         }
         if found.get("model") and typed_key_of(found["model"], found["api_base"]):
-            found["api_key_env"] = flags[
-                "api_key_env"
-            ]  # a key typed by the person wins over the key of a setting
+            # a key typed by the person wins over the key of a setting
+            found["api_key_env"] = flags["api_key_env"]
         return found
 
     def _do(self, made: Prepared, open_items: list[Item], work: _Work) -> None:

@@ -95,10 +95,8 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
         name: getattr(options, name, None) or getattr(settings, name) or None for name in names
     }
     allow, secrets = asked.pop("allow"), asked.pop("secret")
-    if asked["network"] in (
-        None,
-        "allow",
-    ):  # the settings with lists of hosts and secrets apply to this network only
+    # the settings with lists of hosts and secrets apply to this network only
+    if asked["network"] in (None, "allow"):
         asked |= {"allow": allow or (), "secrets": secrets or ()}
     elif getattr(options, "allow", None) or getattr(options, "secret", None):
         raise SandboxUsageError("--allow and --secret need --network allow.")

@@ -119,9 +119,8 @@ class SandboxSettings(Configurable):
         super().__init__(**options)
         self.observe(self._note_given, names=_NAMES)
         self._given |= set(options) & set(_NAMES)
-        with suppress(
-            SandboxUsageError
-        ):  # an invalid file is reported by the next cell that reads the settings
+        # an invalid file is reported by the next cell that reads the settings
+        with suppress(SandboxUsageError):
             self.read_files()
 
     @validate(*_OR_EMPTY)

@@ -121,9 +121,8 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
         UsageError: if a value is invalid; names value and source.
     """
     values, paths = resolve_sources(flags, environment)
-    resolve_options(
-        NOTEBOOK_OPTIONS, file_layers(paths)
-    )  # an invalid line is an error for every command that reads the file
+    # an invalid line is an error for every command that reads the file
+    resolve_options(NOTEBOOK_OPTIONS, file_layers(paths))
     plain = {name: one.value for name, one in values.items()}
     return {QUERY.name: flags.get(QUERY.name), SETTINGS.name: paths, **plain}
 

@@ -68,9 +68,8 @@ class Journal:
             ) from error
         self._lock()
         try:
-            if (
-                os.fstat(self._file).st_nlink > 1
-            ):  # new events must not be appended to another file through a hard link
+            # new events must not be appended to another file through a hard link
+            if os.fstat(self._file).st_nlink > 1:
                 unshare_file(folder, JOURNAL)
                 shared, self._file = self._file, open_file(folder, JOURNAL, os.O_WRONLY | os.O_APPEND)
                 os.close(shared)

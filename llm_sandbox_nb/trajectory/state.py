@@ -269,9 +269,8 @@ class Status:
             return _checked(_in_words(_BY_LABEL[reason]), self.check)
         if finish.without_answer:
             reason = State.WITHOUT_ANSWER.label
-        elif (
-            reason == State.TOKENS.label and finish.error
-        ):  # the context of the model was full, not a limit of the run
+        # the context of the model was full, not a limit of the run
+        elif reason == State.TOKENS.label and finish.error:
             reason = State.CONTEXT.label
         detail = format_model_failure(self._failure) if reason == State.MODEL_ERROR.label else ""
         detail = self._stopped_by if reason == State.INTERRUPTED.label else detail
