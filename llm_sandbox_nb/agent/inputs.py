@@ -123,7 +123,7 @@ def _names_in(path: Path) -> list[str]:
     try:
         return plan_upload(path).names()
     except TransferError as error:
-        raise InputError(f"The inputs cannot be taken: {error}") from error
+        raise InputError(f"The inputs cannot be read: {error}") from error
 
 
 def _checked_path(given: Any) -> str | Path:

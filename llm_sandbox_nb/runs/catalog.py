@@ -77,7 +77,7 @@ class RunEntry:
 
 
 def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = ()) -> list[RunEntry]:
-    """Return the runs below `root` and `elsewhere`, oldest first. With `most`, return only the newest ones."""
+    """Return the runs below `root` and `elsewhere`, oldest first; only the newest `most` runs, if given."""
     folders = _folders(root, elsewhere)
     short = short_ids(folders)
     names = {folder.name: short_id for folder, short_id in short.items()}

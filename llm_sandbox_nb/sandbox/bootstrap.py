@@ -1,8 +1,8 @@
 """The start of the executor: a small Python program in the sandbox reads the package `executor` from its stdin.
 
-The package travels as a JSON object of module sources, from which modules are imported without writing to the sandbox's
-disk. The compiled modules follow, for a Python of the same version: that saves a third of the start. Both are
-compressed, because an engine needs more time to pass bytes on than the sandbox needs to decompress them.
+The package is sent as a JSON object of module sources, from which modules are imported without writing to the sandbox's
+disk. The compiled modules follow, for a Python of the same version, which saves a third of the start time. Both are
+compressed, because sending bytes through an engine takes longer than decompressing them in the sandbox.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib import resources
 from importlib.util import MAGIC_NUMBER
 
 SOURCE_TIMEOUT = 45
-"""Seconds until the executor's modules must have arrived: a container's pipe stays open when its owner dies early."""
+"""Seconds for the executor's modules to arrive; needed because a container's pipe stays open if its owner dies."""
 FOLDER_VARIABLE = "LLM_SANDBOX_FOLDER"
 """Environment variable with a folder that the executor removes when it ends, even before its modules arrive."""
 PROGRAM_MARK = FOLDER_VARIABLE

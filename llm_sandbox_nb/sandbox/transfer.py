@@ -86,9 +86,9 @@ class TreeRecordReader:
 
 BATCH_BYTES = 1024 * 1024
 _MAX_UPLOAD_NAME_BYTES = 3500
-"""Bytes of a path below the uploaded folder; the target is added in front, and the system's limit is 4096."""
+"""Maximum bytes of a path below the uploaded folder. With the target in front, the system's limit is 4096."""
 _GIT_FILE_BYTES = 4096
-"""Bytes of a file `.git` that are read."""
+"""Maximum bytes of a file `.git` that are read."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ async def file_pieces(source: BinaryIO) -> AsyncIterator[bytes]:
 
 
 MAX_OVERHEAD_BYTES = 64 * 1024 * 1024
-"""Bytes of names and headers in a download, in addition to the content."""
+"""Maximum bytes of names and headers in a download, in addition to the content."""
 MAX_BYTES_IN_MEMORY = 8 * 1024 * 1024
 MAX_SENTENCES = 1000
 MAX_ENTRIES = 100_000
@@ -290,7 +290,7 @@ class Spool:
 
 
 def requested_file(source: str, kind: TransferKind | None) -> bytes | None:
-    """Return the only name that a download of `source` may have; None if `source` may be a folder."""
+    """Return the only file name that a download of `source` may contain; None if `source` may be a folder."""
     name = posixpath.basename(source)
     if name in ("", ".", "..") or kind == "folder":
         return None
@@ -400,7 +400,7 @@ class _Receiver:
     def _count_entry(self) -> None:
         # Empty files and folders occupy disk space too.
         if self._entries_left <= 0:
-            raise _RefusedError("there is no room for more files and folders within the limit")
+            raise _RefusedError("the limit on the number of files and folders is reached")
         self._entries_left -= 1
 
     def _file(self, path: bytes, mode: int, reader: TreeRecordReader) -> None:
@@ -452,7 +452,7 @@ class _Receiver:
             finally:
                 os.close(fd)
             if not complete:
-                raise _RefusedError("there is no room for it within the limit")
+                raise _RefusedError("it exceeds the limit")
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             return info.st_dev, info.st_ino
         except BaseException:
@@ -501,10 +501,10 @@ def _components(path: bytes) -> list[bytes]:
     """Split a path into names, or raise _RefusedError if the path may lead out of the target."""
     names = path.split(b"/")
     if len(names) > _MAX_DEPTH:
-        raise _RefusedError("it lies too deep")
+        raise _RefusedError("its folders are nested too deeply")
     for name in names:
         if name in (b"", b".", b"..") or b"\0" in name or len(name) > _MAX_NAME_BYTES:
-            raise _RefusedError("its name leads elsewhere")
+            raise _RefusedError("its name leads out of the folder")
     return names
 
 

@@ -43,7 +43,7 @@ class CalmSteps:
 
     @property
     def numbers(self) -> str:
-        """The first and the last number."""
+        """Numbers of the first and the last step."""
         return f"{self.steps[0].number}-{self.steps[-1].number}"
 
 

@@ -20,7 +20,7 @@ from llm_sandbox_nb.sandbox.network.proxy import Proxy
 from llm_sandbox_nb.sandbox.network.secrets import read_secrets
 
 KEPT_CONNECTIONS = 10_000
-"""Connections that are remembered; the oldest are forgotten."""
+"""Maximum number of remembered connections; older ones are dropped."""
 _BUNDLES = (
     "/etc/ssl/llm-sandbox-nb-site.pem",
     "/etc/llm-sandbox/ca.pem",
@@ -62,7 +62,7 @@ class AllowedNetwork:
 
     @property
     def internet(self) -> Internet:
-        """Connections behind the proxy; tests replace them."""
+        """Return the internet behind the proxy; tests replace this function."""
         return self._proxy.internet
 
     @internet.setter

@@ -1,4 +1,4 @@
-"""Internet as the proxy reaches it: names, addresses, connections. Tests replace it."""
+"""Access of the proxy to the internet: names, addresses, connections. Tests replace it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llm_sandbox_nb.sandbox.network.streams import CountingStream, PlainSocket, 
 CONNECT_TIMEOUT = 20.0
 """Seconds to connect to one address."""
 MAX_LOOKUPS = 4
-"""Maximum names looked up at one time. Each needs a thread of the pool that the whole process shares."""
+"""Maximum number of simultaneous lookups; each needs a thread of the pool that the whole process shares."""
 
 
 class Internet:

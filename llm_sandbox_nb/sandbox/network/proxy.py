@@ -1,8 +1,8 @@
-"""Proxy behind a sandbox's door: decides alone where a connection goes, and which data leaves.
+"""Proxy behind a sandbox's door: decides about the destination of a connection, and about the data that is sent.
 
-The order matters. The text of the host is checked before the list, and the list before any lookup. There is one lookup;
-its addresses are checked and dialled as numbers. Then the first bytes must be as announced: TLS for the same name, or
-one plain request for the same host.
+The order of checks matters. The form of the host is checked first, then the list, and only then the name is looked up,
+once. The resulting addresses are checked, and the proxy connects to them by number. Then the first bytes must match the
+request: TLS for the same name, or one plain request for the same host.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     import h11
 
 HEAD_TIMEOUT = 30.0
-"""Seconds for the head of a request, and for the first message of TLS."""
+"""Seconds for the head of a request, or the first TLS message, to arrive."""
 IDLE_TIMEOUT = 600.0
-"""Seconds without a byte in either direction after which a connection is closed."""
+"""Seconds after which a connection without data in either direction is closed."""
 MAX_BODY_BYTES = 1024 * 1024
-"""Bytes of a body into which secrets are put; longer ones are sent on as they are."""
+"""Maximum bytes of a body into which secrets are inserted; longer bodies are forwarded unchanged."""
 _MAX_HEAD_BYTES = 64 * 1024
 _HOP_HEADERS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te",
@@ -62,7 +62,7 @@ _CONNECTION_WORDS = frozenset(
 
 
 class _RefusalError(LLMSandboxError):
-    """A request is answered by the proxy itself."""
+    """Raised if the proxy refuses a request with an answer of its own."""
 
     def __init__(self, status: int, reason: str, decision: Literal["refused", "failed"] = "refused") -> None:
         super().__init__(reason)
@@ -72,7 +72,7 @@ class _RefusalError(LLMSandboxError):
 
 
 class Proxy:
-    """Proxy for the connections of one sandbox. `policy` may grow meanwhile; `report` gets every connection."""
+    """Proxy for the connections of a sandbox. `policy` may change; `report` is called with every connection."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Proxy:
     async def _connected(
         self, record: Connection, host: str, port: int, tls: bool
     ) -> tuple[CountingStream, HostRule]:
-        """Check, look up once, check the addresses, dial."""
+        """Check the host, look it up once, check its addresses, and connect."""
         try:
             rule = self.policy.check(host, port)
         except PolicyRefusalError as refusal:
@@ -173,7 +173,7 @@ class Proxy:
         rule: HostRule,
         secrets: list[Secret],
     ) -> None:
-        """Pass a CONNECT on: TLS for the same name, or anything if the list names this port."""
+        """Forward a CONNECT: TLS for the same name, or any protocol if the list names the port."""
         import h11
 
         if not secrets and (rule is PUBLIC or (record.port not in USUAL_PORTS and rule.port is not None)):
@@ -267,7 +267,7 @@ def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
 
 
 def _authority(text: str, usual: int | None) -> tuple[str, int]:
-    """Parse `host:port`, with the usual port if the text names no port."""
+    """Parse `host:port`; the port may be missing."""
     try:
         if text.startswith("["):
             host, _, port = text[1:].partition("]")
@@ -284,7 +284,7 @@ def _authority(text: str, usual: int | None) -> tuple[str, int]:
 
 
 def _check_inner(request: h11.Request, record: Connection) -> None:
-    """Refuse a request inside of TLS that is for another host than the TLS."""
+    """Refuse a request inside TLS for a host other than that of the TLS connection."""
     header = next((value for name, value in request.headers if name == b"host"), b"")
     if _authority(header.decode("latin-1"), 443) != (record.host, record.port):
         raise _RefusalError(421, "its Host header is not the host of its TLS")
@@ -294,7 +294,7 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
 
 @dataclass
 class _Body:
-    """Part of a request's body that was read before its head was sent on."""
+    """Part of a request's body that was read before its head was forwarded."""
 
     held: bytes = b""
     whole: bool = False
@@ -303,13 +303,13 @@ class _Body:
 async def _with_secrets(
     speaker: h11.Connection, client: Stream, request: h11.Request, secrets: list[Secret]
 ) -> tuple[h11.Request, _Body, list[bytes], list[str]]:
-    """Put the secrets into a request.
+    """Insert the secrets into a request.
 
     Replies must be uncompressed and complete, so that they can be searched.
 
     Returns:
         The request, the part of its body that was read, the texts that a reply must not repeat, and the names of the
-        secrets that were put in.
+        inserted secrets.
     """
     import h11
 
@@ -355,7 +355,7 @@ async def _exchange(
     body: _Body,
     scrubber: Scrubber | None = None,
 ) -> None:
-    """Exchange one request and its reply, then close both ends. Further data from the client is never passed on."""
+    """Forward one request and its reply, then close both ends. Further data from the client is never forwarded."""
     import h11
 
     # Messages of a WebSocket could not be searched for a secret.
@@ -424,7 +424,7 @@ async def _reply(
     upstream: CountingStream,
     scrubber: Scrubber | None,
 ) -> bool:
-    """Pass the reply on. Return True if both sides speak WebSocket from now on."""
+    """Forward the reply. Return True if both sides have switched to WebSocket."""
     import h11
 
     left = None
@@ -459,7 +459,7 @@ async def _reply(
 
 
 async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
-    """Pass on the rest of a body of known length that need not be searched."""
+    """Forward the rest of a body of known length that need not be searched."""
     watch = _Watch()
     passing = pass_on(upstream, client, most=left, heard=watch.heard)
     (passed,) = await _first_failure(passing, watching=watch.wait())
@@ -468,7 +468,7 @@ async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
 
 
 def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Response:
-    """Return the head of a reply for the client."""
+    """Return the head of a reply, as forwarded to the client."""
     import h11
 
     left_out = _HOP_HEADERS | ({b"content-length"} if scrubber else set())
@@ -487,7 +487,7 @@ def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Respons
 async def _answer(
     speaker: h11.Connection, client: Stream, refusal: _RefusalError, record: Connection
 ) -> None:
-    """Refuse the request in words that a model understands, if an answer is still possible."""
+    """Answer a refused request with a sentence for the model, if an answer is still possible."""
     import h11
 
     if speaker.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -522,7 +522,7 @@ async def _send(speaker: h11.Connection, stream: Stream, *events: h11.Event) -> 
 
 
 async def _join(client: Stream, upstream: Stream) -> None:
-    """Pass bytes in both directions until both have ended, or nothing was sent for `IDLE_TIMEOUT`."""
+    """Forward bytes in both directions until both have ended, or nothing was sent for `IDLE_TIMEOUT`."""
     watch = _Watch()
 
     async def to_end(source: Stream, target: Stream) -> int:
@@ -534,7 +534,7 @@ async def _join(client: Stream, upstream: Stream) -> None:
 
 
 class _Watch:
-    """Timer that fails after a long silence."""
+    """Timer that raises an error after a long silence."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
@@ -550,7 +550,7 @@ class _Watch:
 
 
 async def _first_failure(*works: Awaitable[int], watching: Awaitable[int]) -> list[int]:
-    """Wait for all works and return their results. The first failure, or the watch, cancels them all."""
+    """Run all coroutines and return their results. The first failure, or the watch, cancels all."""
     tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(one) for one in works]
     watch = asyncio.ensure_future(watching)
     try:

@@ -1,8 +1,8 @@
-"""Secrets that never enter the sandbox: programs inside have a placeholder, which the proxy replaces by the value.
+"""Secrets outside the sandbox: programs inside use a placeholder, which the proxy replaces by the value.
 
-The value is read from this process's environment. The proxy puts it into headers of requests to the secret's own hosts,
-and into their bodies if requested, over TLS that the proxy has verified, and nowhere else. Every reply of these hosts
-is searched for the value: they may have stored it from an earlier request.
+The value is read from this process's environment. The proxy inserts it only into headers of requests to the hosts of
+the secret, and into their bodies if requested, over TLS that the proxy has verified. Every reply of these hosts is
+searched for the value, because they may have stored it from an earlier request.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ Headers = Sequence[tuple[bytes, bytes]]
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MIN_VALUE_LENGTH = 8
 IN_BODY = "+body"
-"""Suffix of a host whose requests get the value in their body too."""
+"""Suffix of a host for whose requests the value is inserted into the body too."""
 _CREDENTIALS = frozenset(
     (b"authorization", b"cookie", b"x-api-key", b"api-key", b"apikey", b"x-goog-api-key", b"private-token",
      b"job-token", b"x-auth-token", b"x-access-token", b"x-amz-security-token")
 )  # fmt: skip
-"""Headers that identify the sender. With an attacker's key, an allowed host would store data for the attacker."""
+"""Headers that identify the sender, and are removed: with an attacker's key, a host would store data for the attacker.
+"""
 
 
 def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -66,7 +67,7 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
 
 
 def placeholder(name: str) -> str:
-    """Return the text that the sandbox has in place of a value.
+    """Return the placeholder of a secret in the sandbox.
 
     The text reveals nothing, and is the same in every sandbox, so that files and shells of a sandbox work in a fork.
     """
@@ -81,7 +82,7 @@ class Secret:
     hosts: tuple[str, ...]
     value: str = field(repr=False)
     body_hosts: frozenset[str] = frozenset()
-    """Hosts whose requests get the value in their body too."""
+    """Hosts for whose requests the value is inserted into the body too."""
 
     @property
     def placeholder(self) -> str:
@@ -122,7 +123,7 @@ def put_in(
     Credentials without a placeholder are left out: see `_CREDENTIALS`.
 
     Returns:
-        The headers, the texts other than the values that a reply must not repeat, and the names of the secrets put in.
+        The headers, further texts that a reply must not repeat, and the names of the inserted secrets.
     """
     pairs = [(one.placeholder.encode(), one.value.encode(), one.name) for one in secrets]
     result, hidden, used = [], [], []
@@ -185,14 +186,14 @@ def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[
 
 
 class Scrubber:
-    """Filter that replaces hidden texts in a stream. Holds back only bytes that may begin such a text."""
+    """Filter that replaces secret texts in a stream. It delays only bytes that may begin such a text."""
 
     def __init__(self, hidden: Sequence[bytes]) -> None:
         self._hidden = sorted(hidden, key=len, reverse=True)
         self._held = b""
 
     def feed(self, data: bytes, *, last: bool = False) -> bytes:
-        """Return the next bytes that may be passed on."""
+        """Add bytes, and return those that may be forwarded now."""
         data = self.clean(self._held + data)
         held = 0 if last else self._beginning(data)
         self._held = data[len(data) - held :]
