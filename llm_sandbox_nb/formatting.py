@@ -157,7 +157,7 @@ def shorten(text: str, most: int, mark: str = "...") -> str:
     return text if len(text) <= most else f"{text[: most - len(mark)]}{mark}"
 
 
-_TAIL_LINES = 20
+TAIL_LINES = 20
 """Lines that `clip` shows of the end of a text, where errors are."""
 _MIN_TAIL_LINE_CHARACTERS = 80
 """Characters for each of these lines; if the limit has fewer, `clip` shows fewer lines."""
@@ -166,11 +166,11 @@ _MIN_TAIL_LINE_CHARACTERS = 80
 def clip(text: str, limit: int) -> str:
     """Shorten `text` to about `limit` characters: its beginning, the number of hidden lines, and its end.
 
-    The last `_TAIL_LINES` lines are always shown; if they are too long, the middle of the long lines is left out.
+    The last `TAIL_LINES` lines are always shown; if they are too long, the middle of the long lines is left out.
     """
     if len(text) <= limit:
         return text
-    start = _tail_start(text, max(1, min(_TAIL_LINES, limit // _MIN_TAIL_LINE_CHARACTERS)))
+    start = _tail_start(text, max(1, min(TAIL_LINES, limit // _MIN_TAIL_LINE_CHARACTERS)))
     room = limit - limit // 4 if start else limit
     tail = text[start:] if len(text) - start <= room else _shortened(text[start:], room)
     head = text[: min(start, max(0, limit - len(tail)))]

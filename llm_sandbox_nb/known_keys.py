@@ -54,7 +54,7 @@ def clean_key(key: str, source: str) -> str:
 
 def _wrong_kind(key: str) -> str:
     """Describe the first wrong character without showing it, because it is a part of the key."""
-    found = next(one for one in key if not "!" <= one <= "~")
+    found = next(character for character in key if not "!" <= character <= "~")
     if found.isspace():
         return "a blank or the end of a line"
     if found in "\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb":

@@ -101,7 +101,7 @@ def load_text_form(name: str) -> TextForm:
         else:
             text = Path(name).expanduser().read_text("utf-8")
         content = yaml.safe_load(text)
-        known = {one.name for one in dataclasses.fields(TextForm)}
+        known = {field.name for field in dataclasses.fields(TextForm)}
         return TextForm(**{key: value for key, value in content.items() if key in known})
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, AttributeError) as error:
         raise InputError(

@@ -194,9 +194,9 @@ def _prepared_to_score(out: Path, flags: Mapping[str, Any], values: dict[str, An
             for repeat in range(repeats)
         }
         items = [
-            Item(known[one.task][0], known[one.task][1][one.item], one.mode, one.repeat)
-            for one in before
-            if one.key in planned
+            Item(known[result.task][0], known[result.task][1][result.item], result.mode, result.repeat)
+            for result in before
+            if result.key in planned
         ]
         change_judge(out, values["judge_model"])
         options = RunnerOptions(out, values["workers"])
@@ -228,7 +228,9 @@ def unscored_keys(made: Prepared) -> set[Key]:
     """Return the items of a benchmark without a score: failed, undecided, or not done."""
     from llm_sandbox_nb.benchmark.results import read_results
 
-    scored = {one.key for one in read_results(made.out) if one.score is not None and not one.error_kind}
+    scored = {
+        result.key for result in read_results(made.out) if result.score is not None and not result.error_kind
+    }
     return {item.key for item in made.items} - scored
 
 
@@ -264,18 +266,18 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
     _require_judge(tasks, values)
     loaded = [load_rows(task, values["data"]) for task in tasks]
     start, end = values["start_id"], values["end_id"]
-    rows = [one[start:end] for one in loaded]
+    rows = [all_rows[start:end] for all_rows in loaded]
     if not any(rows):
         asked = f"--start_id {start}" if end is None else f"--start_id {start} --end_id {end}"
         raise TaskError(
             f"{asked} selects no row: there are {max(map(len, loaded))}, and the first has the number 0."
         )
     contexts = {"files": "sandbox", "prompt": "sandbox-prompt"}
-    modes = [contexts[one] for one in values["context"]] if "sandbox" in values["mode"] else []
+    modes = [contexts[name] for name in values["context"]] if "sandbox" in values["mode"] else []
     modes += ["llm"] if "llm" in values["mode"] else []
     repeats = [
-        repeats_of_rows(one, values["repeats"] or task.repeats)
-        for task, one in zip(tasks, loaded, strict=True)
+        repeats_of_rows(rows, values["repeats"] or task.repeats)
+        for task, rows in zip(tasks, loaded, strict=True)
     ]
     items = items_of(zip(tasks, rows, repeats, strict=True), modes)
     how = how_of(values)
@@ -297,7 +299,7 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
         check_config(out, _config(values, flags))
         before = read_results(out)
         known = {
-            task.name: (task, {row.id: row for row in one}) for task, one in zip(tasks, loaded, strict=True)
+            task.name: (task, {row.id: row for row in rows}) for task, rows in zip(tasks, loaded, strict=True)
         }
         check_questions(out, before, known)
         check_prompts(out, before, tasks)
@@ -310,12 +312,12 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
                 mode,
                 sources[task.name],
                 source_of(values["data"]) if values["data"] else None,
-                {row.id: often[row.id] for row in one},
+                {row.id: often[row.id] for row in selected},
             )
-            for task, one, often in zip(tasks, rows, repeats, strict=True)
+            for task, selected, often in zip(tasks, rows, repeats, strict=True)
             for mode in modes
         ]
-        add_to_plan(out, cells, {name: list(one) for name, (_, one) in known.items()})
+        add_to_plan(out, cells, {name: list(rows) for name, (_, rows) in known.items()})
     except BaseException:
         lock.release()
         raise

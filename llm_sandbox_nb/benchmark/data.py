@@ -93,7 +93,7 @@ def _named(task: Task, source: str) -> Path:
             raise DataError(f"There is no data at {source}: give a .jsonl, .json or .parquet file.")
         return path
     found = next(
-        (one for one in (task.folder / "sample.jsonl", task.folder / "data.jsonl") if one.is_file()), None
+        (path for path in (task.folder / "sample.jsonl", task.folder / "data.jsonl") if path.is_file()), None
     )
     if found is None:
         raise DataError(f"The task {task.name} has no sample rows: give a file with --data.")

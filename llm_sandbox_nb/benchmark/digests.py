@@ -61,15 +61,15 @@ def code_of(scorer: str, folder: Path | None = None) -> str:
     """Return the digest of a scorer file, and of all Python files of the task's `folder` if the scorer is in it."""
     path = Path(scorer)
     files = sorted(path.parent.glob("*.py")) if folder is not None and path.parent == folder else [path]
-    return digest([(one.name, _file_digest(one)) for one in files])
+    return digest([(file.name, _file_digest(file)) for file in files])
 
 
 @functools.cache
 def _own_scorers() -> str:
     """Return the digest of this package's scorers and of the packages that they use."""
-    files = sorted(one for one in Path(__file__).parent.iterdir() if one.suffix in (".py", ".yaml"))
+    files = sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".yaml"))
     return digest(
-        [(one.name, _file_digest(one)) for one in files], [_version(name) for name in _SCORING_PACKAGES]
+        [(file.name, _file_digest(file)) for file in files], [_version(name) for name in _SCORING_PACKAGES]
     )
 
 

@@ -130,7 +130,9 @@ class Report:
         if found := self._from_the_root.get(words) or self._anywhere.get(words):
             return found
         shorter = (self._from_the_root.get(words[cut:]) for cut in range(1, folders + 1))
-        return next((one for one in shorter if one), None)  # the report's root is a folder of the repository
+        return next(
+            (name for name in shorter if name), None
+        )  # the report's root is a folder of the repository
 
 
 def words_of(test: str) -> tuple[tuple[str, ...], int]:
@@ -268,14 +270,14 @@ def read_results(lines: bytes, controls: Sequence[str] = (), *, stops_early: boo
     report = Report()
     for line in lines.splitlines():
         outcome, _, escaped = line.partition(b"\t")
-        known = next((one for one in _SEVERITIES if one.encode() == outcome), None)
+        known = next((severity for severity in _SEVERITIES if severity.encode() == outcome), None)
         if known is None:
             return Report()
         test = escaped.decode("unicode_escape", "replace").replace("::()::", "::")
         *place, name = words_of(test)[0] if "::" in test or ".py" in test else test.rsplit(".", 1)
         report.add(".".join(place), name, known)
     outcomes = [report.outcome(control) for control in controls]
-    reported = [one for one in outcomes if one is not None]
+    reported = [outcome for outcome in outcomes if outcome is not None]
     if reported and (stops_early or len(reported) == len(outcomes)):
         report.control = min(reported, key=_SEVERITIES.index)
     return report

@@ -60,7 +60,7 @@ def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[d
     arguments = _list(source.get("kwargs"))
     if len(arguments) != len(identities):
         return [], []
-    return [str(name) for name in identities], [dict(one or {}) for one in arguments]
+    return [str(name) for name in identities], [dict(argument or {}) for argument in arguments]
 
 
 def _list(value: Any) -> list[Any]:

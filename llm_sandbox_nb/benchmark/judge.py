@@ -112,8 +112,12 @@ class Judge:
         self.model, self.options, self.retries = model, options or JudgeOptions(), retries or RetryPolicy()
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "judgements.jsonl"
-        known = [one for one in read_judgements(self.path) if one.opinion in ("correct", "incorrect")]
-        self._known = {(one.key, one.repeat): one for one in known}
+        known = [
+            judgement
+            for judgement in read_judgements(self.path)
+            if judgement.opinion in ("correct", "incorrect")
+        ]
+        self._known = {(judgement.key, judgement.repeat): judgement for judgement in known}
         self._silent: int | None = None if known else 0
 
     async def score(self, answer: str | None, row: Row) -> Score:
@@ -255,15 +259,15 @@ def agreement(judgements: Iterable[Judgement]) -> Agreement:
     """Compute the agreement from the newest judgement of each repeat."""
     judgements = list(judgements)
     spent = (
-        sum(one.requests for one in judgements),
-        sum(one.prompt_tokens for one in judgements),
-        sum(one.completion_tokens for one in judgements),
-        sum(one.cost for one in judgements),
+        sum(judgement.requests for judgement in judgements),
+        sum(judgement.prompt_tokens for judgement in judgements),
+        sum(judgement.completion_tokens for judgement in judgements),
+        sum(judgement.cost for judgement in judgements),
     )
-    newest = {(one.key, one.repeat): one for one in judgements}
+    newest = {(judgement.key, judgement.repeat): judgement for judgement in judgements}
     by_answer: dict[str, list[str]] = {}
-    for one in newest.values():
-        by_answer.setdefault(one.key, []).append(one.opinion)
+    for latest in newest.values():
+        by_answer.setdefault(latest.key, []).append(latest.opinion)
     no_verdict = sum(
         opinion not in ("correct", "incorrect") for opinions in by_answer.values() for opinion in opinions
     )

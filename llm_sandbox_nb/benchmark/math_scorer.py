@@ -81,14 +81,14 @@ def math_equal(answer: str, gold: str) -> Score:
         stated = stated or ([answer] if text_key(answer) == text_key(wanted) else [])
         if len(stated) > 1 and (elements := _elements(wanted)) and len(elements[1]) == len(stated):
             stated = [", ".join(stated)]  # several boxes, each with one value
-        return _result(stated, bool(stated) and all(_same(wanted, one) for one in stated))
+        return _result(stated, bool(stated) and all(_same(wanted, value) for value in stated))
     given = given_answers(answer)
     stated = given if given is not None else [answer]
-    if stated and all(_same_text(wanted, one) for one in stated):
+    if stated and all(_same_text(wanted, value) for value in stated):
         return _result(stated, True)
     if given is None:
         stated = stated_text(answer, _words)
-    return _result(stated, bool(stated) and all(_same_text(wanted, one) for one in stated))
+    return _result(stated, bool(stated) and all(_same_text(wanted, value) for value in stated))
 
 
 def stated_mathematics(text: str) -> list[str]:
@@ -168,7 +168,7 @@ def _mathematics(text: str) -> str | None:
         return found
     if _elements(found):
         inner = _elements(found)
-        return found if inner and all(_mathematics(one) for one in inner[1]) else None
+        return found if inner and all(_mathematics(element) for element in inner[1]) else None
     match = _UNIT.search(found)
     if match is not None and match.start() > 0:
         unit = match["text"] or match["words"]
@@ -195,7 +195,7 @@ def _same(gold: str, stated: str) -> bool:
         return True
     gold, stated = _without_name(gold, stated)
     wanted, found = quantities(gold), quantities(stated)
-    if wanted and found and any(one.agrees(other) for one in wanted for other in found):
+    if wanted and found and any(quantity.agrees(other) for quantity in wanted for other in found):
         return True
     some, others = _elements(gold), _elements(stated)
     if (
@@ -316,8 +316,8 @@ def _same_elements(gold: tuple[str, list[str]], stated: tuple[str, list[str]]) -
         return False
     if brackets not in ("", "{}") or others not in ("", "{}"):
         return len(wanted) == len(found) and all(map(_same, wanted, found))
-    return all(any(_same(one, other) for other in found) for one in wanted) and all(
-        any(_same(one, other) for one in wanted) for other in found
+    return all(any(_same(element, other) for other in found) for element in wanted) and all(
+        any(_same(element, other) for element in wanted) for other in found
     )
 
 
@@ -331,7 +331,7 @@ def _same_text(gold: str, stated: str) -> bool:
         return _date(date) == _date(other)
     some, others = _RANGE.fullmatch(wanted), _RANGE.fullmatch(found)
     if some and others and _STRICT_RANGE.fullmatch(re.sub(r"\s*-\s*", "-", wanted)):
-        return [one.strip() for one in some.groups()] == [one.strip() for one in others.groups()]
+        return [group.strip() for group in some.groups()] == [group.strip() for group in others.groups()]
     return re.sub(r"^(?:the|a|an)\s|[\"'`]", "", wanted) == re.sub(r"^(?:the|a|an)\s|[\"'`]", "", found)
 
 
@@ -409,8 +409,8 @@ def _without_units(gold: str, stated: str) -> tuple[str, str, bool]:
             if match and known
             else (text, read[0] if read else Quantity(_ONE))
         )
-    (gold, one), (stated, other) = units
-    named = [quantity.unit for quantity in (one, other)]
+    (gold, gold_quantity), (stated, stated_quantity) = units
+    named = [quantity.unit for quantity in (gold_quantity, stated_quantity)]
     if all(named) and named[0] != named[1]:
         return gold, stated, Quantity(_ONE, unit=named[0]).agrees(Quantity(_ONE, unit=named[1]))
     return gold, stated, True
@@ -440,18 +440,18 @@ def _is_number(expression: Any) -> bool:
     )
 
 
-def _close(one: Any, other: Any, places: int | None, others: int | None) -> bool:
+def _close(gold: Any, stated: Any, places: int | None, others: int | None) -> bool:
     """Return True if two numbers are equal to 30 digits, or after rounding to a decimal of at least six digits."""
     import sympy
 
-    first, second = sympy.N(one, _PRECISION_DIGITS), sympy.N(other, _PRECISION_DIGITS)
+    first, second = sympy.N(gold, _PRECISION_DIGITS), sympy.N(stated, _PRECISION_DIGITS)
     if not (first.is_number and second.is_number):
         return False
     difference, size = abs(first - second), max(abs(first), abs(second))
     if size == 0:
         return True
     if difference <= size * sympy.Float(10, _PRECISION_DIGITS) ** (
-        -30 if not one.has(sympy.Float) and not other.has(sympy.Float) else -12
+        -30 if not gold.has(sympy.Float) and not stated.has(sympy.Float) else -12
     ):
         return True
     known = [number for number in (places, others) if number is not None]

@@ -291,7 +291,9 @@ def _listed(text: str, start: int) -> set[str]:
     """Return the options at the beginning of a line, or in parentheses in the first line: "(A) red (B) blue"."""
     line = text.find("\n", start)
     first = len(text) if line < 0 else line
-    return {one[1] or one[2] for one in _LISTED.finditer(text, start) if one[1] or one.start() < first}
+    return {
+        match[1] or match[2] for match in _LISTED.finditer(text, start) if match[1] or match.start() < first
+    }
 
 
 def _in_the_last_line(text: str) -> str | None:

@@ -80,7 +80,7 @@ def _plain_character(character: str) -> str:
 
 
 def _power(match: re.Match[str]) -> str:
-    plain = "".join(_RAISED[one] for one in match[0])
+    plain = "".join(_RAISED[digit] for digit in match[0])
     return f"^{plain}" if len(plain) == 1 else f"^{{{plain}}}"
 
 

@@ -145,7 +145,9 @@ class Progress:
         """Return the seconds and number of finished items of this cell; if it has none, those of all cells."""
         if cell.ended:
             return cell.spent, cell.ended
-        return sum(one.spent for one in self._cells.values()), sum(one.ended for one in self._cells.values())
+        return sum(cell.spent for cell in self._cells.values()), sum(
+            cell.ended for cell in self._cells.values()
+        )
 
     def _rest(self, left: int, spent: float, ended: int) -> float | None:
         if not left:

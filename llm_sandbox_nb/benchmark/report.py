@@ -52,7 +52,7 @@ def repeat_scores(
 
 def common_group(*sides: Iterable[Result]) -> Callable[[Result], str]:
     """Return the function that gives the key for matching results: the problem if all results have it, else the id."""
-    return problem_of if all(one.problem for side in sides for one in side) else item_of
+    return problem_of if all(result.problem for side in sides for result in side) else item_of
 
 
 def cell_row(
@@ -92,7 +92,7 @@ def cell_row(
         "spent_tokens": spent.tokens if spent else None,
         "spent_cost": spent.cost if spent else None,
         "spent_time": spent.seconds if spent else None,
-        "passes": [asdict(one) for one in passes(repeat_scores(results).values())],
+        "passes": [asdict(share) for share in passes(repeat_scores(results).values())],
         "wall_time_mean": _mean([result.wall_time for result in good]),
         "tool_share": _ratio(sum(result.tool_time for result in good), wall),
         "runs_per_minute": done.per_minute if done else None,
@@ -134,7 +134,7 @@ def _tokens(results: Iterable[Result], items: Iterable[str], group: Callable[[Re
         if group(result) in wanted and not result.error_kind:
             total = result.prompt_tokens + result.model_tokens + result.environment_tokens
             found.setdefault(group(result), []).append(total)
-    return sum(sum(one) / len(one) for one in found.values())
+    return sum(sum(counts) / len(counts) for counts in found.values())
 
 
 def tables(
@@ -181,7 +181,7 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
         first, second = sides[0][task, mode], sides[1][task, mode]
         others = _other_rows(first, second)
         left_out += len(others)
-        ours, theirs = ([one for one in side if one.item not in others] for side in (first, second))
+        ours, theirs = ([result for result in side if result.item not in others] for side in (first, second))
         if row := compare(f"{task}/{mode}", (out.name, ours), (other.name, theirs)):
             group = common_group(ours, theirs)
             scores = item_scores(ours, group), item_scores(theirs, group)
@@ -199,7 +199,9 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
 def _other_rows(first: Iterable[Result], second: Iterable[Result]) -> set[str]:
     """Return the ids that stand for different rows in the two folders."""
     known = {result.item: result.row for result in second if result.row}
-    return {one.item for one in first if one.row and known.get(one.item, one.row) != one.row}
+    return {
+        result.item for result in first if result.row and known.get(result.item, result.row) != result.row
+    }
 
 
 def _megabytes(name: str, values: Iterable[int | None]) -> dict[str, float | None]:
@@ -247,14 +249,16 @@ def summary(out: Path) -> dict[str, Any]:
         ResultsError: if there are no results.
     """
     results = _results_of(out)
-    planned = {(one.task, one.mode): one.results for one in read_plan(out)}
+    planned = {(cell.task, cell.mode): cell.results for cell in read_plan(out)}
     cells, comparisons = tables(results, planned, spent_in(out))
     judged = agreement(read_judgements(out / "judge" / "judgements.jsonl"))
     return {
         "cells": cells,
         "comparisons": comparisons,
         "errors": count_errors(results),
-        "error_examples": {one.error_kind: one.error for one in reversed(results) if one.error_kind},
+        "error_examples": {
+            result.error_kind: result.error for result in reversed(results) if result.error_kind
+        },
         "judge": vars(judged),
     }
 
@@ -309,12 +313,12 @@ def _passes(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             "task": cell["task"],
             "mode": cell["mode"],
-            "k": one["k"],
-            "pass@k": one["any"],
-            "pass^k": one["all"],
+            "k": passed["k"],
+            "pass@k": passed["any"],
+            "pass^k": passed["all"],
         }
         for cell in cells
-        for one in cell["passes"]
+        for passed in cell["passes"]
     ]
 
 

@@ -84,7 +84,7 @@ class Result:
         return self.task, self.mode, self.item, self.repeat
 
 
-_FIELDS = {one.name: str(one.type) for one in fields(Result)}
+_FIELDS = {field.name: str(field.type) for field in fields(Result)}
 
 
 def cell_folder(out: Path, task: str, mode: str) -> Path:

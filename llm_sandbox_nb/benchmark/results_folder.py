@@ -133,25 +133,25 @@ def read_plan(out: Path) -> list[PlannedCell]:
         ResultsError: if `config.json` cannot be read.
     """
     try:
-        return [PlannedCell(**one) for one in read_config(out).get(PLAN) or ()]
+        return [PlannedCell(**cell) for cell in read_config(out).get(PLAN) or ()]
     except (AttributeError, TypeError) as error:
         raise ResultsError(f"{out / CONFIG} holds an invalid {PLAN}: remove that key.") from error
 
 
 def add_to_plan(out: Path, cells: Iterable[PlannedCell], rows: Mapping[str, Iterable[str]]) -> None:
     """Add cells to the plan. `rows` are the current ids of a task's rows; all other rows are removed from the plan."""
-    known = {(one.task, one.mode): one for one in read_plan(out)}
+    known = {(cell.task, cell.mode): cell for cell in read_plan(out)}
     for cell in cells:
         before = known.get((cell.task, cell.mode))
         planned = dict(before.rows) if before else {}
         for identity, repeats in cell.rows.items():
             planned[identity] = max(repeats, planned.get(identity, 0))
         known[cell.task, cell.mode] = PlannedCell(cell.task, cell.mode, cell.source, cell.data, planned)
-    for one in known.values():
-        if one.task in rows:
-            there = set(rows[one.task])
-            one.rows = {identity: repeats for identity, repeats in one.rows.items() if identity in there}
-    plan = [asdict(one) for _, one in sorted(known.items())]
+    for kept in known.values():
+        if kept.task in rows:
+            there = set(rows[kept.task])
+            kept.rows = {identity: repeats for identity, repeats in kept.rows.items() if identity in there}
+    plan = [asdict(cell) for _, cell in sorted(known.items())]
     _write_config(out, read_config(out) | {PLAN: plan})
 
 
@@ -161,7 +161,7 @@ def counted_results(out: Path) -> list[Result]:
     Raises:
         ResultsError: if a file cannot be read, or holds a line that is not a result.
     """
-    plan = {(one.task, one.mode): one.rows for one in read_plan(out)}
+    plan = {(cell.task, cell.mode): cell.rows for cell in read_plan(out)}
 
     def counts(key: Key) -> bool:
         task, mode, item, repeat = key

@@ -37,15 +37,17 @@ from llm_sandbox_nb.options.values import fields_of, sandbox_options
 from llm_sandbox_nb.sandbox.open import OpeningSandbox, open_sandbox
 
 SAMPLING_VALUES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-_RUN_OPTIONS = {one.sets: one.name for one in (*MODEL_OPTIONS, *LIMIT_OPTIONS) if one.sets in OPTION_DEFAULTS}
+_RUN_OPTIONS = {
+    option.sets: option.name for option in (*MODEL_OPTIONS, *LIMIT_OPTIONS) if option.sets in OPTION_DEFAULTS
+}
 """Options of a benchmark by the fields of `RunOptions` that they set. `context` is missing: it means documents here."""
 MODEL_VALUES = (
-    *(one.name for one in MODEL_OPTIONS),
+    *(option.name for option in MODEL_OPTIONS),
     *_RUN_OPTIONS.values(),
     *("max_response_len", "save_litellm_response"),
     *("mcp", "mcp_allow"),
 )
-SANDBOX_VALUES = tuple(one.name for one in SANDBOX_OPTIONS)
+SANDBOX_VALUES = tuple(option.name for option in SANDBOX_OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Runner:
 
     def unanswered(self, items: Iterable[Item]) -> list[Item]:
         """Return the open items without a usable answer."""
-        kept = {one.key for one in read_results(self.options.out) if one.error_kind in ANSWERED}
+        kept = {result.key for result in read_results(self.options.out) if result.error_kind in ANSWERED}
         return [item for item in self.open_items(items) if item.key not in kept]
 
     def _is_open(self, item: Item, result: Result | None) -> bool:
@@ -214,8 +216,8 @@ async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run all coroutines concurrently; the first failure cancels the others."""
     try:
         async with asyncio.TaskGroup() as group:
-            for one in work:
-                group.create_task(one)
+            for coroutine in work:
+                group.create_task(coroutine)
     except BaseExceptionGroup as group_error:
         first: BaseException = group_error
         while isinstance(first, BaseExceptionGroup):

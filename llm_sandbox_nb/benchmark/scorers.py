@@ -50,7 +50,7 @@ def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 def row_domain(row: Mapping[str, Any]) -> str:
     """Return the domain by which `routed` scores a row ("math" for "math_mini"); empty if the kind decides."""
     named = str(row.get("domain") or "").casefold()
-    return next((one for one in REWARDED_BY_DOMAIN if re.fullmatch(rf"{one}(_\w+)?", named)), "")
+    return next((domain for domain in REWARDED_BY_DOMAIN if re.fullmatch(rf"{domain}(_\w+)?", named)), "")
 
 
 def _choice(answer: str, gold: str) -> Score:

@@ -75,7 +75,7 @@ Reader = Callable[[str], str | None]
 def given_answers(text: str) -> list[str] | None:
     """Return the answers in all boxes, in the last `<answer>`, or in a JSON field; None without any of these."""
     if boxed := boxes(text):
-        return [one for one in boxed if one] if any(boxed) else []
+        return [content for content in boxed if content] if any(boxed) else []
     for inner in (tagged(text), _of_json(text)):
         if inner is not None:
             return [inner] if inner.strip() else []

@@ -114,7 +114,7 @@ def load_task(name: str) -> Task:
     folder = TASKS / name
     if "/" in name or "\\" in name or name in (".", "..") or name not in task_names():
         folder = Path(name).expanduser()
-    file = next((folder / one for one in _TASK_FILES if (folder / one).is_file()), None)
+    file = next((folder / name for name in _TASK_FILES if (folder / name).is_file()), None)
     if file is None:
         near = difflib.get_close_matches(name, task_names(), 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(task_names())}."
@@ -171,17 +171,17 @@ def _only_a_judge_scores(folder: Path) -> bool:
     except (SyntaxError, ValueError):
         return False
     functions = (
-        one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == "compute_score"
+        node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "compute_score"
     )
     work = [
-        one
+        node
         for function in functions
-        for one in function.body
-        if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        for node in function.body
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
     ]
-    return [type(one.value) for one in work if isinstance(one, ast.Return)] == [ast.Constant] and len(
-        work
-    ) == 1
+    return [type(statement.value) for statement in work if isinstance(statement, ast.Return)] == [
+        ast.Constant
+    ] and len(work) == 1
 
 
 def _beside(name: str, folder: Path) -> Path:
@@ -239,7 +239,7 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
 
 def _keys(content: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, Any]:
     """Return the mapping below `name`, whose keys must be fields of `kind`."""
-    found, known = content.get(name) or {}, [one.name for one in fields(kind)]
+    found, known = content.get(name) or {}, [field.name for field in fields(kind)]
     if not isinstance(found, dict):
         raise ValueError(f"{name} has to hold keys such as `{known[0]}:`.")
     if unknown := [key for key in found if key not in known]:

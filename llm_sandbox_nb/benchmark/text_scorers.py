@@ -38,7 +38,7 @@ def given_text(text: str) -> str:
     given = given_answers(text)
     if given is None:
         return text
-    return given[0] if len({text_key(one) for one in given}) == 1 else ""
+    return given[0] if len({text_key(text) for text in given}) == 1 else ""
 
 
 def exact(answer: str, gold: str) -> Score:
@@ -87,8 +87,8 @@ def set_f1(answer: str, gold: str) -> Score:
 def _f1(stated: set[str], wanted: set[str]) -> float | None:
     if not wanted:
         return None
-    if all(re.fullmatch(r"[a-j]", one) for one in wanted):
-        stated = {letter for one in stated for letter in _letters(one)}
+    if all(re.fullmatch(r"[a-j]", item) for item in wanted):
+        stated = {letter for item in stated for letter in _letters(item)}
     hits = len(stated & wanted)
     if not hits:
         return 0.0

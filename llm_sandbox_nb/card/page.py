@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from llm_sandbox_nb.card.text import card_file, escape, markdown_html
-from llm_sandbox_nb.formatting import TAIL, clip, format_duration, format_short, format_spent, plural
+from llm_sandbox_nb.formatting import TAIL_LINES, clip, format_duration, format_short, format_spent, plural
 from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.isolations import isolates
 from llm_sandbox_nb.trajectory import events as ev
@@ -97,7 +97,7 @@ def check_html(trajectory: Trajectory) -> str:
     notes = [*([] if verdict.protected else [UNPROTECTED]), *check.left_out]
     lines = "".join(f"<div class='lsn-quiet'>{escape(clip(plain(note), 300))}</div>" for note in notes)
     code = f"<code>{escape(clip(plain(check.what), 1_000))}</code>"
-    output = clip("\n".join(plain(shown_text(check.output)).rstrip().split("\n")[-TAIL:]), 4_000)
+    output = clip("\n".join(plain(shown_text(check.output)).rstrip().split("\n")[-TAIL_LINES:]), 4_000)
     text = f"<pre class='lsn-text'>{escape(output)}</pre>" if output else ""
     unfolded = " open" if verdict.outcome != "passed" or notes else ""
     return f"<details{unfolded}><summary>{summary}</summary>{code}{text}{lines}</details>"
@@ -245,7 +245,7 @@ def _output_html(trajectory: Trajectory, limit: int) -> str:
     """Return the end of the running call's output so far."""
     calls = trajectory.steps[-1].calls if trajectory.steps else []
     tail = next((call.live_output for call in calls if call.live_output and not call.finished), "")[-limit:]
-    lines = tail.rstrip("\n").split("\n")[-TAIL:]
+    lines = tail.rstrip("\n").split("\n")[-TAIL_LINES:]
     return f"<pre>{escape(chr(10).join(lines))}</pre>" if tail.strip() else ""
 
 

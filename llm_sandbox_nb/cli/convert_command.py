@@ -82,7 +82,10 @@ def _form_of(out: str) -> str:
     if not Path(out).suffix:
         return JOURNAL_FORM
     endings = [
-        (ending, one.name) for one in FORMATS.values() for ending in one.endings if one.name in WRITTEN
+        (ending, record_format.name)
+        for record_format in FORMATS.values()
+        for ending in record_format.endings
+        if record_format.name in WRITTEN
     ]
     fitting = [pair for pair in endings if out.endswith(pair[0])]
     if not fitting:

@@ -44,7 +44,7 @@ async def open_notebooks(wanted: Path | None = None) -> list[OpenNotebook]:
 
     files = sorted(Path(jupyter_runtime_dir()).glob("jpserver-*.json"))
     found = await asyncio.gather(*(_open_at(file, wanted) for file in files))
-    return [one for some in found for one in some]
+    return [notebook for some in found for notebook in some]
 
 
 async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:

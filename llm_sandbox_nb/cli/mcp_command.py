@@ -76,7 +76,7 @@ async def _serve(values: dict[str, Any], notebook: str | None, own: bool, messag
                 f"{notebook} does not offer its sandbox: execute %sandbox mcp in it, then start this again."
             )
         if opened:
-            names = ", ".join(one.notebook for one in opened)
+            names = ", ".join(notebook.notebook for notebook in opened)
             raise UsageError(f"Several notebooks offer their sandboxes: name one with --notebook: {names}.")
     return await _serve_own(values, messages)
 

@@ -252,7 +252,7 @@ class Printer:
     def _spent(self, cost: float | None) -> str:
         if self._start is not None and self._start.scripted:
             return "scripted: free"
-        named = [one["cost"] for one in self._limits if isinstance(one, dict) and "cost" in one]
+        named = [limit["cost"] for limit in self._limits if isinstance(limit, dict) and "cost" in limit]
         return format_spent(cost, named[-1] if named else None)
 
     def _call(self, event: ev.CallStarted | ev.CallOutput | ev.CallFinished) -> None:
@@ -359,7 +359,7 @@ class _Block:
             if rest:
                 self._line(rest, stream)
         shown = self._lines or 0
-        for number, line in sorted({one for lines in self._last.values() for one in lines}):
+        for number, line in sorted({line for lines in self._last.values() for line in lines}):
             if number > shown + 1:
                 self._say(f"{self._indent}... {plural(number - shown - 1, 'line')} hidden ...")
             self._say(self._indent + line)

@@ -157,11 +157,11 @@ def show_command(arguments: argparse.Namespace) -> int:
 
 def _current_attempt(trajectory: Trajectory) -> Iterator[ev.Event]:
     """Yield the events of the current attempt, with each rewind after its target event."""
-    undone = {one.undo_of for one in trajectory.rewinds if one.undo_of}
+    undone = {rewind.undo_of for rewind in trajectory.rewinds if rewind.undo_of}
     led_here: dict[str, list[ev.Event]] = {}
-    for one in trajectory.rewinds:
-        if one.what != "files" and one.undo_of is None and one.id not in undone:
-            led_here.setdefault(one.to, []).append(one)
+    for earlier in trajectory.rewinds:
+        if earlier.what != "files" and earlier.undo_of is None and earlier.id not in undone:
+            led_here.setdefault(earlier.to, []).append(earlier)
     for event in trajectory.path:
         yield event
         yield from led_here.get(event.id, ())

@@ -71,7 +71,7 @@ def examples_command(arguments: argparse.Namespace) -> int:
     name = flags.pop("name")
     if name is None:
         width = max(map(len, EXAMPLES))
-        print("\n".join(f"{one.name:<{width}}  {one.title}" for one in EXAMPLES.values()))
+        print("\n".join(f"{example.name:<{width}}  {example.title}" for example in EXAMPLES.values()))
         return ENDED_WELL
     example = EXAMPLES.get(name)
     if example is None:
@@ -264,10 +264,10 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
     limits = {"steps": "--steps", "tokens": "--tokens", "total_tokens": "--total_tokens", "cost": "--budget"}
     for reason, flag in limits.items():
         set_limits = [start.settings.get("limits") if start else {}, *(change.limits for change in changed)]
-        values = [one[reason] for one in set_limits if isinstance(one, dict) and reason in one]
+        values = [limit[reason] for limit in set_limits if isinstance(limit, dict) and reason in limit]
         if run.stop_reason == reason and values and isinstance(values[-1], int | float):
             words += [flag, f"{values[-1] * 2:.10g}"]
-    loop = next((one for one in run.doubts if one.text.endswith(MORE_STEPS)), None)
+    loop = next((doubt for doubt in run.doubts if doubt.text.endswith(MORE_STEPS)), None)
     warning = f"More steps will not help: {loop.line.removesuffix(MORE_STEPS)}. " if loop else ""
     return f"{warning}`{shlex.join(words)}` continues this run."
 

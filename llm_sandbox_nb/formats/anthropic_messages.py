@@ -30,7 +30,12 @@ def fits(content: Any) -> bool:
     messages = messages_of(content)
     if messages is None:
         return False
-    blocks = [block for one in messages if isinstance(one.get("content"), list) for block in one["content"]]
+    blocks = [
+        block
+        for message in messages
+        if isinstance(message.get("content"), list)
+        for block in message["content"]
+    ]
     has_own_block = any(isinstance(block, dict) and block.get("type") in _BLOCKS for block in blocks)
     return has_own_block or (isinstance(content, dict) and "system" in content)
 

@@ -138,14 +138,14 @@ def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[Recor
                 role, content = str(event.message.get("role")), message_text(event.message)
                 entries.append(Message(role, content, time=event.time, events=[event]))
             case ev.ModelReplied():
-                begun = _since(here, lambda one, step=event.step: _is_request(one, step))
+                begun = _since(here, lambda other, step=event.step: _is_request(other, step))
                 entries.append(_reply(event, [*begun, event]))
             case ev.CallProposed() if (reply := _reply_before(entries)) is not None:
                 call = RecordedCall(event.call_id, event.tool, event.arguments, event.raw_arguments)
                 reply.calls.append(call)
                 here.append(event)
             case ev.CallFinished() if _is_answer(entries, event):
-                begun = _since(here, lambda one, id=event.call_id: _is_begin(one, id))
+                begun = _since(here, lambda other, id=event.call_id: _is_begin(other, id))
                 entries.append(_result(event, [*begun, event]))
             case ev.CallDecided(action="observe", observation=str() as shown) if _is_result(
                 entries[-1], event.call_id
@@ -288,7 +288,9 @@ def _digest(entries: Sequence[RecordEntry]) -> str:
     """Return a digest that identifies a run whose format has no ids, the same at every reading."""
     digest = hashlib.sha256()
     for entry in entries:
-        values = [getattr(entry, one.name) for one in fields(entry) if one.name not in ("rest", "events")]
+        values = [
+            getattr(entry, field.name) for field in fields(entry) if field.name not in ("rest", "events")
+        ]
         digest.update(repr(values).encode("utf-8", "replace"))
     return digest.hexdigest()[:10]
 
@@ -373,7 +375,7 @@ def plain_event(event: ev.Event) -> dict[str, Any]:
 
 def _take(waiting: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
     """Remove and return the first event of a kind."""
-    place = next((place for place, one in enumerate(waiting) if one["kind"] == kind), None)
+    place = next((place for place, event in enumerate(waiting) if event["kind"] == kind), None)
     return None if place is None else waiting.pop(place)
 
 
@@ -397,14 +399,14 @@ def events_of(entries: Sequence[RecordEntry], name: str) -> Iterator[ev.Event]:
 
 def _with_rest(implied: Iterable[ev.Event], rest: Any) -> Iterator[ev.Event]:
     if not isinstance(rest, list) or not all(
-        isinstance(one, dict) and isinstance(one.get("kind"), str) for one in rest
+        isinstance(stored, dict) and isinstance(stored.get("kind"), str) for stored in rest
     ):
         raise ValueError(f"the value under {REST} is not a list of events")
     waiting = [plain_event(event) for event in implied]
-    for one in rest:
-        known = _take(waiting, one["kind"]) or {}
+    for fields_of_event in rest:
+        known = _take(waiting, fields_of_event["kind"]) or {}
         try:
-            yield ev.parse_python({**known, **one, "parent": None})
+            yield ev.parse_python({**known, **fields_of_event, "parent": None})
         except ValueError as error:
             raise ValueError(
                 f"{REST} holds something that is not an event ({first_problem(error)})"
@@ -434,7 +436,9 @@ class WrittenRecord:
 
 def first_task(entries: Iterable[RecordEntry]) -> str:
     """Return the task of a format without a field for tasks: the first message of the user."""
-    return next((one.content for one in entries if isinstance(one, Message) and one.role == "user"), "")
+    return next(
+        (entry.content for entry in entries if isinstance(entry, Message) and entry.role == "user"), ""
+    )
 
 
 def implied_end(entries: Sequence[RecordEntry]) -> End:
@@ -457,10 +461,10 @@ def conversation(entries: Iterable[RecordEntry]) -> list[dict[str, Any]]:
     for entry in entries:
         match entry:
             case Message():
-                made = [one.message for one in entry.events if isinstance(one, ev.MessageAdded)]
+                made = [event.message for event in entry.events if isinstance(event, ev.MessageAdded)]
                 add_message(messages, made[0] if made else {"role": entry.role, "content": entry.content})
             case ModelReply():
-                recorded = [one for one in entry.events if isinstance(one, ev.ModelReplied)]
+                recorded = [event for event in entry.events if isinstance(event, ev.ModelReplied)]
                 in_text = (
                     bool(recorded) and recorded[0].calls_from == "text" and not call_ids(recorded[0].message)
                 )

@@ -31,7 +31,7 @@ def messages_of(content: Any) -> list[dict[str, Any]] | None:
     messages = content.get("messages") if isinstance(content, dict) else content
     if not isinstance(messages, list) or not messages:
         return None
-    if not all(isinstance(one, dict) and one.get("role") in _ROLES for one in messages):
+    if not all(isinstance(message, dict) and message.get("role") in _ROLES for message in messages):
         return None
     return messages
 

@@ -80,7 +80,7 @@ def _value(value: Any) -> dict[str, Any]:
         case float():
             return {"doubleValue": value}
         case list():
-            return {"arrayValue": {"values": [_value(one) for one in value]}}
+            return {"arrayValue": {"values": [_value(item) for item in value]}}
     return {"stringValue": str(value)}
 
 
@@ -168,7 +168,7 @@ class _Trace:
         status = (
             {"code": _STATUS_ERROR, "message": (finish.error or finish.stop_reason)} if bad and finish else {}
         )
-        marks = [one for event in path if self._is_own(event) for one in _mark(event)]
+        marks = [mark for event in path if self._is_own(event) for mark in _mark(event)]
         links = (
             [{"traceId": self.linked, "spanId": _id(8, _run_id(self.trajectory), "chat", self.shared)}]
             if self.linked
@@ -343,7 +343,9 @@ def send(content: dict[str, Any], address: str) -> str:
         raise ValueError(
             f"No collector answers at {_without_password(address)} ({reason}): check the address."
         ) from error
-    spans = sum(len(scope["spans"]) for one in content["resourceSpans"] for scope in one["scopeSpans"])
+    spans = sum(
+        len(scope["spans"]) for resource in content["resourceSpans"] for scope in resource["scopeSpans"]
+    )
     return f"{spans} spans sent to {_without_password(address)}"
 
 
@@ -389,13 +391,13 @@ def to_protobuf(content: dict[str, Any]) -> Any:
     def in_base64(value: Any) -> Any:
         """Convert ids from hexadecimal (OTLP/JSON) to base64 (JSON of protobuf)."""
         if isinstance(value, list):
-            return [in_base64(one) for one in value]
+            return [in_base64(item) for item in value]
         if not isinstance(value, dict):
             return value
         ids = ("traceId", "spanId", "parentSpanId")
         return {
-            key: base64.b64encode(bytes.fromhex(one)).decode() if key in ids else in_base64(one)
-            for key, one in value.items()
+            key: base64.b64encode(bytes.fromhex(field)).decode() if key in ids else in_base64(field)
+            for key, field in value.items()
         }
 
     return ParseDict(in_base64(ev.clean_text(content)), ExportTraceServiceRequest())

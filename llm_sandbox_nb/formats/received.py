@@ -60,7 +60,7 @@ def rows(holder: dict[str, Any], name: str) -> list[dict[str, Any]]:
     value = holder.get(name)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise ValueError(f"{name} is not an array of objects")
     return value
 

@@ -96,8 +96,8 @@ _MESSAGES_ONLY = (
     "It holds only the messages: no separate outputs, files, checkpoints, times, tokens or decisions."
 )
 FORMATS: dict[str, RecordFormat] = {
-    one.name: one
-    for one in (
+    record_format.name: record_format
+    for record_format in (
         RecordFormat("atif", "ATIF 1.8", (".json",), "", atif.fits, atif.read, atif.write),
         RecordFormat(
             "mini-swe-agent", "mini-swe-agent 1.1", (".traj.json",), "",
@@ -229,7 +229,7 @@ def _read_json(data: bytes, name: str) -> list[ForeignRun]:
         return [_read_content(form, content, name)]
     if not (many := _many(content)):
         raise _OtherKindError(kind_of_json(content))
-    return [_read_content(its, one, key) for key, its, one in many]
+    return [_read_content(its, content, key) for key, its, content in many]
 
 
 def _json_lines(data: bytes) -> list[Any] | None:
@@ -245,7 +245,14 @@ def _json_lines(data: bytes) -> list[Any] | None:
 
 def format_of(content: Any) -> RecordFormat | None:
     """Return the format of parsed JSON; None for an unknown format or several runs."""
-    return next((one for one in FORMATS.values() if one.fits is not None and one.fits(content)), None)
+    return next(
+        (
+            record_format
+            for record_format in FORMATS.values()
+            if record_format.fits is not None and record_format.fits(content)
+        ),
+        None,
+    )
 
 
 def _read_content(form: RecordFormat, content: Any, name: str) -> ForeignRun:
@@ -284,7 +291,7 @@ def write_record(
         ValueError: if there is nothing to write yet, or a package is missing.
     """
     if form == "llm-in-sandbox":
-        return [llm_in_sandbox.dump_seed(one).encode() for one in branches_of(trajectory)]
+        return [llm_in_sandbox.dump_seed(branch).encode() for branch in branches_of(trajectory)]
     if form == "opentelemetry":
         return [_dumped(opentelemetry.write(trajectory, folder, content=content))]
     if form == "inspect":
@@ -294,7 +301,7 @@ def write_record(
     for number, branch in enumerate(branches_of(trajectory), 1):
         entries = entries_of(branch, folder)
         known = [all(event.id in seen for event in entry.events) for entry in entries]
-        copied = [place for place, one in enumerate(known) if one and entries[place].events]
+        copied = [place for place, rest in enumerate(known) if rest and entries[place].events]
         seen.update(event.id for event in branch.path)
         run_id = branch.start.run_id if branch.start else "run"
         documents.append(_dumped(document(FORMATS[form], entries, f"{run_id}-{number}", copied)))
@@ -303,7 +310,7 @@ def write_record(
 
 def branches_of(trajectory: Trajectory) -> list[Trajectory]:
     """Return the trajectory of each branch, HEAD's first."""
-    others = [one.tip for one in trajectory.branches if not one.head]
+    others = [branch.tip for branch in trajectory.branches if not branch.head]
     return [trajectory, *map(trajectory.at, others)]
 
 

@@ -46,7 +46,7 @@ def fits(content: Any) -> bool:
 
 def read(content: Any) -> list[RecordEntry]:
     root = mapping(content, "the trajectory")
-    history = [one for one in rows(root, "history") if one.get("is_demo") is not True]
+    history = [message for message in rows(root, "history") if message.get("is_demo") is not True]
     entries: list[RecordEntry] = [opening := Opening()]
     steps = rows(root, "trajectory")
     if steps:

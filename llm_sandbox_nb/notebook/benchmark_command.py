@@ -134,7 +134,7 @@ class BenchmarkCommand:
 
     def _end(self, made: Prepared, view: _View) -> None:
         wanted, unscored = {item.key for item in made.items}, unscored_keys(made)
-        failed = [one for one in read_results(made.out) if one.key in unscored and one.error_kind]
+        failed = [result for result in read_results(made.out) if result.key in unscored and result.error_kind]
         note = ""
         if unscored:
             note = f"{len(unscored)} of {len(wanted)} have no score: run the cell again to try them again."
@@ -215,7 +215,7 @@ class BenchmarkTable:
     def bundle(self, state: str, found: Mapping[str, Any] | None = None, note: str = "") -> dict[str, str]:
         """Return the output for the current progress; `found` is the report, at the end of the benchmark."""
         rows = [_cells(row) for row in self.progress.rows()]
-        notes = [_note(*one) for one in self.progress.notes]
+        notes = [_note(*note) for note in self.progress.notes]
         now = _TableContent(state, rows, notes, found, note)
         return {"text/html": self._html(now), "text/plain": self._text(now)}
 
@@ -227,7 +227,7 @@ class BenchmarkTable:
             f"<span class='lsn-quiet'>results in {escape(self.out)}</span></div>"
         )
         parts = [head, _table(HEADS, now.rows)]
-        parts += [f"<div class='lsn-bad'>{escape(one)}</div>" for one in now.notes]
+        parts += [f"<div class='lsn-bad'>{escape(note)}</div>" for note in now.notes]
         parts += [f"<div>{escape(now.note)}</div>"] if now.note else []
         parts += [short_html(now.found)] if now.found else []
         return card_html("".join(parts))
@@ -260,7 +260,7 @@ def _cells(row: CellProgress) -> list[str]:
 
 
 def _errors(errors: Mapping[str, int]) -> str:
-    listed = sorted(errors.items(), key=lambda one: (-one[1], one[0]))
+    listed = sorted(errors.items(), key=lambda counted: (-counted[1], counted[0]))
     words = [f"{number} {first_line(plain(kind), 40)}" for kind, number in listed[:KINDS]]
     more = sum(number for _, number in listed[KINDS:])
     return ", ".join([*words, f"{more} others"] if more else words)

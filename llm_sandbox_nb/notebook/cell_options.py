@@ -55,7 +55,7 @@ def cell_task(
     """
     if not text.strip():
         raise SandboxUsageError("The task is empty: write below the first line what the model should do.")
-    values = {one.name: _given(options, settings, one.name) for one in _OF_SOLVE}
+    values = {setting.name: _given(options, settings, setting.name) for setting in _OF_SOLVE}
     model = values["model"]
     if not model:
         raise SandboxUsageError(

@@ -36,7 +36,7 @@ _SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "key": (*common_providers(), "--forget"),
 }
 """Words that may follow a subcommand of `%sandbox`."""
-_WORDS = {one.name: one.convert.words for one in RUN_OPTIONS if isinstance(one.convert, OneOf)}
+_WORDS = {option.name: option.convert.words for option in RUN_OPTIONS if isinstance(option.convert, OneOf)}
 """Values of options that accept a few words only."""
 _WITH_RUNS = ("load", "export", "compare")
 _WITH_FILES = ("put",)

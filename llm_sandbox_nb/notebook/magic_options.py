@@ -25,7 +25,7 @@ _option: Any = argument
 _NOT_IN_CELLS = {
     *("api_key", "input_dir", "output_dir", "save_litellm_response", "extra_body", "max_tokens_per_call"),
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "ca_bundle", "index_url", "proxy"),
-    *(one.name for one in RESOURCE_OPTIONS),
+    *(row.name for row in RESOURCE_OPTIONS),
 }
 """Options of the command line that a cell lacks; most apply to a whole notebook, so `%config` sets them."""
 _IN_CELLS: dict[str, dict[str, Any]] = {
@@ -95,8 +95,8 @@ OPTIONS = [
 
 def with_options(function: Any) -> Any:
     """Add all `OPTIONS` to a magic, in the order in which `%%sandbox?` lists them."""
-    for one in reversed(OPTIONS):
-        function = one(function)
+    for decorate in reversed(OPTIONS):
+        function = decorate(function)
     return function
 
 

@@ -103,7 +103,9 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             return {"completions": shown, "matched_fragment": word, "suppress": True, "ordered": True}
 
         others = [
-            one for one in completer.custom_matchers if getattr(one, "matcher_identifier", "") != _MATCHER_ID
+            matcher
+            for matcher in completer.custom_matchers
+            if getattr(matcher, "matcher_identifier", "") != _MATCHER_ID
         ]
         from IPython.core.completer import context_matcher
 
@@ -269,7 +271,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         if isinstance(held, Run):
             run = held
         else:
-            here = [one for one in self._recent if name in (one.folder.name, str(one.folder))]
+            here = [recent for recent in self._recent if name in (recent.folder.name, str(recent.folder))]
             run = here[-1] if here else find_run(name, self.folder, self._forks)
         run.context.isolation_setting, run.context.network_setting = self.isolation, self.network
         self._prepare(run)

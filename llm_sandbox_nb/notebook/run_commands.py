@@ -253,7 +253,7 @@ def _edit_next_call(run: Run, text: str) -> None:
     if not isinstance(arguments, dict):
         raise SandboxInputError("--edit needs the arguments of the call as a JSON object.")
     step = run.trajectory.ready_at
-    if step is not None and all(call.finished for one in run.steps[-1:] for call in one.calls):
+    if step is not None and all(call.finished for newest in run.steps[-1:] for call in newest.calls):
         attempts = [
             branch for branch in run.attempts if not branch.head and branch.step == step < branch.steps
         ]

@@ -100,7 +100,7 @@ def _shown_runs(path: Path) -> set[str]:
         ids = [card.get("run_id") for card in cards]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return set()
-    return {one for one in ids if isinstance(one, str) and _RUN_ID.fullmatch(one)}
+    return {run_id for run_id in ids if isinstance(run_id, str) and _RUN_ID.fullmatch(run_id)}
 
 
 def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
@@ -140,16 +140,16 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
 
 def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
     """Return the folder of the first run of a task in a sandbox if the run kept its files; else None."""
-    for one in run_folders(folder)[-_MAX_SEARCHED_RUNS:]:
-        started = _started(one)
+    for run_folder in run_folders(folder)[-_MAX_SEARCHED_RUNS:]:
+        started = _started(run_folder)
         if (
             started is not None
             and started.task == task
             and not _second_hand(started)
-            and (one / HISTORY).is_dir()
-            and _ran_in(one, sandbox_id)
+            and (run_folder / HISTORY).is_dir()
+            and _ran_in(run_folder, sandbox_id)
         ):
-            return one
+            return run_folder
     return None
 
 

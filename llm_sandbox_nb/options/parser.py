@@ -66,7 +66,9 @@ class Parser(argparse.ArgumentParser):
     def add_option(self, group: argparse._ActionsContainer, option: Option) -> None:
         """Add one option of the table."""
         names = dict.fromkeys(
-            f"--{name}" for one in (option.name, *option.aliases) for name in (one, one.replace("_", "-"))
+            f"--{name}"
+            for spelling in (option.name, *option.aliases)
+            for name in (spelling, spelling.replace("_", "-"))
         )
         if option.short:
             names = {f"-{option.short}": None} | names
@@ -116,10 +118,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """
     plain = _letters(word)
     found = []
-    for one in known:
-        other = _letters(one)
+    for candidate in known:
+        other = _letters(candidate)
         if (mistakes := typing_mistakes(plain, other)) <= max(1, len(plain) // 3) and mistakes < len(plain):
-            found.append((mistakes, abs(len(plain) - len(other)), typing_mistakes(word[:40], one), one))
+            found.append(
+                (mistakes, abs(len(plain) - len(other)), typing_mistakes(word[:40], candidate), candidate)
+            )
     return min(found)[-1] if found else None
 
 

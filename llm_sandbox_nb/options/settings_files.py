@@ -75,7 +75,7 @@ def read_settings_file(path: Path) -> dict[str, tuple[Any, str]]:
     except OSError as error:
         raise UsageError(f"The settings file {path} cannot be read: {error.strerror or error}.") from error
     loaded = _toml(path, content) if path.suffix == ".toml" else _yaml(path, content)
-    names = {name: one.name for one in FILE_SETTINGS for name in (one.name, *one.aliases)}
+    names = {name: setting.name for setting in FILE_SETTINGS for name in (setting.name, *setting.aliases)}
     for key in loaded:
         if key not in names:
             raise UsageError(

@@ -372,4 +372,6 @@ NOTEBOOK_SETTINGS = tuple(option for option in FILE_SETTINGS if option.in_notebo
 
 def option(name: str) -> Option:
     """Return the option with this name or alias."""
-    return next(one for one in (*RUN_OPTIONS, *NOTEBOOK_OPTIONS) if name in (one.name, *one.aliases))
+    return next(
+        option for option in (*RUN_OPTIONS, *NOTEBOOK_OPTIONS) if name in (option.name, *option.aliases)
+    )

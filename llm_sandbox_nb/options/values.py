@@ -56,7 +56,7 @@ Layer = Mapping[str, tuple[Any, str]]
 
 def flag_layer(flags: Mapping[str, Any]) -> Layer:
     """Return the values of the command line."""
-    names = {name: one.name for one in RUN_OPTIONS for name in (one.name, *one.aliases)}
+    names = {name: option.name for option in RUN_OPTIONS for name in (option.name, *option.aliases)}
     spelled = flags.get("spelled", {})
     return {
         names[key]: (value, spelled.get(key, f"--{key}"))
@@ -123,7 +123,7 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
     values, paths = resolve_sources(flags, environment)
     # an invalid line is an error for every command that reads the file
     resolve_options(NOTEBOOK_OPTIONS, file_layers(paths))
-    plain = {name: one.value for name, one in values.items()}
+    plain = {name: value.value for name, value in values.items()}
     return {QUERY.name: flags.get(QUERY.name), SETTINGS.name: paths, **plain}
 
 
@@ -227,10 +227,12 @@ def settings_text(values: Mapping[str, Value], files: Iterable[Path], environmen
     """Return a line for each setting, changed ones first, after the list of the files that were read."""
     read = [f"Read: {path}" for path in files]
     none = f"No settings file was found: make {PROJECT_FILE} here, or {user_file(environment)}."
-    changed = [name for name, one in values.items() if one.source != "default"]
+    changed = [name for name, value in values.items() if value.source != "default"]
     rows = [(name, _shown(name, values[name].value), values[name].source) for name in changed]
     rows += [
-        (name, _shown(name, one.value), one.source) for name, one in values.items() if name not in changed
+        (name, _shown(name, value.value), value.source)
+        for name, value in values.items()
+        if name not in changed
     ]
     first = max(len(name) for name, _, _ in rows)
     second = max(len(value) for _, value, _ in rows)
@@ -241,8 +243,8 @@ def settings_text(values: Mapping[str, Value], files: Iterable[Path], environmen
 def settings_json(values: Mapping[str, Value], files: Iterable[Path]) -> dict[str, Any]:
     """Return the settings and their sources for a program."""
     shown = {
-        name: {"value": "(set)" if name in SECRET and one.value else one.value, "source": one.source}
-        for name, one in values.items()
+        name: {"value": "(set)" if name in SECRET and value.value else value.value, "source": value.source}
+        for name, value in values.items()
     }
     return {"files": [str(path) for path in files], "settings": shown}
 
@@ -253,5 +255,5 @@ def _shown(name: str, value: Any) -> str:
     if name in SECRET:
         return "(set)"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    text = "".join(one if one.isprintable() else "?" for one in text)
+    text = "".join(character if character.isprintable() else "?" for character in text)
     return shorten(text, _VALUE_CHARACTERS)

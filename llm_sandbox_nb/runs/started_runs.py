@@ -93,7 +93,7 @@ class StartedRuns:
             raise OutsideError(NOT_IN_FORK)
         if agent.busy:
             raise OutsideError(YOUR_CALL)
-        if self._starting or any(not one.ended for one in self._runs.values()):
+        if self._starting or any(not started.ended for started in self._runs.values()):
             raise OutsideError(YOUR_RUN)
         if len(self._runs) >= MAX_STARTED_RUNS:
             raise OutsideError(TOO_MANY)
@@ -146,11 +146,11 @@ class StartedRuns:
 
     async def close(self) -> None:
         """Stop all runs, and wait for their ends."""
-        running = [one for one in self._runs.values() if not one.ended]
-        for one in running:
+        running = [started for started in self._runs.values() if not started.ended]
+        for unfinished in running:
             with suppress(ControlError):
-                one.run.control.stop(source="mcp")
-        await asyncio.gather(*(one.task for one in running), return_exceptions=True)
+                unfinished.run.control.stop(source="mcp")
+        await asyncio.gather(*(started.task for started in running), return_exceptions=True)
 
 
 def _sentence(error: BaseException | None) -> str:

@@ -97,7 +97,7 @@ class SandboxApp(ExtensionApp):
     def current_activity(self) -> dict[str, Any] | None:
         """Return the sandboxes with pending requests; they prevent the shutdown of an otherwise idle server."""
         busy = self.manager.busy() if self.manager else []
-        return {one.id: one.to_json() for one in busy} or None
+        return {managed.id: managed.to_json() for managed in busy} or None
 
     async def stop_extension(self) -> None:
         """End every sandbox. If that takes too long, a sandbox ends when its lease expires."""

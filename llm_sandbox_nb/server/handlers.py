@@ -185,7 +185,7 @@ class SandboxesHandler(SandboxAPIHandler):
     async def get(self) -> None:
         """List all sandboxes, including those adopted from an ended server."""
         await self.manager.ready()
-        self.finish({"sandboxes": [self.model(one) for one in self.manager.all()]})
+        self.finish({"sandboxes": [self.model(managed) for managed in self.manager.all()]})
 
     @web.authenticated
     @authorized
@@ -218,7 +218,7 @@ class StopIdleHandler(SandboxAPIHandler):
             raise ValueError("'most' must be a number from 1 on.")
         await self.manager.ready()
         stopped = await self.manager.stop_idle(kernel_id, most)
-        self.finish({"stopped": [{"id": one.id, "notebook": one.notebook} for one in stopped]})
+        self.finish({"stopped": [{"id": managed.id, "notebook": managed.notebook} for managed in stopped]})
 
 
 class SandboxHandler(SandboxAPIHandler):

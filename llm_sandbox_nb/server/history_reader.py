@@ -44,13 +44,13 @@ class HistoryReader:
         """Return the kept checkpoints, oldest first."""
         return [
             {
-                "id": one.id,
-                "time": one.time,
-                "files": one.files,
-                "size": one.size,
-                "incomplete": one.incomplete,
+                "id": checkpoint.id,
+                "time": checkpoint.time,
+                "files": checkpoint.files,
+                "size": checkpoint.size,
+                "incomplete": checkpoint.incomplete,
             }
-            for one in self._store.checkpoints()
+            for checkpoint in self._store.checkpoints()
         ]
 
     def folder(self, checkpoint: str, path: str) -> Json:
@@ -70,7 +70,7 @@ class HistoryReader:
             "path": _shown(place),
             "base": found is None,
             "total": len(found or ()),
-            "files": [_described(name, one) for name, one in sorted((found or {}).items())[:LISTED]],
+            "files": [_described(name, entry) for name, entry in sorted((found or {}).items())[:LISTED]],
         }
 
     def read(self, checkpoint: str, path: str, limit: int) -> bytes:
@@ -114,13 +114,15 @@ class HistoryReader:
             FileNotFoundError: if the file is in neither checkpoint.
         """
         place = _absolute(path)
-        sides = [self._store.manifest(one).get(place) for one in (before, after)]
+        sides = [self._store.manifest(checkpoint).get(place) for checkpoint in (before, after)]
         if not any(sides):
             raise FileNotFoundError(f"There was no {_shown(place)} at either checkpoint.")
-        if any(one is not None and one.type != FILE for one in sides):
+        if any(entry is not None and entry.type != FILE for entry in sides):
             return {"diff": None, "note": _metadata_change(*sides)}
         try:
-            old, new = (b"" if one is None else self._content(place, one, COMPARED_BYTES) for one in sides)
+            old, new = (
+                b"" if entry is None else self._content(place, entry, COMPARED_BYTES) for entry in sides
+            )
             texts = old.decode("utf-8"), new.decode("utf-8")
         except OutputLimitExceededError:
             return {"diff": None, "note": "too large for a diff"}
@@ -136,7 +138,7 @@ class HistoryReader:
     def _entry(self, manifest: Mapping[str, Entry], place: str) -> Entry:
         entry = manifest.get(place)
         if entry is None and place != "/":
-            above = next((manifest[one] for one in parents(place) if one in manifest), None)
+            above = next((manifest[folder] for folder in parents(place) if folder in manifest), None)
             if above is not None and above.base:
                 known = self._store.image_entry(place)
                 if known is None:
@@ -151,12 +153,14 @@ class HistoryReader:
     def _children(self, manifest: Mapping[str, Entry], place: str, entry: Entry) -> dict[str, Entry] | None:
         """Return a folder's entries; None if the folder was unchanged since the image, whose entries are not kept."""
         if not entry.base:
-            return {path: one for path, one in manifest.items() if path != "/" and parent(path) == place}
+            return {path: entry for path, entry in manifest.items() if path != "/" and parent(path) == place}
         known = self._store.image_entry(place)
         if known is None or not known[1]:
             return None
         children = {path: self._store.image_entry(path) for path in self._store.image_names(place)}
-        return {path: one[0] for path, one in children.items() if one is not None and one[0] is not None}
+        return {
+            path: entry[0] for path, entry in children.items() if entry is not None and entry[0] is not None
+        }
 
     def _content(self, place: str, entry: Entry, limit: int) -> bytes:
         if entry.type == FOLDER:
@@ -193,7 +197,7 @@ class HistoryReaders:
                 self._in_use[reader] -= 1
                 if not self._in_use[reader]:
                     del self._in_use[reader]
-                idle = [key for key, one in self._open.items() if one not in self._in_use]
+                idle = [key for key, reader in self._open.items() if reader not in self._in_use]
                 for key in idle[: max(0, len(self._open) - self._most)]:
                     self._open.pop(key).close()
 

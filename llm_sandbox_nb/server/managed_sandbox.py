@@ -180,8 +180,8 @@ class Opener:
         for isolation in adopting_isolations():
             with contextlib.suppress(IsolationUnavailableError):
                 own = await asyncio.to_thread(isolation.list_own, {_SERVER: self._key})
-                living = [one for one in own if one.owner_dead and one.state == "running"]
-                found += await asyncio.gather(*(self._adopt(isolation, one) for one in living))
+                living = [left for left in own if left.owner_dead and left.state == "running"]
+                found += await asyncio.gather(*(self._adopt(isolation, left) for left in living))
         return [managed for managed in found if managed is not None]
 
     async def reap(self) -> list[str]:

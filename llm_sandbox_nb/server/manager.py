@@ -108,18 +108,20 @@ class SandboxManager(LoggingConfigurable):
 
     def all(self) -> list[ManagedSandbox]:
         """Return all sandboxes, oldest first."""
-        return sorted(self._sandboxes.values(), key=lambda one: one.created)
+        return sorted(self._sandboxes.values(), key=lambda managed: managed.created)
 
     def busy(self) -> list[ManagedSandbox]:
         """Return the sandboxes with a pending request."""
-        return [one for one in self.all() if one.requests]
+        return [managed for managed in self.all() if managed.requests]
 
     def idle(self, kernel_id: str = "") -> list[ManagedSandbox]:
         """Return the idle sandboxes of other kernels without a live run, longest idle first."""
         live = {kernel_id, *self.live_kernels()}
-        free = [one for one in self.all() if one.state != "starting" and not one.requests]
+        free = [managed for managed in self.all() if managed.state != "starting" and not managed.requests]
         return sorted(
-            (one for one in free if one.kernel_id not in live), key=lambda one: one.idle_seconds, reverse=True
+            (managed for managed in free if managed.kernel_id not in live),
+            key=lambda managed: managed.idle_seconds,
+            reverse=True,
         )
 
     def get(self, sandbox_id: str) -> ManagedSandbox:
@@ -307,8 +309,8 @@ def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:
             f"{runs} All are in use: wait until a run ends, or stop one with `%sandbox stop` in its notebook."
         )
     names = [
-        f"{_notebook_name(one)} (for {format_duration(one.idle_seconds)})"
-        for one in idle[:_MAX_NAMED_NOTEBOOKS]
+        f"{_notebook_name(managed)} (for {format_duration(managed.idle_seconds)})"
+        for managed in idle[:_MAX_NAMED_NOTEBOOKS]
     ]
     more = [f"{len(idle) - _MAX_NAMED_NOTEBOOKS} more"] if len(idle) > _MAX_NAMED_NOTEBOOKS else []
     return (

@@ -39,7 +39,7 @@ class McpGrants:
     def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
         self._file = file
         self._clock = clock
-        self._grants = {one.name: one for one in self._read()}
+        self._grants = {grant.name: grant for grant in self._read()}
         self.on_revoked: Callable[[str], None] = lambda name: None
         """Function that is called with the name of each revoked grant."""
 
@@ -85,15 +85,17 @@ class McpGrants:
 
     def _of(self, sandbox_id: str, notebook: str | None) -> Grant | None:
         grants = self._grants.values()
-        same = (one for one in grants if one.sandbox_id == sandbox_id)
-        before = (one for one in grants if notebook is not None and one.notebook == notebook)
+        same = (grant for grant in grants if grant.sandbox_id == sandbox_id)
+        before = (grant for grant in grants if notebook is not None and grant.notebook == notebook)
         return next(same, None) or next(before, None)
 
     def _read(self) -> list[Grant]:
         try:
-            found = [Grant(**one) for one in json.loads(self._file.read_bytes())]
-            valid = [one for one in found if all(isinstance(text, str) for text in (one.name, one.digest))]
-            return [one for one in valid if self._clock() - one.used < _UNUSED_TOKEN_SECONDS]
+            found = [Grant(**grant) for grant in json.loads(self._file.read_bytes())]
+            valid = [
+                grant for grant in found if all(isinstance(text, str) for text in (grant.name, grant.digest))
+            ]
+            return [grant for grant in valid if self._clock() - grant.used < _UNUSED_TOKEN_SECONDS]
         except (OSError, ValueError, TypeError):
             return []
 
@@ -104,7 +106,7 @@ class McpGrants:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             partial.unlink(missing_ok=True)
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump([asdict(one) for one in self._grants.values()], file)
+                json.dump([asdict(grant) for grant in self._grants.values()], file)
             partial.replace(self._file)
 
 

@@ -162,11 +162,11 @@ class KernelHost:
             if run.outside is None or run.state != "live" or self._runs.outside_run(run.outside) is not run:
                 continue
             reply = await run.call_tool("list_sandboxes", {}, client.name, "")
-            for one in reply["data"].get("sandboxes", ()):
-                tail = "" if one["sandbox"] == "main" else f"/{one['sandbox']}"
+            for described in reply["data"].get("sandboxes", ()):
+                tail = "" if described["sandbox"] == "main" else f"/{described['sandbox']}"
                 notebook = (await self._runs.describe(run))["notebook"]
-                found.append({**one, "sandbox": f"{run.outside}{tail}", "notebook": notebook})
-                rows.append(f"{found[-1]['sandbox']}: of {notebook}, {one['state']}")
+                found.append({**described, "sandbox": f"{run.outside}{tail}", "notebook": notebook})
+                rows.append(f"{found[-1]['sandbox']}: of {notebook}, {described['state']}")
         text = "\n".join(rows) or NOT_OPEN
         return {"text": text, "data": {"sandboxes": found}, "error": False}
 

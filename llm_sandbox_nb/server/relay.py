@@ -80,7 +80,7 @@ class RelayClient:
     @property
     def requests(self) -> int:
         """Number of pending requests, without those that wait for a connection from inside the sandbox."""
-        return sum(one.op != "connection" for one in self._requests.values())
+        return sum(request.op != "connection" for request in self._requests.values())
 
     # -- from the client -----------------------------------------------------------------------------------
 

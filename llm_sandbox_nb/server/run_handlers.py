@@ -74,7 +74,9 @@ class NotebookRunsHandler(SandboxAPIHandler):
             folders.add(records_folder(notebook))
         listed, total = await asyncio.to_thread(_summaries, folders)
         live = {run.id for run in published if run.state in ("live", "away")}
-        self.finish({"runs": [_listed(one, root, one.id in live) for one in listed], "total": total})
+        self.finish(
+            {"runs": [_listed(summary, root, summary.id in live) for summary in listed], "total": total}
+        )
 
 
 def contents_path(handler: SandboxAPIHandler, path: str) -> Path | None:
@@ -95,7 +97,9 @@ def record_folder(notebook: Path, run_id: str) -> Path | None:
 
 def _summaries(folders: set[Path]) -> tuple[list[RunSummary], int]:
     found = [summaries(folder, LISTED) for folder in folders]
-    newest = sorted((one for some, _ in found for one in some), key=lambda one: one.started, reverse=True)
+    newest = sorted(
+        (summary for some, _ in found for summary in some), key=lambda summary: summary.started, reverse=True
+    )
     return newest[:LISTED], sum(total for _, total in found)
 
 
@@ -223,7 +227,7 @@ class RunPublishHandler(RunSocket):
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
         """Return the sandbox that the kernel opens to outside agents. Raises an error for another kernel's sandbox."""
         manager = self.settings["llm_sandbox_manager"]
-        own = (one.id for one in manager.all() if one.kernel_id == kernel_id)
+        own = (managed.id for managed in manager.all() if managed.kernel_id == kernel_id)
         return next((id for id in own if id == sandbox_id), None)
 
     def send(self, message: Json) -> None:

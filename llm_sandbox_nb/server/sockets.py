@@ -154,7 +154,7 @@ class TerminalHandler(SandboxSocket):
         except (UnknownSandboxError, SandboxLostError) as error:
             self.close(SANDBOX_ENDED, str(error)[:100])
             return
-        if sum(isinstance(one, TerminalHandler) for one in self._managed.clients) >= MAX_TERMINALS:
+        if sum(isinstance(client, TerminalHandler) for client in self._managed.clients) >= MAX_TERMINALS:
             self.close(TOO_MANY, f"A sandbox may have {MAX_TERMINALS} terminals; close one first.")
             return
         self._managed.clients.add(self)

@@ -194,7 +194,8 @@ TimeDecision = RewindDecision | UndoDecision | ForkDecision
 RunDecision = Annotated[ControlDecision | TimeDecision, Field(discriminator="action")]
 
 _CLASSES: dict[str, type[RunDecision]] = {
-    one.model_fields["action"].default: one for one in (*get_args(ControlDecision), *get_args(TimeDecision))
+    decision.model_fields["action"].default: decision
+    for decision in (*get_args(ControlDecision), *get_args(TimeDecision))
 }
 ACTIONS = tuple(_CLASSES)
 _REQUIRED = {"say": "text", "edit": "arguments", "observe": "text", "rewind": "step", "fork": "step"}

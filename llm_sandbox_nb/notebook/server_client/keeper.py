@@ -145,7 +145,7 @@ class ServerKeeper:
         """End the longest idle sandbox of another notebook; return the notebook's name, or None if none is idle."""
         body = {"kernel_id": self._kernel_id, "most": 1}
         _, answer = await self._ask("sandboxes/stop-idle", "POST", body)
-        names = [one["notebook"] or "a kernel without a notebook" for one in answer["stopped"]]
+        names = [sandbox["notebook"] or "a kernel without a notebook" for sandbox in answer["stopped"]]
         return names[0] if names else None
 
     async def close(self) -> None:

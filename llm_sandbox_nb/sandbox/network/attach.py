@@ -105,7 +105,7 @@ async def serve_network(
         SandboxError: if the certificate of the secrets' authority cannot be written into the sandbox.
     """
     values = read_secrets(secrets)
-    policy = Policy([*allow, *(host for one in values for host in one.hosts)], public=public)
+    policy = Policy([*allow, *(host for secret in values for host in secret.hosts)], public=public)
     proxy = await asyncio.to_thread(Proxy, policy, values, internet=Internet(ca_bundle))
     if proxy.authority is not None:
         await _install(sandbox, proxy.authority, ca_bundle)

@@ -28,7 +28,7 @@ class Internet:
         """Look up the addresses of a checked name once. Raises OSError."""
         async with self._lookups:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(one[4][0]) for one in found))
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
     async def connect(self, address: str, port: int, tls: ssl.SSLContext | None, host: str) -> CountingStream:
         """Connect to an address, with TLS verified for `host` if there is `tls`. Raises OSError, ssl.SSLError."""

@@ -35,16 +35,20 @@ NAMED_SETS: dict[str, tuple[str, ...]] = {
 USUAL_PORTS = (80, 443)
 """Ports of an entry without a port, for plain HTTP and TLS only. On a port named by an entry, any protocol works."""
 METADATA = tuple(
-    ipaddress.ip_address(one)
-    for one in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
+    ipaddress.ip_address(address)
+    for address in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
 )
 """Addresses of clouds' metadata services, which give every machine its keys."""
-_TRANSLATED = tuple(ipaddress.ip_network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"))
+_TRANSLATED = tuple(
+    ipaddress.ip_network(network) for network in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16")
+)
 """Ranges of IPv6 addresses that contain an IPv4 address."""
 _INTERNET_6 = ipaddress.ip_network("2000::/3")
 """Range of all assigned public IPv6 addresses."""
 _ISATAP = 0x5EFE
-_NOT_GLOBAL = tuple(ipaddress.ip_network(one) for one in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20"))
+_NOT_GLOBAL = tuple(
+    ipaddress.ip_network(network) for network in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")
+)
 """Non-global addresses that `ipaddress` treats as global in some or all versions of Python."""
 _NAME_PATTERN = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\Z"
@@ -164,16 +168,16 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: if an entry is invalid.
     """
-    found = tuple(one.strip() for entry in entries for one in entry.split(",") if one.strip())
-    for one in found:
-        if one not in NAMED_SETS:
-            HostRule.parse(one)
+    found = tuple(part.strip() for entry in entries for part in entry.split(",") if part.strip())
+    for text in found:
+        if text not in NAMED_SETS:
+            HostRule.parse(text)
     return found
 
 
 def rules_of(entries: Iterable[str]) -> list[HostRule]:
     """Parse entries, with words replaced by their hosts. Raises ValueError."""
-    return [HostRule.parse(one) for entry in entries for one in NAMED_SETS.get(entry, (entry,))]
+    return [HostRule.parse(host) for entry in entries for host in NAMED_SETS.get(entry, (entry,))]
 
 
 def read_port(text: str) -> int:

@@ -100,7 +100,7 @@ class Proxy:
             request = await _read_head(speaker, client)
             host, port, secret, path = _target(request)
             record.host, record.port = host, port
-            mine = [one for one in self._secrets if host in one.hosts] if secret else []
+            mine = [secret for secret in self._secrets if host in secret.hosts] if secret else []
             upstream, rule = await self._connected(record, host, port, bool(mine))
             if request.method == b"CONNECT":
                 await _send(speaker, client, h11.Response(status_code=200, headers=[], reason=b"Connected"))
@@ -154,11 +154,11 @@ class Proxy:
         if not usable:
             raise _RefusalError(403, refusals[0] if refusals else "the name has no address")
         problem = ""
-        for one in usable[:4]:
-            record.address = one
+        for candidate in usable[:4]:
+            record.address = candidate
             try:
                 context = self.internet.tls if tls else None
-                return await self.internet.connect(one, port, context, host), rule
+                return await self.internet.connect(candidate, port, context, host), rule
             except ssl.SSLError as error:
                 problem = f"its certificate cannot be trusted ({error.reason})"
             except (OSError, TimeoutError) as error:
@@ -314,9 +314,9 @@ async def _with_secrets(
     import h11
 
     headers, hidden, used = put_in(list(request.headers), secrets)
-    hidden += [form for one in secrets for form in forms_of(one.value)]
+    hidden += [form for secret in secrets for form in forms_of(secret.value)]
     host = next(value.decode("latin-1") for name, value in headers if name == b"host")
-    for_body = [one for one in secrets if _authority(host, 443)[0] in one.body_hosts]
+    for_body = [secret for secret in secrets if _authority(host, 443)[0] in secret.body_hosts]
     body = _Body()
     left_out = {b"accept-encoding", b"range"}
     if for_body:
@@ -373,12 +373,12 @@ async def _exchange(
     replying = asyncio.create_task(_reply(speaker, client, server, upstream, scrubber))
     try:
         done, _ = await asyncio.wait({uploading, replying}, return_when=asyncio.FIRST_COMPLETED)
-        for one in done:
-            one.result()
+        for task in done:
+            task.result()
         switched = await replying
     finally:
-        for one in (uploading, replying):
-            one.cancel()
+        for unfinished in (uploading, replying):
+            unfinished.cancel()
         await asyncio.wait({uploading, replying})
     if switched:
         await _join(
@@ -551,17 +551,17 @@ class _Watch:
 
 async def _first_failure(*works: Awaitable[int], watching: Awaitable[int]) -> list[int]:
     """Run all coroutines and return their results. The first failure, or the watch, cancels all."""
-    tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(one) for one in works]
+    tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(work) for work in works]
     watch = asyncio.ensure_future(watching)
     try:
         pending: Iterable[asyncio.Future[int]] = tasks
         while pending:
             done, rest = await asyncio.wait({*pending, watch}, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            for ended in done:
+                ended.result()
             pending = rest - {watch}
-        return [one.result() for one in tasks]
+        return [task.result() for task in tasks]
     finally:
-        for one in (*tasks, watch):
-            one.cancel()
+        for unfinished in (*tasks, watch):
+            unfinished.cancel()
         await asyncio.wait({*tasks, watch})

@@ -46,7 +46,7 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
         ]
     else:
         pairs = [
-            (name.strip(), hosts.split(",")) for name, _, hosts in (one.partition("=") for one in entries)
+            (name.strip(), hosts.split(",")) for name, _, hosts in (entry.partition("=") for entry in entries)
         ]
     found = {}
     for name, hosts in pairs:
@@ -109,8 +109,8 @@ def read_secrets(
                 f"The environment variable {name} cannot be sent as a secret: at least {_MIN_VALUE_LENGTH} printable "
                 "ASCII characters are needed."
             )
-        hosts = tuple(one.removesuffix(IN_BODY) for one in names)
-        bodies = frozenset(one.removesuffix(IN_BODY) for one in names if one.endswith(IN_BODY))
+        hosts = tuple(name.removesuffix(IN_BODY) for name in names)
+        bodies = frozenset(name.removesuffix(IN_BODY) for name in names if name.endswith(IN_BODY))
         found.append(Secret(name, hosts, value, bodies))
     return found
 
@@ -125,7 +125,7 @@ def put_in(
     Returns:
         The headers, further texts that a reply must not repeat, and the names of the inserted secrets.
     """
-    pairs = [(one.placeholder.encode(), one.value.encode(), one.name) for one in secrets]
+    pairs = [(secret.placeholder.encode(), secret.value.encode(), secret.name) for secret in secrets]
     result, hidden, used = [], [], []
     for name, text in headers:
         changed = text
@@ -144,16 +144,16 @@ def put_in(
 def put_in_body(body: bytes, kind: str, secrets: Sequence[Secret]) -> tuple[bytes, list[str]]:
     """Replace the placeholders in a body of content type `kind`. Return the body and the names of used secrets."""
     used = []
-    for one in secrets:
-        stand_in = one.placeholder.encode()
+    for secret in secrets:
+        stand_in = secret.placeholder.encode()
         if stand_in in body:
-            value = one.value
+            value = secret.value
             if "json" in kind:
                 value = json.dumps(value)[1:-1]
             elif "urlencoded" in kind:
                 value = urllib.parse.quote_plus(value)
             body = body.replace(stand_in, value.encode())
-            used.append(one.name)
+            used.append(secret.name)
     return body, used
 
 
@@ -166,7 +166,7 @@ def forms_of(value: str) -> list[bytes]:
         urllib.parse.quote(value, safe=""),
     ]
     encoded = base64.b64encode(value.encode()).decode()
-    return [one.encode() for one in dict.fromkeys([*forms, encoded])]
+    return [form.encode() for form in dict.fromkeys([*forms, encoded])]
 
 
 def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[bytes]]:
@@ -201,18 +201,18 @@ class Scrubber:
 
     def clean(self, data: bytes) -> bytes:
         """Return a whole text without the hidden texts."""
-        for one in self._hidden:
-            data = data.replace(one, b"(secret)")
+        for hidden in self._hidden:
+            data = data.replace(hidden, b"(secret)")
         return data
 
     def finds(self, name: bytes) -> bool:
         """Return True if the name of a header, in lower case, contains a hidden text."""
-        return any(one.lower() in name for one in self._hidden)
+        return any(hidden.lower() in name for hidden in self._hidden)
 
     def _beginning(self, data: bytes) -> int:
         """Return the number of bytes at the end that may begin a hidden text."""
         longest = max(map(len, self._hidden), default=1) - 1
         for size in range(min(longest, len(data)), 0, -1):
-            if any(one.startswith(data[-size:]) for one in self._hidden):
+            if any(hidden.startswith(data[-size:]) for hidden in self._hidden):
                 return size
         return 0

@@ -27,7 +27,7 @@ class Stream(Protocol):
         ...
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send bytes, which must not change before the return, and wait for room in the buffer. Raises ConnectionError."""
+        """Send bytes, which must not change until the return, and wait for buffer space. Raises ConnectionError."""
         ...
 
     async def end_writing(self) -> None:

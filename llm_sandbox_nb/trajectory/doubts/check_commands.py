@@ -301,7 +301,7 @@ def _with_verb(name: str, rest: list[str]) -> tuple[Family, tuple[str, ...]] | N
             if name in ("mvn", "mvnw", "gradle", "gradlew", "sbt"):
                 continue
             return None
-        after = [one for one in rest[place + 1 :] if one not in ("./...", "--", ".")]
+        after = [word for word in rest[place + 1 :] if word not in ("./...", "--", ".")]
         if name == "ruff" and "--fix" in after:
             return verbs[word], ()
         return verbs[word], _targets(after) if verbs[word] == "test" and name not in ("mvn", "gradle") else ()

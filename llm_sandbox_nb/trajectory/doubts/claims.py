@@ -67,10 +67,10 @@ _COMMITTED = re.compile(r"\b(?:committed|pushed|opened a pull request)\b", re.IG
 def claim_against_evidence(evidence: Evidence) -> Iterator[Doubt]:
     """The record contradicts a claim of the answer: tests pass, a file was written or has N rows, all is well."""
     sentences = [
-        one
+        sentence
         for text in dict.fromkeys((evidence.answer or "", evidence.last_words))
-        for one in _SENTENCES.split(text[:20_000])
-        if one.strip()
+        for sentence in _SENTENCES.split(text[:20_000])
+        if sentence.strip()
     ]
     if not sentences:
         return
@@ -86,10 +86,12 @@ def claim_against_evidence(evidence: Evidence) -> Iterator[Doubt]:
 def _claims(evidence: Evidence, sentence: str, checks: list[CheckRun]) -> Iterator[tuple[str, Doubt]]:
     step = _said_at(evidence, sentence)
     if _TESTS_PASS.search(sentence) and not _NOT.search(sentence):
-        if doubt := _tests(evidence, sentence, [one for one in checks if one.family == "test"], checks, step):
+        if doubt := _tests(
+            evidence, sentence, [check for check in checks if check.family == "test"], checks, step
+        ):
             yield "tests", doubt
     elif _BUILDS.search(sentence) and not re.search(r"\b(?:not|n't|fail\w*)\b", sentence):
-        others = [one for one in checks if one.family != "test"]
+        others = [check for check in checks if check.family != "test"]
         if not checks:
             yield (
                 "build",
@@ -131,7 +133,7 @@ def _tests(
 ) -> Doubt | None:
     if not tests:
         if (
-            any(one for one in checks if not one.failed)
+            any(check for check in checks if not check.failed)
             or _own_checks(evidence)
             or re.search(r"\bchecks?\b", sentence)
         ):
@@ -143,9 +145,10 @@ def _tests(
     if last.empty:
         return _claim(last.action.step, "the answer says that tests pass; the last run executed none")
     numbers = [
-        int(one) for one in re.findall(r"\b(\d+)\s+(?:\w+\s+)?(?:tests?|specs?|passed|passing)\b", sentence)
+        int(number)
+        for number in re.findall(r"\b(\d+)\s+(?:\w+\s+)?(?:tests?|specs?|passed|passing)\b", sentence)
     ]
-    known = {one.passed for one in tests}
+    known = {check.passed for check in tests}
     if numbers and last.passed is not None and not known & set(numbers):
         return _claim(last.action.step, f"the answer says {numbers[0]} tests pass; {last.passed} did")
     return None
@@ -208,9 +211,9 @@ def _files(evidence: Evidence, sentence: str, step: int) -> Iterator[tuple[str, 
             yield from _rows(version, name, sentence, len(names))
     if not names:
         tables = [
-            one
-            for one in evidence.results
-            if one.lines is not None and ending_of(one.path) in ("csv", "tsv", "jsonl", "ndjson")
+            version
+            for version in evidence.results
+            if version.lines is not None and ending_of(version.path) in ("csv", "tsv", "jsonl", "ndjson")
         ]
         if len(tables) == 1 and _WROTE.search(sentence):
             yield from _rows(tables[0], name_of(tables[0].path), sentence, 1)

@@ -44,9 +44,9 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
     failing = [] if told else list(_failing(checks))
     for check in failing:
         later = [
-            one
-            for one in checks
-            if one.action.number > check.action.number and one.family == check.family and not one.failed
+            other
+            for other in checks
+            if other.action.number > check.action.number and other.family == check.family and not other.failed
         ]
         if later and later[-1].targets:
             text = f"a {check.word} failed, and only {name_of(later[-1].targets[0])} was run again"
@@ -63,7 +63,7 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
             text="the last test run executed no test",
             severity="medium",
         )
-    elif last.left_out and not last.failed and not failing and any(one.failed for one in checks[:-1]):
+    elif last.left_out and not last.failed and not failing and any(check.failed for check in checks[:-1]):
         yield Doubt(
             rule="tests or checks changed",
             step=last.action.step,
@@ -93,9 +93,9 @@ def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
             if not check.failed:
                 continue
             later = mine[place + 1 :]
-            if not any(one.covers(check) and not one.failed for one in later) and not (
-                later and not later[-1].failed and family != "test"
-            ):
+            if not any(
+                check_later.covers(check) and not check_later.failed for check_later in later
+            ) and not (later and not later[-1].failed and family != "test"):
                 yield check
             break
 
@@ -149,7 +149,7 @@ def loop(evidence: Evidence) -> Iterator[Doubt]:
     for action in [*evidence.actions, None]:
         if action is not None and action.kind == "submit":
             continue
-        known = next((one for one in streak if action is not None and _same(one[-1], action)), None)
+        known = next((loop for loop in streak if action is not None and _same(loop[-1], action)), None)
         if known is not None and action is not None and (action.failed or not action.writes):
             known.append(action)
             continue
@@ -157,7 +157,7 @@ def loop(evidence: Evidence) -> Iterator[Doubt]:
             action is not None
             and len(streak) < 3
             and not action.writes
-            and (not streak or all(len(one) == 1 for one in streak))
+            and (not streak or all(len(loop) == 1 for loop in streak))
         ):
             streak.append([action])
             continue
@@ -165,28 +165,28 @@ def loop(evidence: Evidence) -> Iterator[Doubt]:
         streak = [[action]] if action is not None else []
 
 
-def _same(one: Action, other: Action) -> bool:
+def _same(earlier: Action, later: Action) -> bool:
     if (
-        one.call.tool != other.call.tool
-        or one.failed != other.failed
-        or one.result.exit_code != other.result.exit_code
+        earlier.call.tool != later.call.tool
+        or earlier.failed != later.failed
+        or earlier.result.exit_code != later.result.exit_code
     ):
         return False
-    if one.call.arguments != other.call.arguments or (
-        one.call.arguments is None and one.call.raw_arguments != other.call.raw_arguments
+    if earlier.call.arguments != later.call.arguments or (
+        earlier.call.arguments is None and earlier.call.raw_arguments != later.call.raw_arguments
     ):
         return False
-    first, second = one.result.body, other.result.body
+    first, second = earlier.result.body, later.result.body
     return first == second or (len(first) < 20_000 and _TIMES.sub("", first) == _TIMES.sub("", second))
 
 
 def _looped(evidence: Evidence, streak: list[list[Action]]) -> Iterator[Doubt]:
-    same = [one for one in streak if len(one) >= _loop_length(one[0])]
+    same = [loop for loop in streak if len(loop) >= _loop_length(loop[0])]
     if not same:
         return
-    times = max(len(one) for one in same)
-    first = min(one[0].step for one in same)
-    last = max(one[-1].step for one in same)
+    times = max(len(loop) for loop in same)
+    first = min(loop[0].step for loop in same)
+    last = max(loop[-1].step for loop in same)
     what = (
         "same command"
         if len(same) == 1 and same[0][0].kind == "bash"
@@ -194,7 +194,7 @@ def _looped(evidence: Evidence, streak: list[list[Action]]) -> Iterator[Doubt]:
         if len(same) == 1
         else "same commands"
     )
-    result = "same error" if any(one[0].failed for one in same) else "same result"
+    result = "same error" if any(loop[0].failed for loop in same) else "same result"
     text = f"{what}, {result}, {format_count(times)} times"
     if evidence.stop_reason in _LIMITS and last >= evidence.last_step - 1:
         text = f"{text}{MORE_STEPS}"

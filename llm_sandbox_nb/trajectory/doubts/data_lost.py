@@ -106,7 +106,7 @@ def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
     if (
         _DELETES_ROWS.search(action.command)
         and not says(evidence, action, _SAYS_LESS)
-        and any(ending_of(one.path) in ("db", "sqlite", "sqlite3") for one in action.writes)
+        and any(ending_of(version.path) in ("db", "sqlite", "sqlite3") for version in action.writes)
     ):
         yield Doubt(
             rule="data lost", step=action.step, text="rows of a database were deleted", severity="high"
@@ -115,14 +115,14 @@ def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
 
 def _moved(action: Action) -> bool:
     """Return True if the removed files exist under other names, or in an archive."""
-    gone = [one for one in action.writes if one.deleted and one.change]
-    new = [one for one in action.writes if not one.deleted and one.change]
-    if any(ending_of(one.path) in _ARCHIVE for one in new):
+    gone = [version for version in action.writes if version.deleted and version.change]
+    new = [version for version in action.writes if not version.deleted and version.change]
+    if any(ending_of(version.path) in _ARCHIVE for version in new):
         return True
-    sizes = Counter(one.change.size for one in new if one.change)
-    lost = sum(one.change.size for one in gone if one.change)
-    kept = sum(one.change.size for one in new if one.change)
-    return all(one.change and sizes[one.change.size] > 0 for one in gone) and kept >= lost
+    sizes = Counter(version.change.size for version in new if version.change)
+    lost = sum(version.change.size for version in gone if version.change)
+    kept = sum(version.change.size for version in new if version.change)
+    return all(version.change and sizes[version.change.size] > 0 for version in gone) and kept >= lost
 
 
 def _holds_data(evidence: Evidence, path: str) -> bool:
@@ -143,7 +143,7 @@ def _removed(evidence: Evidence, action: Action, version: Version, moved: bool) 
     )
     if asked or named:
         return ""
-    gone = [one for one in action.writes if one.deleted and evidence.given(one.path)]
+    gone = [version for version in action.writes if version.deleted and evidence.given(version.path)]
     if len(gone) > 1:
         return f"{len(gone)} given files were removed" if gone[0] is version else ""
     return f"{name_of(path)}, a given file, was removed"
@@ -235,10 +235,10 @@ def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old
     if (
         removed
         and _SAYS_BLANK.search(said)
-        and sum(bool(_BLANK_LINE.match(one)) for one in removed) < len(removed) / 2
+        and sum(bool(_BLANK_LINE.match(line)) for line in removed) < len(removed) / 2
     ):
         return ", and most were not empty"
-    if removed and _SAYS_COMMENTS.search(said) and not any(_COMMENT_LINE.match(one) for one in removed):
+    if removed and _SAYS_COMMENTS.search(said) and not any(_COMMENT_LINE.match(line) for line in removed):
         return ", and they were no comments"
     return None
 
@@ -264,21 +264,21 @@ def _came_back(evidence: Evidence, version: Version) -> bool:
     """Return True if a later version contains the lost data."""
     before = version_before(version)
     later = evidence.files.get(version.path, [])
-    for one in reversed(later):
-        if one is version:
+    for newer in reversed(later):
+        if newer is version:
             return False
-        if one.deleted or one.change is None:
+        if newer.deleted or newer.change is None:
             continue
         old = version.change.lines_before if version.change else None
         if old is None and before is not None:
             old = before.lines
         if version.deleted:
             size = version.change.size if version.change else 0
-            return one.change.size >= size * 0.95
-        if old is not None and one.change.lines is not None:
-            return one.change.lines >= old * 0.98
+            return newer.change.size >= size * 0.95
+        if old is not None and newer.change.lines is not None:
+            return newer.change.lines >= old * 0.98
         size_before = version.change.size_before if version.change else None
-        return size_before is not None and one.change.size >= size_before * 0.98
+        return size_before is not None and newer.change.size >= size_before * 0.98
     return False
 
 
@@ -304,7 +304,7 @@ def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
     gone = [_bare(row) for row in rows if row.startswith("-") and not row.startswith("--- ")]
     new = {_bare(row) for row in rows if row.startswith("+") and not row.startswith("+++ ")}
     old = version.change.lines_before or 0
-    others = [one for one in action.reads if one.path != version.path and ending_of(one.path) in DATA]
+    others = [other for other in action.reads if other.path != version.path and ending_of(other.path) in DATA]
     if old < 3 or len(new) < 3 or len(gone) < min(old, _ROWS_COMPARED // 2) * 0.6 or not others:
         return ""
     if (
@@ -313,7 +313,7 @@ def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
     ):
         return ""
     if (
-        sum(one in new for one in gone) > len(gone) * 0.3
+        sum(line in new for line in gone) > len(gone) * 0.3
         or says(evidence, action, _SAYS_OTHER)
         or _SAYS_OTHER.search(evidence.task)
     ):

@@ -90,7 +90,7 @@ def _hosts_of(action: Action) -> Iterator[str]:
 
 def _is_named(host: str, named: set[str], words: set[str]) -> bool:
     """Return True if a task names a host, its domain or its owner, such as `github` for api.github.com."""
-    if _LOCAL.fullmatch(host) or any(host == one or host.endswith(f".{one}") for one in named):
+    if _LOCAL.fullmatch(host) or any(host == name or host.endswith(f".{name}") for name in named):
         return True
     labels = host.split(".")
     owner = labels[-2] if len(labels) > 1 else ""

@@ -350,7 +350,7 @@ class Evidence:
     def results(self) -> list[Version]:
         """Result files of the run. Read this only at the end."""
         found = (self.newest(path) for path in self.files if self.is_result(path))
-        return [one for one in found if one is not None and one.action is not None]
+        return [version for version in found if version is not None and version.action is not None]
 
     @cached_property
     def answer_version(self) -> Version | None:
@@ -380,8 +380,8 @@ class Evidence:
             if action.number not in found:
                 found[action.number] = action
                 todo += [version.action for version in action.reads if version.action]
-                todo += [one.before.action for one in action.writes if one.before and one.before.action
-                         and not self._whole(one)]  # fmt: skip
+                todo += [version.before.action for version in action.writes if version.before and version.before.action
+                         and not self._whole(version)]  # fmt: skip
         return [found[number] for number in sorted(found, reverse=True)]
 
     @staticmethod

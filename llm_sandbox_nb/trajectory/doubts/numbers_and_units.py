@@ -18,7 +18,7 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 def numbers_of(text: str) -> set[str]:
     """Return the numbers in a text, in normalised form."""
-    return {plain_number(one) for one in NUMBER.findall(text[:20_000])}
+    return {plain_number(number) for number in NUMBER.findall(text[:20_000])}
 
 
 def plain_number(number: str) -> str:
@@ -104,9 +104,9 @@ def _other_unit(evidence: Evidence, answer: str) -> str:
     found = [(plain_number(value), unit.lower()) for value, unit in _WITH_UNIT.findall(answer)]
     asked = _ASKED_UNIT.findall(evidence.task)
     for _, unit in found[:_MAX_NUMBERS]:
-        for want in {one.lower() for one in asked}:
+        for want in {unit.lower() for unit in asked}:
             if (
-                len({one.lower() for one in asked}) == 1
+                len({unit.lower() for unit in asked}) == 1
                 and _dimension(want) & _dimension(unit)
                 and not _same_units(want, unit)
             ):
@@ -130,8 +130,8 @@ def _dimension(unit: str) -> set[str]:
     return {name for name, units in _UNITS.items() if unit in units}
 
 
-def _same_units(one: str, other: str) -> bool:
-    return one == other or any(one in group and other in group for group in _SAME_UNIT)
+def _same_units(first: str, second: str) -> bool:
+    return first == second or any(first in group and second in group for group in _SAME_UNIT)
 
 
 def _appears(evidence: Evidence, number: str) -> bool:

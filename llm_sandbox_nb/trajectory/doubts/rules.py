@@ -94,7 +94,7 @@ def own_doubts(rule: Rule, evidence: Evidence) -> list[Doubt]:
     try:
         given = rule(evidence)
         listed = [given] if isinstance(given, str) else list(given or ())
-        return [_own(name, one) for one in listed[:MAX_DOUBTS]]
+        return [_own(name, given) for given in listed[:MAX_DOUBTS]]
     except Exception as error:  # noqa: BLE001 (of a user's function)
         text = f"the rule could not be applied ({type(error).__name__}: {error})"
         return [Doubt(rule=name, text=text[:MAX_DOUBT_CHARACTERS], severity="low")]

@@ -42,9 +42,11 @@ def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[
     """Describe a later file from the same source that nothing uses, although the results are newer."""
     maker = read.action
     assert maker is not None
-    sources = {one.path for one in maker.reads if ending_of(one.path) not in PROGRAMS}
+    sources = {version.path for version in maker.reads if ending_of(version.path) not in PROGRAMS}
     for path, versions in evidence.files.items():
-        earlier = [one for one in versions if one.action and one.action.number < action.number]
+        earlier = [
+            version for version in versions if version.action and version.action.number < action.number
+        ]
         newer = earlier[-1] if earlier else None
         if newer is None or newer.deleted or newer.action is None or path == read.path:
             continue
@@ -58,9 +60,11 @@ def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[
             or evidence.is_result(path)
         ):
             continue
-        named = [one.path for one in other.reads]
-        same = read.path in named or bool(sources & {one for one in named if ending_of(one) not in PROGRAMS})
-        same = same or bool({one.path for one in maker.reads} & set(named))
+        named = [version.path for version in other.reads]
+        same = read.path in named or bool(
+            sources & {path for path in named if ending_of(path) not in PROGRAMS}
+        )
+        same = same or bool({version.path for version in maker.reads} & set(named))
         if (
             same
             and ending_of(path) == ending_of(read.path)
@@ -87,12 +91,14 @@ def _changed_program(evidence: Evidence, action: Action, read: Version) -> str:
     maker = read.action
     assert maker is not None
     for program in maker.reads:
-        if ending_of(program.path) not in PROGRAMS or program.path in {one.path for one in maker.writes}:
+        if ending_of(program.path) not in PROGRAMS or program.path in {
+            version.path for version in maker.writes
+        }:
             continue
         between = [
-            one
-            for one in evidence.files[program.path]
-            if one.action and maker.number < one.action.number < action.number
+            version
+            for version in evidence.files[program.path]
+            if version.action and maker.number < version.action.number < action.number
         ]
         if not between or between[-1].deleted or not runs_program(maker, program.path):
             continue
@@ -137,7 +143,9 @@ def runs_program(action: Action, path: str) -> bool:
         if command.words
     ):
         return True
-    programs = [one for one in action.reads if ending_of(one.path) in PROGRAMS and one.path != path]
-    return any(re.search(rf"\b{re.escape(stem)}\b", one.text or "") for one in programs) and any(
-        one.path == path for one in action.reads
+    programs = [
+        version for version in action.reads if ending_of(version.path) in PROGRAMS and version.path != path
+    ]
+    return any(re.search(rf"\b{re.escape(stem)}\b", program.text or "") for program in programs) and any(
+        version.path == path for version in action.reads
     )

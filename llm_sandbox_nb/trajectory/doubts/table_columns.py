@@ -51,7 +51,7 @@ def other_columns(evidence: Evidence, action: Action, version: Version) -> str:
     if (
         not gone
         or says(evidence, action, _SAYS_COLUMNS)
-        or any(one in action.said for one in gone if len(one) > 3)
+        or any(column in action.said for column in gone if len(column) > 3)
     ):
         return ""
     edited = any(
@@ -101,7 +101,7 @@ def cells_of(line: str) -> list[str]:
 
 def _keys_gone(version: Version) -> list[str]:
     before = version_before(version)
-    old, new = (_keys(one.text) if one is not None else None for one in (before, version))
+    old, new = (_keys(table.text) if table is not None else None for table in (before, version))
     return [key for key in old if key not in new] if old and new else []
 
 

@@ -23,7 +23,9 @@ from llm_sandbox_nb.trajectory.events import Doubt
 def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
     """The answer, or a result, was written before the last relevant result, or before its source changed."""
     reported: set[int] = set()
-    for version in sorted(evidence.results, key=lambda one: (one is not evidence.answer_version, one.path)):
+    for version in sorted(
+        evidence.results, key=lambda version: (version is not evidence.answer_version, version.path)
+    ):
         action = version.action
         if action is None or action.step in reported:
             continue
@@ -64,7 +66,7 @@ def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> 
         if other.action.number <= action.number or ending_of(path) in PROGRAMS or _same_text(version, other):
             continue
         if name not in ("README.md", "notes.md") and not any(
-            other in one.reads for one in evidence.actions if one.writes
+            other in action.reads for action in evidence.actions if action.writes
         ):
             return other
     return None
@@ -79,7 +81,11 @@ def _source_changed(evidence: Evidence, version: Version, action: Action) -> str
             evidence.is_result(read.path) and name_of(read.path) == "answer.txt"
         ):
             continue
-        later = [one for one in evidence.files[read.path] if one.action and one.action.number > action.number]
+        later = [
+            version
+            for version in evidence.files[read.path]
+            if version.action and version.action.number > action.number
+        ]
         if not later or later[-1].deleted:
             continue
         changed = later[-1]
@@ -115,15 +121,17 @@ def _made_again(evidence: Evidence, version: Version, after: int) -> bool:
         if action.kind != "bash" or action.failed:
             continue
         programs = [
-            one for one in action.reads if ending_of(one.path) in PROGRAMS and runs_program(action, one.path)
+            version
+            for version in action.reads
+            if ending_of(version.path) in PROGRAMS and runs_program(action, version.path)
         ]
-        if pattern.search(action.command) or any(name in (one.text or "") for one in programs):
+        if pattern.search(action.command) or any(name in (program.text or "") for program in programs):
             return True
     return False
 
 
-def _same_text(one: Version, other: Version) -> bool:
-    return one.text is not None and one.text == other.text
+def _same_text(first: Version, second: Version) -> bool:
+    return first.text is not None and first.text == second.text
 
 
 def _later_result(evidence: Evidence, version: Version) -> str:
@@ -170,7 +178,7 @@ def _later_result(evidence: Evidence, version: Version) -> str:
 
 def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | None:
     """Return the step that repeated a command if the answer's number is only in the earlier output."""
-    key = {one for one in answer if len(one.lstrip("-")) > 1}
+    key = {number for number in answer if len(number.lstrip("-")) > 1}
     if not key or len(key) > 6:
         return None
     by_command: dict[str, Action] = {}
