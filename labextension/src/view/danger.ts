@@ -1,6 +1,6 @@
 /**
- * What a command may destroy, by rules: a warning for the person who approves it, and no protection. The command is
- * hostile input: a rule that does not match says nothing about it.
+ * Dangers of a command, found by rules: a warning for the person who approves the command, and not a protection. The command
+ * is hostile input: if no rule matches, the command can still be dangerous.
  */
 
 import type { IHost } from './host';

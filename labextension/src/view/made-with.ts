@@ -1,6 +1,6 @@
 /**
- * The files that a step used, as far as its command, and the programs that it runs, name them. Found when it is asked for;
- * the names in a program are those in the lines that the run wrote into it.
+ * The files that a step used: those named in its command, and in the lines that the run wrote into the programs that the
+ * command runs. They are searched on demand.
  */
 
 import { FileHistory, IFileEvent } from './file-history';

@@ -136,7 +136,12 @@ export class OutputBox {
     if (this._open) {
       return { head: '', hidden: 0, tail: text.replace(/\n$/, '') };
     }
-    const lengths = { live: [0, TAIL_LINES], stderr: [0, ERRORS], stdout: [HEAD, TAIL_LINES], text: [HEAD, TAIL_LINES] };
+    const lengths = {
+      live: [0, TAIL_LINES],
+      stderr: [0, ERRORS],
+      stdout: [HEAD, TAIL_LINES],
+      text: [HEAD, TAIL_LINES]
+    };
     const [head, tail] = this._brief ? [0, BRIEF] : lengths[this._kind];
     const found = cut(text, head, tail);
     return { ...found, head: bounded(found.head, CHARACTERS / 4), tail: bounded(found.tail, CHARACTERS) };
