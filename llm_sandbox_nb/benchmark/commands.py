@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.benchmark.judge import Judge
     from llm_sandbox_nb.benchmark.results import Key
     from llm_sandbox_nb.benchmark.results_folder import FolderLock
+    from llm_sandbox_nb.benchmark.rows import Row
     from llm_sandbox_nb.benchmark.runner import Runner
     from llm_sandbox_nb.benchmark.task import Task
 
@@ -246,48 +247,25 @@ def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]
 def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
     from llm_sandbox_nb.benchmark.data import load_rows
     from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
-    from llm_sandbox_nb.benchmark.original_task import with_original_prompts
     from llm_sandbox_nb.benchmark.results import read_results
     from llm_sandbox_nb.benchmark.results_folder import FolderLock, PlannedCell, add_to_plan, check_config
     from llm_sandbox_nb.benchmark.rows import repeats_of_rows
     from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, how_of, items_of, opener_of
-    from llm_sandbox_nb.benchmark.task import TaskError, load_task
 
-    out = Path(values["out"]).expanduser()
-    tasks = [load_task(name) for name in names]
-    if len({task.name for task in tasks}) < len(tasks):
-        raise TaskError(
-            "Two of the tasks have the same name: give each folder's task.yaml a name of its own."
-        )
-    if values["prompts"] == "original":
-        tasks = [with_original_prompts(task) for task in tasks]
-    given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
-    tasks = [replace(task, limits=replace(task.limits, **given)) for task in tasks]
-    _require_judge(tasks, values)
+    tasks = _tasks_of(names, flags, values)
     loaded = [load_rows(task, values["data"]) for task in tasks]
-    start, end = values["start_id"], values["end_id"]
-    rows = [all_rows[start:end] for all_rows in loaded]
-    if not any(rows):
-        asked = f"--start_id {start}" if end is None else f"--start_id {start} --end_id {end}"
-        raise TaskError(
-            f"{asked} selects no row: there are {max(map(len, loaded))}, and the first has the number 0."
-        )
-    contexts = {"files": "sandbox", "prompt": "sandbox-prompt"}
-    modes = [contexts[name] for name in values["context"]] if "sandbox" in values["mode"] else []
-    modes += ["llm"] if "llm" in values["mode"] else []
+    selected = _selected_rows(loaded, values["start_id"], values["end_id"])
     repeats = [
         repeats_of_rows(rows, values["repeats"] or task.repeats)
         for task, rows in zip(tasks, loaded, strict=True)
     ]
-    items = items_of(zip(tasks, rows, repeats, strict=True), modes)
-    how = how_of(values)
-    options = RunnerOptions(
-        out,
-        values["workers"],
-        values["attempts"],
-        values["retry_errors"],
-        reuse=not values["fresh_sandboxes"],
-    )
+    contexts = {"files": "sandbox", "prompt": "sandbox-prompt"}
+    modes = [contexts[name] for name in values["context"]] if "sandbox" in values["mode"] else []
+    modes += ["llm"] if "llm" in values["mode"] else []
+    items = items_of(zip(tasks, selected, repeats, strict=True), modes)
+    how, out = how_of(values), Path(values["out"]).expanduser()
+    reuse = not values["fresh_sandboxes"]
+    options = RunnerOptions(out, values["workers"], values["attempts"], values["retry_errors"], reuse=reuse)
     backend = None
     if values["ray"]:
         from llm_sandbox_nb.benchmark.ray_backend import RayBackend
@@ -305,16 +283,10 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
         check_prompts(out, before, tasks)
         runner = Runner(how, opener_of(values), options, _judge(values, out), backend=backend)
         check_version(out, before, runner.unanswered(items))
-        sources = {task.name: source_of(name) for name, task in zip(names, tasks, strict=True)}
+        data = source_of(values["data"]) if values["data"] else None
         cells = [
-            PlannedCell(
-                task.name,
-                mode,
-                sources[task.name],
-                source_of(values["data"]) if values["data"] else None,
-                {row.id: often[row.id] for row in selected},
-            )
-            for task, selected, often in zip(tasks, rows, repeats, strict=True)
+            PlannedCell(task.name, mode, source_of(name), data, {row.id: often[row.id] for row in rows})
+            for name, task, rows, often in zip(names, tasks, selected, repeats, strict=True)
             for mode in modes
         ]
         add_to_plan(out, cells, {name: list(rows) for name, (_, rows) in known.items()})
@@ -322,6 +294,35 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
         lock.release()
         raise
     return Prepared(items, runner, out, how.model.name, how.model.scripted, lock)
+
+
+def _tasks_of(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> list[Task]:
+    from llm_sandbox_nb.benchmark.original_task import with_original_prompts
+    from llm_sandbox_nb.benchmark.task import TaskError, load_task
+
+    tasks = [load_task(name) for name in names]
+    if len({task.name for task in tasks}) < len(tasks):
+        raise TaskError(
+            "Two of the tasks have the same name: give each folder's task.yaml a name of its own."
+        )
+    if values["prompts"] == "original":
+        tasks = [with_original_prompts(task) for task in tasks]
+    given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
+    tasks = [replace(task, limits=replace(task.limits, **given)) for task in tasks]
+    _require_judge(tasks, values)
+    return tasks
+
+
+def _selected_rows(loaded: list[list[Row]], start: int, end: int | None) -> list[list[Row]]:
+    from llm_sandbox_nb.benchmark.task import TaskError
+
+    selected = [rows[start:end] for rows in loaded]
+    if not any(selected):
+        asked = f"--start_id {start}" if end is None else f"--start_id {start} --end_id {end}"
+        raise TaskError(
+            f"{asked} selects no row: there are {max(map(len, loaded))}, and the first has the number 0."
+        )
+    return selected
 
 
 def source_of(name: str) -> str:

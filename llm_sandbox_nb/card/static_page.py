@@ -24,7 +24,7 @@ def static_page(text: str) -> tuple[str, bool]:
 
     Nothing in the result runs, loads or navigates. All attributes with an address are removed, because a policy and a
     sandbox are not enough: Chromium looks up the host of a frame, form or link, and connects to it, before the policy
-    refuses the address, so a host name could carry data out. The view does the same in
+    refuses the address, so a host name could contain secret data. The view does the same in
     `labextension/src/artifacts/static-page.ts`.
     """
     import nh3

@@ -2,7 +2,7 @@
  * An HTML or SVG file without its scripts: nothing in it runs, loads or navigates.
  *
  * All attributes with an address are removed, because a policy and a sandbox are not enough: Chromium looks up the host of a
- * frame, form or link, and connects to it, before the policy refuses the address, so a host name could carry data out.
+ * frame, form or link, and connects to it, before the policy refuses the address, so a host name could contain secret data.
  */
 import createDOMPurify, { type Config, type DOMPurify } from 'dompurify';
 

@@ -13,7 +13,7 @@ export class EarlierAttempt {
 
   constructor(private _trajectory: Trajectory) {}
 
-  /** The step with the same number in the newest earlier attempt; undefined if both attempts share it or it does not exist. */
+  /** The step with the same number in the newest earlier attempt; null if both attempts share it or it is missing. */
   of(step: IStep): IStep | null {
     if (!this._trajectory.rewinds.length) {
       return null;
