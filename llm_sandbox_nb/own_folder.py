@@ -27,9 +27,9 @@ _FOLDER_FLAGS = (
 _NO_LINK_NO_WAIT = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags that neither follow a link nor wait for the other end of a pipe."""
 _BINARY = getattr(os, "O_BINARY", 0)
-DEPTH_MOST = 64
+MAX_DEPTH = 64
 """Maximum depth of folders that are searched."""
-NAMES_MOST = 100_000
+MAX_NAMES = 100_000
 """Maximum number of listed files of a run."""
 
 
@@ -161,7 +161,7 @@ def file_names(folder: Path) -> Iterator[str]:
     names = (
         str(inner / entry.name) for inner, entry in _entries(folder) if entry.is_file(follow_symlinks=False)
     )
-    yield from islice(names, NAMES_MOST)
+    yield from islice(names, MAX_NAMES)
 
 
 def names_below(folder: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
@@ -190,7 +190,7 @@ def _entries(folder: Path, *, folders: bool = False) -> Iterator[tuple[PurePath,
             continue
         for entry in here:
             is_folder = entry.is_dir(follow_symlinks=False)
-            if is_folder and depth < DEPTH_MOST:
+            if is_folder and depth < MAX_DEPTH:
                 todo.append((inner / entry.name, depth + 1))
             if folders or not is_folder:
                 yield inner, entry

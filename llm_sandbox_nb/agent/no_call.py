@@ -58,7 +58,7 @@ NUDGE_REFUSED = (
     "A call is written in your reply, and it was not executed: {reason}. Make the call again, as a tool "
     "call and with nothing after it. If the task is finished, call submit."
 )
-_AGAIN = {"text": NUDGE_AGAIN, "cut": NUDGE_CUT_AGAIN, "empty": NUDGE_EMPTY_AGAIN}
+_LATER_NUDGES = {"text": NUDGE_AGAIN, "cut": NUDGE_CUT_AGAIN, "empty": NUDGE_EMPTY_AGAIN}
 _FIRST = {
     "text": NUDGE,
     "cut": NUDGE_CUT,
@@ -191,7 +191,7 @@ class SilentReplies:
             return NUDGE_REFUSED.replace("{reason}", self.refused)
         if self.block is not None and kind != "cut":
             return _about_block(self.block, NUDGE_BLOCK)
-        return _AGAIN.get(kind, NUDGE_AGAIN) if self._again else _FIRST[kind]
+        return _LATER_NUDGES.get(kind, NUDGE_AGAIN) if self._again else _FIRST[kind]
 
     def _nudge_in_text(self, form: TextForm) -> str:
         kind = self._kind

@@ -45,7 +45,7 @@ class FatalError(LLMSandboxError):
 
 @dataclass(frozen=True)
 class Item:
-    """One repeat of a problem in one mode."""
+    """A repeat of a problem in a mode."""
 
     task: Task
     row: Row

@@ -56,7 +56,7 @@ Verdict = Literal["correct", "incorrect", "tie", "unknown"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """One judgement. `key` identifies model, prompt, question, gold and answer; `repeat` counts from 0."""
+    """A judgement of an answer. `key` identifies model, prompt, question, gold and answer; `repeat` counts from 0."""
 
     key: str
     repeat: int

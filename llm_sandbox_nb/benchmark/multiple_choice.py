@@ -63,7 +63,7 @@ _LETTER_END = rf"(?![^\W_{OTHER_SCRIPT}]|['’](?!d[iı]r)[^\W_])"
 _ADVERBS = (
     r"(?:\s+(?:(?:most\s+)?likely|therefore|thus|hence|then|indeed|clearly|definitely|probably|simply|just))?"
 )
-_STATED = re.compile(
+_STATEMENT_PATTERN = re.compile(
     rf"""(?:(?<![^\W_])(?:(?P<answer>answer|ans)|choice|option|solution|response|letter|(?:correct|right|best)\s+one
             |(?:answer|choice|option)_\w{{1,9}})
         (?:\s+(?:here|(?:to|for|of|among)\s+(?:the\s+|this\s+)?\w+))?
@@ -114,7 +114,7 @@ _NEXT = re.compile(
     rf"(?P<enumerated>[\W_]*+(?:(?:or|and)\b[\W_]*+)?(?:\Z|[A-J]{_LETTER_END}))?"
 )
 _ENDS = re.compile(r"\)\s|[*_`)\]}\"'”’$]*+(?:[.!:,;]|\s*\Z|\n|\s\()")
-_OPENS = re.compile(r"[.:)]\s|\s\(")
+_OPTION_MARK_PATTERN = re.compile(r"[.:)]\s|\s\(")
 """Pattern of marks between a letter and the text of its option, or a remark."""
 _JOINING = re.compile(r"or|and|[/,&+]")
 _LISTED = re.compile(
@@ -144,7 +144,9 @@ _WORDS_AFTER_CHOICE = frozenset(
     ["because", "since", "as", "for", "and", "or", "which", "is", "with", "due", "given", "while", "but", "not",
      "the", "by", "from"]
 )  # fmt: skip
-_SMALL = re.compile(r"^([^\w\n]{0,8})([a-j])(?=[.)]\s)|(?<![\w)])\(([a-j])\)(?=\s|\Z)", re.MULTILINE)
+_SMALL_LETTER_PATTERN = re.compile(
+    r"^([^\w\n]{0,8})([a-j])(?=[.)]\s)|(?<![\w)])\(([a-j])\)(?=\s|\Z)", re.MULTILINE
+)
 """Pattern of small letters of options: "b) ethanol"."""
 _SHORT_ANSWER = re.compile(r"A\s*[:=]\s*(\(?[A-J]\)?)\s*[.]?")
 """Pattern of an answer after "A" for "answer": "A: D"."""
@@ -157,7 +159,7 @@ def find_letter(text: str, options: int = 10) -> str | None:
     if short := _SHORT_ANSWER.fullmatch(text):
         whole = text = short[1]
     boxed, tag = _boxed(text), _tagged(text)
-    capitals = _SMALL.sub(lambda match: match[0].upper(), text)
+    capitals = _SMALL_LETTER_PATTERN.sub(lambda match: match[0].upper(), text)
     for found in (_alone(whole), boxed, tag, _again(capitals), _in_words(capitals)):
         if found is not None:
             return found if found and ord(found) - ord("A") < options else None
@@ -218,7 +220,7 @@ def _tagged(text: str) -> str | None:
 def _stated(text: str) -> str | None:
     """Return the letter of the last statement; empty for several letters, or if it is retracted or contradicted."""
     found, place = None, 0
-    for pattern in (_STATED, _STATED_ELSEWHERE, _CHOSEN):
+    for pattern in (_STATEMENT_PATTERN, _STATED_ELSEWHERE, _CHOSEN):
         for match in pattern.finditer(text):
             if match.end() > place and (letter := _statement_letter(match, text)) is not None:
                 found, place = letter, match.end()
@@ -266,7 +268,7 @@ def _several(letter: str, text: str, place: int) -> bool:
     while match := _NEXT.match(text, place):
         other, place = match["letter"], match.end("letter")
         joined = _JOINING.search(match["between"]) and not _is_a_word(other, text, place)
-        if not joined and _OPENS.search(match["between"]) and ord(other) != ord(last) + 1:
+        if not joined and _OPTION_MARK_PATTERN.search(match["between"]) and ord(other) != ord(last) + 1:
             return False  # letters in the text of the option: "C. B > A", "C (A is wrong)"
         last = other
         if other != letter and (joined or match["enumerated"] is not None):

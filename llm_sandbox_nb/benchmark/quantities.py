@@ -56,7 +56,9 @@ _VALUE = re.compile(
     """,
     re.VERBOSE,
 )  # fmt: skip
-_REST = re.compile(r"[^\d=+<>|\\()\[\],;:?!]{0,60}(?:[\^²³]?\{?-?\d\}?[^\d=+<>|\\()\[\],;:?!]{0,30}){0,3}")
+_UNIT_TEXT_PATTERN = re.compile(
+    r"[^\d=+<>|\\()\[\],;:?!]{0,60}(?:[\^²³]?\{?-?\d\}?[^\d=+<>|\\()\[\],;:?!]{0,30}){0,3}"
+)
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def quantities(text: str) -> tuple[Quantity, ...]:
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 )
-_SMALL = {word: number for number, word in enumerate(f"{_ONES} seventeen eighteen nineteen".split())}
+_SMALL_NUMBERS = {word: number for number, word in enumerate(f"{_ONES} seventeen eighteen nineteen".split())}
 _TENS = {
     word: 10 * number
     for number, word in enumerate(
@@ -187,8 +189,8 @@ def _in_words(text: str) -> Quantity | None:
     words = text.lower().rstrip(".").replace("-", " ").split()
     total, used = 0, 0
     for word in words:
-        if word in _SMALL:
-            total += _SMALL[word]
+        if word in _SMALL_NUMBERS:
+            total += _SMALL_NUMBERS[word]
         elif word in _TENS:
             total += _TENS[word]
         elif word == "hundred" and 0 < total < 10:
@@ -253,7 +255,7 @@ def _magnitudes_and_units(rest: str, money: bool) -> list[tuple[int, str, bool]]
     """Return the possible meanings of the text after a number: factor, unit, and True if the unit is attached."""
     if not rest.strip():
         return [(1, "", False)]
-    if not _REST.fullmatch(rest) or len(rest.split()) > 6:
+    if not _UNIT_TEXT_PATTERN.fullmatch(rest) or len(rest.split()) > 6:
         return []
     words = rest.replace("{", "").replace("}", "").strip()
     attached = not rest[0].isspace()

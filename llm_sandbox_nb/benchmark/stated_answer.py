@@ -19,7 +19,7 @@ _DISPLAY = re.compile(r"\\\[(.{0,1000}?)\\\]|\\\((.{0,1000}?)\\\)|\$\$(.{0,1000}
 _ALIGNED = re.compile(
     r"\\(?:begin|end)\{(?:align|aligned|equation|gather|eqnarray)\*?\}|(?<!\\)&(?=[^a-z]{0,40}=)"
 )
-_CLOSING = re.compile(
+_CLOSING_PATTERN = re.compile(
     r"(?:<\|\w{1,20}\|>(?:user|assistant)?|I\s{1,3}hope\s{1,3}(?:it|this)\s{1,3}(?:is\s{1,3}correct|helps)[.!]?)\Z",
     re.IGNORECASE,
 )
@@ -93,7 +93,7 @@ def stated_values(text: str, read: Reader) -> list[str]:
     text = _DISPLAY.sub(lambda match: f"${' '.join((match[1] or match[2] or match[3] or '').split())}$", text)
     text = _MARKUP.sub("", _ALIGNED.sub("", text)).strip()
     for _ in range(2):
-        text = text[:-100] + _CLOSING.sub("", text[-100:]).rstrip()
+        text = text[:-100] + _CLOSING_PATTERN.sub("", text[-100:]).rstrip()
     correction = is_corrected(text, 0)
     if correction is not None and (again := _corrected_answer(text, correction.end(), read)):
         return [again]

@@ -12,7 +12,7 @@ _PROGRAMS = ("script", "iframe", "frame", "object", "embed")
 _REMOVED = (*_PROGRAMS, "noscript", "template")
 """Elements that are removed with their content; other forbidden elements leave their content behind."""
 _ADDRESSES = frozenset(["href", "xlink:href", "src"])
-_WITHIN = re.compile(r"\s*(?:#|data:(?:image|audio|video|font)/)", re.IGNORECASE)
+_EMBEDDED_PATTERN = re.compile(r"\s*(?:#|data:(?:image|audio|video|font)/)", re.IGNORECASE)
 """Addresses allowed without scripts: places in the page itself, and embedded pictures and sound."""
 _SCRIPT = re.compile(r"\s*javascript:", re.IGNORECASE)
 _ROOTS = ("html", "body")
@@ -49,7 +49,7 @@ def static_page(text: str) -> tuple[str, bool]:
 
 
 def _kept_attribute(tag: str, name: str, value: str) -> str | None:
-    return None if name in _ADDRESSES and not _WITHIN.match(value) else value
+    return None if name in _ADDRESSES and not _EMBEDDED_PATTERN.match(value) else value
 
 
 class _Scan(HTMLParser):

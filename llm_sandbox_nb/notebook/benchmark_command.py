@@ -36,7 +36,7 @@ from llm_sandbox_nb.options.parser import Parser
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.plain_text import first_line, plain
 
-CLOSING = 120.0
+CLOSE_SECONDS = 120.0
 """Seconds for closing all sandboxes of an interrupted benchmark."""
 _UPDATE_SECONDS = 1.0
 """Seconds between two updates of the table while nothing changes."""
@@ -124,7 +124,7 @@ class BenchmarkCommand:
         except BaseException as error:
             view.show("stopping")
             job.cancel()
-            ended = job.wait(CLOSING)
+            ended = job.wait(CLOSE_SECONDS)
             said = "" if ended else " Some sandboxes are still being closed."
             note = f"Results so far are in {made.out}: run the cell again to resume.{said}"
             view.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", note=note)

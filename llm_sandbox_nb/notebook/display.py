@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 from llm_sandbox_nb.card.artifacts import relative_path
 from llm_sandbox_nb.card.bundle import MIME, live_json
 from llm_sandbox_nb.card.card import Bundle, Card
-from llm_sandbox_nb.notebook.event_loop import CLEAN_UP, BackgroundTask
+from llm_sandbox_nb.notebook.event_loop import CLEAN_UP_SECONDS, BackgroundTask
 from llm_sandbox_nb.trajectory.events import Controlled, Event
 
 if TYPE_CHECKING:
@@ -295,15 +295,15 @@ class RunFollower:
         """Wait for `task` and show the events of its run.
 
         After an interrupt, stop the run, wait for its clean-up, show the end on the card, and raise the interrupt
-        again. A second interrupt, or `CLEAN_UP` seconds, end the wait. The final card is shown in every case, unless
-        the task failed before its run began.
+        again. A second interrupt, or `CLEAN_UP_SECONDS`, end the wait. The final card is shown in every case, unless the
+        task failed before its run began.
         """
         try:
             self._show_until_done(task, None)
         except KeyboardInterrupt:
             if not self._stop():
                 task.cancel()
-            self._show_until_done(task, time.monotonic() + CLEAN_UP)
+            self._show_until_done(task, time.monotonic() + CLEAN_UP_SECONDS)
             raise
         finally:
             self._take_events()

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-CLEAN_UP = 15.0
+CLEAN_UP_SECONDS = 15.0
 """Seconds for the clean-up of a cancelled task."""
 
 
@@ -25,7 +25,7 @@ class BackgroundLoop:
         """Run `coroutine` and wait for it; cancel it on an interrupt or after `timeout` seconds.
 
         Raises:
-            KeyboardInterrupt, TimeoutError: after the coroutine has cleaned up, or `CLEAN_UP` later.
+            KeyboardInterrupt, TimeoutError: after the coroutine has cleaned up, or `CLEAN_UP_SECONDS` later.
         """
         job = BackgroundTask(self, coroutine)
         try:
@@ -34,7 +34,7 @@ class BackgroundLoop:
             raise TimeoutError
         except (KeyboardInterrupt, TimeoutError):
             job.cancel()
-            job.wait(CLEAN_UP)
+            job.wait(CLEAN_UP_SECONDS)
             raise
 
     def stop(self) -> None:
@@ -43,7 +43,7 @@ class BackgroundLoop:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(CLEAN_UP)
+            thread.join(CLEAN_UP_SECONDS)
 
     @property
     def started(self) -> bool:

@@ -13,7 +13,7 @@ from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.notebook.errors import SandboxInputError
 
 FrameFormat = Literal["csv", "parquet"]
-MOST_FILES = 5_000
+MAX_INPUT_FILES = 5_000
 """Maximum number of files of an input folder."""
 
 
@@ -78,9 +78,11 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
         raise SandboxInputError(
             f"{path} is neither a file nor a folder: leave it out, or hand in the folder it is in."
         )
-    files = list(islice((found for found in path.resolve().rglob("*") if not found.is_dir()), MOST_FILES + 1))
-    if not files or len(files) > MOST_FILES:
-        has = "no files" if not files else f"more than {plural(MOST_FILES, 'file')}"
+    files = list(
+        islice((found for found in path.resolve().rglob("*") if not found.is_dir()), MAX_INPUT_FILES + 1)
+    )
+    if not files or len(files) > MAX_INPUT_FILES:
+        has = "no files" if not files else f"more than {plural(MAX_INPUT_FILES, 'file')}"
         raise SandboxInputError(f"The folder {path} has {has}: hand in single files, or an archive.")
     yield name, path.resolve()
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from llm_sandbox_nb.formatting import format_duration, format_size
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
-from llm_sandbox_nb.notebook.event_loop import CLEAN_UP, BackgroundLoop, BackgroundTask
+from llm_sandbox_nb.notebook.event_loop import CLEAN_UP_SECONDS, BackgroundLoop, BackgroundTask
 from llm_sandbox_nb.notebook.magic_options import split_words
 from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxStatus
 from llm_sandbox_nb.plain_text import plain
@@ -111,7 +111,7 @@ class SandboxCommands:
                 printer.print()
         except KeyboardInterrupt:
             job.cancel()
-            job.wait(CLEAN_UP)
+            job.wait(CLEAN_UP_SECONDS)
             raise
         finally:
             printer.print()

@@ -34,7 +34,7 @@ from llm_sandbox_nb.training.record import RecordError, RolloutRow, TrainingReco
 from llm_sandbox_nb.training.watch import is_over, overview, plots, rollout_lines
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
-CLOSING = 120.0
+CLOSE_SECONDS = 120.0
 """Seconds for closing the sandboxes of an interrupted training."""
 _UPDATE_SECONDS = 1.0
 """Seconds between two polls of the training's record."""
@@ -152,7 +152,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
     try:
-        process.wait(CLOSING)
+        process.wait(CLOSE_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

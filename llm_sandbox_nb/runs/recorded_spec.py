@@ -224,7 +224,7 @@ def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: obje
         extra_body: the addition to each request, if it is that of the record.
 
     Raises:
-        InputError: if they would, because the record may come from anyone.
+        InputError: if the record, which may come from anyone, is the only source of an address.
     """
     if run.context.spec is not None:
         return

@@ -30,7 +30,7 @@ from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 from llm_sandbox_nb.windows import FOLDER, NO_LINK, NO_WAIT, NOT_INHERITED
 
 RECORD = struct.Struct(">BHI")
-"""Kind, length of the path, mode."""
+"""Header of an entry: kind, length of the path, mode."""
 CHUNK = struct.Struct(">I")
 """Length of a piece of content; 0 ends the content."""
 CHUNK_SIZE = 256 * 1024

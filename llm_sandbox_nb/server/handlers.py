@@ -70,13 +70,13 @@ _STATUS_OF_ERRNO = {
 """HTTP status for an errno of a sandbox's filesystem."""
 PATIENCE = 60.0
 """Seconds for a client to send a body or read an answer, whatever its size."""
-SLOWEST = 64 * 1024
+MIN_BYTES_PER_SECOND = 64 * 1024
 """Minimum bytes per second of a client after that time."""
 
 
 def seconds_for(size: int) -> float:
     """Return the maximum number of seconds for the transfer of `size` bytes."""
-    return PATIENCE + size / SLOWEST
+    return PATIENCE + size / MIN_BYTES_PER_SECOND
 
 
 async def until_taken(written: Awaitable[Any], size: int) -> bool:

@@ -19,7 +19,7 @@ from llm_sandbox_nb.trajectory.run_folder import HISTORY
 from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
 Json = dict[str, Any]
-LISTED = 2_000
+MAX_LISTED_ENTRIES = 2_000
 """Maximum number of folder entries, or of changes, in one answer."""
 DIFF_CHARACTERS = 256 * 1024
 _READER_THREADS = 2
@@ -70,7 +70,9 @@ class HistoryReader:
             "path": _shown(place),
             "base": found is None,
             "total": len(found or ()),
-            "files": [_described(name, entry) for name, entry in sorted((found or {}).items())[:LISTED]],
+            "files": [
+                _described(name, entry) for name, entry in sorted((found or {}).items())[:MAX_LISTED_ENTRIES]
+            ],
         }
 
     def read(self, checkpoint: str, path: str, limit: int) -> bytes:
@@ -102,7 +104,7 @@ class HistoryReader:
                     "kind": _kind(path, old, new),
                     "size": (new.get(path) or old[path]).size,
                 }
-                for path in found[:LISTED]
+                for path in found[:MAX_LISTED_ENTRIES]
             ],
         }
 

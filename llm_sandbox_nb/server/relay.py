@@ -2,7 +2,7 @@
 
 A client numbers its requests freely; the server's channel gives each request another number. Input of a client is
 limited before it is stored. Output waits in a limited queue. A client that does not read may delay the sandbox for
-`STALL` seconds; then it is disconnected.
+`MAX_STALL_SECONDS` seconds; then it is disconnected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_REQUESTS = 64
 QUEUE_HIGH = 4 * 1024 * 1024
 QUEUE_LOW = 1024 * 1024
 """Bytes queued for a client: above `QUEUE_HIGH` the sandbox's output is paused, below `QUEUE_LOW` it continues."""
-STALL = 10.0
+MAX_STALL_SECONDS = 10.0
 """Maximum seconds for which one client may pause the sandbox's output."""
 
 SANDBOX_ENDED = 4410
@@ -181,8 +181,10 @@ class RelayClient:
         self._more.set()
         if self._queued > QUEUE_HIGH and self._held_back is None:
             self._channel.hold(self)
-            reason = f"The client did not read its messages for {STALL:g} seconds."
-            self._held_back = asyncio.get_running_loop().call_later(STALL, self.leave, TOO_SLOW, reason)
+            reason = f"The client did not read its messages for {MAX_STALL_SECONDS:g} seconds."
+            self._held_back = asyncio.get_running_loop().call_later(
+                MAX_STALL_SECONDS, self.leave, TOO_SLOW, reason
+            )
 
     async def _send_queue(self) -> None:
         try:

@@ -35,7 +35,7 @@ RECORDS = "sandbox-runs"
 """Name of the folder for records next to a notebook, unless `%config SandboxMagics.output_dir` names another one."""
 SHARED_NOTEBOOKS = "collaborative_document_save_delay"
 """Setting of this server that exists if jupyter-collaboration shares notebooks between pages."""
-LISTED = 30
+MAX_LISTED_RUNS = 30
 """Maximum number of listed runs of a notebook."""
 MESSAGE_LIMIT = 64 * 1024 * 1024
 _BATCH_BYTES = 512 * 1024
@@ -96,11 +96,11 @@ def record_folder(notebook: Path, run_id: str) -> Path | None:
 
 
 def _summaries(folders: set[Path]) -> tuple[list[RunSummary], int]:
-    found = [summaries(folder, LISTED) for folder in folders]
+    found = [summaries(folder, MAX_LISTED_RUNS) for folder in folders]
     newest = sorted(
         (summary for some, _ in found for summary in some), key=lambda summary: summary.started, reverse=True
     )
-    return newest[:LISTED], sum(total for _, total in found)
+    return newest[:MAX_LISTED_RUNS], sum(total for _, total in found)
 
 
 def _listed(one: RunSummary, root: Path | None, live: bool) -> Json:

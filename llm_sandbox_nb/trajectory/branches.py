@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from llm_sandbox_nb.trajectory import events as ev
 
 _CHECKPOINT = "checkpoint"
-_MARKS = frozenset(
+_MARK_KINDS = frozenset(
     {
         _CHECKPOINT, "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held", "rewarded",
         "check.started", "checked", "connection",
@@ -104,7 +104,7 @@ class Tree:
         return Branch(tip, None if head else fork, self.step(fork), self.step(tip), head)
 
     def _without_marks(self, id: str | None) -> str | None:
-        while id is not None and self._events[id].kind in _MARKS - {_CHECKPOINT}:
+        while id is not None and self._events[id].kind in _MARK_KINDS - {_CHECKPOINT}:
             id = self._parents[id]
         return id
 
@@ -114,7 +114,7 @@ class Tree:
         named: dict[str | None, str] = {}
         tips = []
         for id, event in reversed(self._events.items()):
-            if event.kind in _MARKS:
+            if event.kind in _MARK_KINDS:
                 if id in lead_on:
                     lead_on.add(self._parents[id])
                 elif event.kind == _CHECKPOINT:

@@ -50,7 +50,7 @@ diff; chips for files and for failures; changes and arguments that are read: an 
 """
 _LINE_CHARACTERS, _NAME_CHARACTERS, _MAX_CHANGES = LIMITS["words"], LIMITS["name"], LIMITS["changes"]
 _FOLDER = re.compile(r"\s*cd\s+[^\s;&|]+\s*&&\s*")
-_MARKS = re.compile(r"^\s*(?:#+|>|[-*+]|\d+\.)\s+")
+_MARKDOWN_MARK_PATTERN = re.compile(r"^\s*(?:#+|>|[-*+]|\d+\.)\s+")
 _SENTENCE = re.compile(r".{8,}?[.!?:](?=\s|$)")
 
 
@@ -138,7 +138,7 @@ def one_line(text: str, most: int = _LINE_CHARACTERS) -> str:
 
 def first_sentence(text: str, most: int = LIMITS["sentence"]) -> str:
     """Return the first sentence of the model's text, without the marks of Markdown."""
-    lines = (_MARKS.sub("", line) for line in plain(text[: 8 * most]).split("\n"))
+    lines = (_MARKDOWN_MARK_PATTERN.sub("", line) for line in plain(text[: 8 * most]).split("\n"))
     line = next((line for line in lines if any(letter.isalnum() for letter in line)), "")
     words = re.sub(r"\*\*|__|`", "", line).strip()
     found = _SENTENCE.match(words)

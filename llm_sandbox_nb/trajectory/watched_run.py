@@ -11,7 +11,7 @@ from llm_sandbox_nb.trajectory.trajectory import with_doubts
 
 Json = dict[str, Any]
 _TASK_CHARACTERS = 300
-_HELD = {"step", "call_id", "at", "reason", "text"}
+_HELD_FIELDS = {"step", "call_id", "at", "reason", "text"}
 
 
 def is_event(value: object) -> bool:
@@ -66,7 +66,7 @@ class WatchedRun:
         state = self._status.run_state(live=live or away, away=State.KERNEL_AWAY if away else None)
         return {
             "paused": self._status.paused and live,
-            "held": None if held is None else held.model_dump(include=_HELD),
+            "held": None if held is None else held.model_dump(include=_HELD_FIELDS),
             "doubts": doubts_json(self._doubts),
             "status": state.to_json(),
             **self._facts,

@@ -12,7 +12,7 @@ from llm_sandbox_nb.sandbox.contract import Changes, FileChange
 from llm_sandbox_nb.trajectory.events import FileDiff, clean_text
 from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
-_MARKS = (
+_BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -72,7 +72,7 @@ def decode_text(data: bytes) -> TextFile:
     Raises:
         NotTextError: if the file is binary.
     """
-    for mark, encoding in _MARKS:
+    for mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(mark) and (file := _exact(data[len(mark) :], encoding, mark)):
             return file
     if b"\x00" in data:

@@ -80,7 +80,7 @@ class ServerKeeper:
         self, sandbox: ServerSandbox, model: Mapping[str, Any], options: SandboxOptions
     ) -> None:
         """Run the sandbox's network proxy in this kernel, so that secrets never reach the server."""
-        from llm_sandbox_nb.sandbox.network.door import AT_ONCE_RELAYED, WAY_OUT
+        from llm_sandbox_nb.sandbox.network.door import MAX_RELAYED_CONNECTIONS, WAY_OUT
 
         if WAY_OUT not in sandbox.protection.details or sandbox.network is not None:
             return
@@ -96,7 +96,7 @@ class ServerKeeper:
                 started.secrets,
                 public=public,
                 ca_bundle=options.ca_bundle,
-                at_once=AT_ONCE_RELAYED,
+                at_once=MAX_RELAYED_CONNECTIONS,
             )
 
         sandbox.serve = serve

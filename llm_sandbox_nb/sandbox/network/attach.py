@@ -12,14 +12,14 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Connection
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.network.authority import Authority
-from llm_sandbox_nb.sandbox.network.door import AT_ONCE, Door
+from llm_sandbox_nb.sandbox.network.door import MAX_CONNECTIONS, Door
 from llm_sandbox_nb.sandbox.network.environment import AUTHORITY_FILE, JAVA_AUTHORITY_FILE, JAVA_PASSWORD
 from llm_sandbox_nb.sandbox.network.internet import Internet
 from llm_sandbox_nb.sandbox.network.policy import Policy
 from llm_sandbox_nb.sandbox.network.proxy import Proxy
 from llm_sandbox_nb.sandbox.network.secrets import read_secrets
 
-KEPT_CONNECTIONS = 10_000
+MAX_REMEMBERED_CONNECTIONS = 10_000
 """Maximum number of remembered connections; older ones are dropped."""
 _BUNDLES = (
     "/etc/ssl/llm-sandbox-nb-site.pem",
@@ -48,7 +48,7 @@ class AllowedNetwork:
     def __init__(self, proxy: Proxy, door: Door) -> None:
         self._proxy = proxy
         self._door = door
-        self._kept: deque[Connection] = deque(maxlen=KEPT_CONNECTIONS)
+        self._kept: deque[Connection] = deque(maxlen=MAX_REMEMBERED_CONNECTIONS)
         self.on_connection: Callable[[Connection], None] | None = None
         proxy.report = self._reported
 
@@ -88,7 +88,7 @@ async def serve_network(
     *,
     public: bool = False,
     ca_bundle: Path | None = None,
-    at_once: int = AT_ONCE,
+    at_once: int = MAX_CONNECTIONS,
 ) -> AllowedNetwork:
     """Serve the door of a running sandbox from this process, and set `sandbox.network` to the result.
 

@@ -25,12 +25,12 @@ HANDED = 1000
 """Number of the file descriptor over which the executor sends its listener, if the isolation provides it."""
 MAX_UNREAD_BYTES = 256 * 1024
 """Maximum unread bytes of a program; a program that sends more has to wait."""
-REQUESTED_AHEAD = 8
+REQUESTS_IN_ADVANCE = 8
 """Number of connections that are requested in advance."""
-AT_ONCE = 256
+MAX_CONNECTIONS = 256
 """Maximum number of simultaneous connections; further connections wait in the sandbox."""
-AT_ONCE_RELAYED = 48
-"""`AT_ONCE` for a sandbox behind a server, because the server limits requests."""
+MAX_RELAYED_CONNECTIONS = 48
+"""`MAX_CONNECTIONS` for a sandbox behind a server, because the server limits requests."""
 HAND_OUT_TIMEOUT = 30.0
 """Seconds to wait for the listener."""
 _RECORD = struct.Struct(">cI")
@@ -163,14 +163,14 @@ class Door:
         serve: Callable[[ClosableStream], Awaitable[None]],
         *,
         listener: socket.socket | None = None,
-        at_once: int = AT_ONCE,
+        at_once: int = MAX_CONNECTIONS,
     ) -> None:
         self._channel = channel
         self._serve = serve
         self._places = asyncio.Semaphore(at_once)
         self._listener = listener
         takers = (
-            [self._take_connections() for _ in range(REQUESTED_AHEAD)]
+            [self._take_connections() for _ in range(REQUESTS_IN_ADVANCE)]
             if listener is None
             else [self._accept(listener)]
         )

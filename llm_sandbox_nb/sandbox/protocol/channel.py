@@ -50,7 +50,7 @@ PINGS_LOST = 6
 """Number of unanswered pings after which the sandbox is lost."""
 GRACE = 15.0
 """Seconds after the timeout of a call until the sandbox counts as lost."""
-SETTLE = 10.0
+SETTLE_SECONDS = 10.0
 """Seconds to wait for the end of a cancelled request."""
 LEASE = 45.0
 """Seconds without a frame after which an executor ends its sandbox."""
@@ -244,7 +244,7 @@ class Channel:
             return call.answer.result()
         except asyncio.CancelledError:
             self._write(Frame(Kind.CANCEL, number))
-            await asyncio.wait({call.answer}, timeout=SETTLE)
+            await asyncio.wait({call.answer}, timeout=SETTLE_SECONDS)
             raise
         finally:
             if sender:

@@ -17,7 +17,7 @@ _HOST = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 _URL_HOST = re.compile(r"\bhttps?://(?:[^/\s@\"']*@)?([A-Za-z0-9.-]+)")
 _REMOTE = re.compile(r"(?:[\w.-]+@)?([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+):")
 _POSTS = re.compile(r"\.(?:post|put|patch)\(|\bmethod=[\"'](?:POST|PUT|PATCH)|\burlopen\([^)]*\bdata=")
-_LOCAL = re.compile(r"localhost|127\.[\d.]+|0\.0\.0\.0|.*\.local(?:host)?")
+_LOCAL_HOST_PATTERN = re.compile(r"localhost|127\.[\d.]+|0\.0\.0\.0|.*\.local(?:host)?")
 _CURL_DATA = re.compile(r"-[A-Za-z]*[dFT].*|--(?:data.*|form.*|json|upload-file)(?:=.*)?")
 _WGET_DATA = re.compile(r"--(?:post|body)-(?:data|file)(?:=.*)?")
 _MIN_OWNER_CHARACTERS = 5  # shorter names are common words
@@ -90,7 +90,9 @@ def _hosts_of(action: Action) -> Iterator[str]:
 
 def _is_named(host: str, named: set[str], words: set[str]) -> bool:
     """Return True if a task names a host, its domain or its owner, such as `github` for api.github.com."""
-    if _LOCAL.fullmatch(host) or any(host == name or host.endswith(f".{name}") for name in named):
+    if _LOCAL_HOST_PATTERN.fullmatch(host) or any(
+        host == name or host.endswith(f".{name}") for name in named
+    ):
         return True
     labels = host.split(".")
     owner = labels[-2] if len(labels) > 1 else ""
