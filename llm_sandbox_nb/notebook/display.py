@@ -295,7 +295,7 @@ class RunFollower:
         """Wait for `task` and show the events of its run.
 
         After an interrupt, stop the run, wait for its clean-up, show the end on the card, and raise the interrupt
-        again. A second interrupt, or `CLEAN_UP_SECONDS`, end the wait. The final card is shown in every case, unless the
+        again. A second interrupt, or `CLEAN_UP_SECONDS`, end the wait. The final card is shown in any case, unless the
         task failed before its run began.
         """
         try:
