@@ -400,7 +400,7 @@ class _Receiver:
     def _count_entry(self) -> None:
         # Empty files and folders occupy disk space too.
         if self._entries_left <= 0:
-            raise _RefusedError("the limit on the number of files and folders is reached")
+            raise _RefusedError("there is no room for more files and folders within the limit")
         self._entries_left -= 1
 
     def _file(self, path: bytes, mode: int, reader: TreeRecordReader) -> None:
@@ -452,7 +452,7 @@ class _Receiver:
             finally:
                 os.close(fd)
             if not complete:
-                raise _RefusedError("it exceeds the limit")
+                raise _RefusedError("there is no room for it within the limit")
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             return info.st_dev, info.st_ino
         except BaseException:
@@ -501,10 +501,10 @@ def _components(path: bytes) -> list[bytes]:
     """Split a path into names, or raise _RefusedError if the path may lead out of the target."""
     names = path.split(b"/")
     if len(names) > _MAX_DEPTH:
-        raise _RefusedError("its folders are nested too deeply")
+        raise _RefusedError("it lies too deep")
     for name in names:
         if name in (b"", b".", b"..") or b"\0" in name or len(name) > _MAX_NAME_BYTES:
-            raise _RefusedError("its name leads out of the folder")
+            raise _RefusedError("its name leads elsewhere")
     return names
 
 
