@@ -416,7 +416,7 @@ class _Receiver:
             os.close(folder)
 
     def _further_name(self, path: bytes, first: bytes) -> None:
-        """Link a further name to a file of this transfer. `first` cannot name another file of the host."""
+        """Create a hard link to the file `first`, which must belong to this transfer."""
         written = self._written.get(first)
         if written is None:
             raise _RefusedError("it is a second name of a file that was not sent")

@@ -391,7 +391,7 @@ class Trajectory:
         path = self._tree.path(event)
         self._read_again += len(path)
         if self._read_again > MAX_REREAD_EVENTS:
-            raise JournalError(f"its branches change more than {MAX_REREAD_EVENTS} events back and forth")
+            raise JournalError(f"its rewinds make a reader read more than {MAX_REREAD_EVENTS} events again")
         self._begin()
         self._head = event
         for ancestor in path:

@@ -43,7 +43,7 @@ class Kind(IntEnum):
     CANCEL = 8
     """host to executor: end the request and its processes; the response still comes."""
     HELLO = 9
-    """both ways: a new owner, and the answer."""
+    """both ways: greeting of a new owner, and the executor's answer."""
     PING = 10
     PONG = 11
     ACK = 12
