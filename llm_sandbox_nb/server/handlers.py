@@ -209,7 +209,7 @@ class StopIdleHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def post(self) -> None:
-        """End the longest idle sandboxes of kernels other than `kernel_id`, at most `most` of them."""
+        """End the longest idle sandboxes of kernels other than `kernel_id`: at most `most`, or all."""
         body = self.body()
         kernel_id, most = body.get("kernel_id", ""), body.get("most")
         if not isinstance(kernel_id, str):

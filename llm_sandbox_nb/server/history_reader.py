@@ -153,7 +153,7 @@ class HistoryReader:
         return entry
 
     def _children(self, manifest: Mapping[str, Entry], place: str, entry: Entry) -> dict[str, Entry] | None:
-        """Return a folder's entries; None if the folder was unchanged since the image, whose entries are not kept."""
+        """Return a folder's entries; None if they are those of the image and not known to the history."""
         if not entry.base:
             return {path: entry for path, entry in manifest.items() if path != "/" and parent(path) == place}
         known = self._store.image_entry(place)

@@ -119,7 +119,7 @@ class KernelHost:
         return found
 
     def _run(self, arguments: Json) -> tuple[PublishedRun, str]:
-        """Return the run that executes a call, and the principal to report to its kernel."""
+        """Return the run that executes a call, and the name of the sandbox inside its kernel."""
         named = str(arguments.get("sandbox") or "")
         sandbox_id, inside = self._caller.sandbox_id, named
         if sandbox_id is None:
@@ -405,7 +405,7 @@ class McpTokenHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self, sandbox_id: str) -> None:
-        """Return true in `token` if the sandbox has a token; the server stores only its hash."""
+        """Return `exists`, true if the sandbox has a token, and `run`, the live run of an outside agent."""
         managed = self.manager.get(sandbox_id)
         grant = self._grants.keep(managed.id, managed.notebook)
         run = self.runs.outside_run(sandbox_id)

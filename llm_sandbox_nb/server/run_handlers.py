@@ -225,7 +225,7 @@ class RunPublishHandler(RunSocket):
         self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket, "shared": shared})
 
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
-        """Return the sandbox that the kernel opens to outside agents. Raises an error for another kernel's sandbox."""
+        """Return the sandbox that the kernel opens to outside agents; None unless it belongs to the kernel."""
         manager = self.settings["llm_sandbox_manager"]
         own = (managed.id for managed in manager.all() if managed.kernel_id == kernel_id)
         return next((id for id in own if id == sandbox_id), None)

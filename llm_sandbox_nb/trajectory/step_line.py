@@ -169,7 +169,7 @@ def _lines(text: Any) -> int:
 
 
 def failure_text(call: Call) -> str:
-    """Return the outcome of a failed call, with the last line of its output."""
+    """Return the outcome of a failed call, with the last line of its output or refusal."""
     result = call.result
     assert result is not None
     streams = _last_line(shown_text(result.stderr)) or _last_line(shown_text(result.stdout))

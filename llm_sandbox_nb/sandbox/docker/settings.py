@@ -90,7 +90,7 @@ def container_arguments(
     """Return the arguments of docker-py's `create_container`.
 
     The container starts as root, with a few more rights than root has in `standard`. `first_steps` drops these rights,
-    and in `strict` all rights. Afterwards only programs of `exec(user=...)` from outside have rights of root.
+    and in `strict` all rights. Afterwards only programs of `exec(user=...)` from outside have the dropped rights.
 
     `argv` is the command of process 1. `quota` is True if the engine's storage can limit the files of a container.
     """

@@ -93,9 +93,8 @@ def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
             if not check.failed:
                 continue
             later = mine[place + 1 :]
-            if not any(
-                check_later.covers(check) and not check_later.failed for check_later in later
-            ) and not (later and not later[-1].failed and family != "test"):
+            passed = any(other.covers(check) and not other.failed for other in later)
+            if not passed and not (later and not later[-1].failed and family != "test"):
                 yield check
             break
 
