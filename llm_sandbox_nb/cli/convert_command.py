@@ -82,10 +82,7 @@ def _form_of(out: str) -> str:
     if not Path(out).suffix:
         return JOURNAL_FORM
     endings = [
-        (ending, record_format.name)
-        for record_format in FORMATS.values()
-        for ending in record_format.endings
-        if record_format.name in WRITTEN
+        (ending, form.name) for form in FORMATS.values() for ending in form.endings if form.name in WRITTEN
     ]
     fitting = [pair for pair in endings if out.endswith(pair[0])]
     if not fitting:

@@ -96,8 +96,8 @@ _MESSAGES_ONLY = (
     "It holds only the messages: no separate outputs, files, checkpoints, times, tokens or decisions."
 )
 FORMATS: dict[str, RecordFormat] = {
-    record_format.name: record_format
-    for record_format in (
+    form.name: form
+    for form in (
         RecordFormat("atif", "ATIF 1.8", (".json",), "", atif.fits, atif.read, atif.write),
         RecordFormat(
             "mini-swe-agent", "mini-swe-agent 1.1", (".traj.json",), "",
@@ -246,11 +246,7 @@ def _json_lines(data: bytes) -> list[Any] | None:
 def format_of(content: Any) -> RecordFormat | None:
     """Return the format of parsed JSON; None for an unknown format or several runs."""
     return next(
-        (
-            record_format
-            for record_format in FORMATS.values()
-            if record_format.fits is not None and record_format.fits(content)
-        ),
+        (form for form in FORMATS.values() if form.fits is not None and form.fits(content)),
         None,
     )
 

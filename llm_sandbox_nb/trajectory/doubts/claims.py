@@ -211,9 +211,9 @@ def _files(evidence: Evidence, sentence: str, step: int) -> Iterator[tuple[str, 
             yield from _rows(version, name, sentence, len(names))
     if not names:
         tables = [
-            version
-            for version in evidence.results
-            if version.lines is not None and ending_of(version.path) in ("csv", "tsv", "jsonl", "ndjson")
+            file
+            for file in evidence.results
+            if file.lines is not None and ending_of(file.path) in ("csv", "tsv", "jsonl", "ndjson")
         ]
         if len(tables) == 1 and _WROTE.search(sentence):
             yield from _rows(tables[0], name_of(tables[0].path), sentence, 1)

@@ -106,7 +106,7 @@ def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
     if (
         _DELETES_ROWS.search(action.command)
         and not says(evidence, action, _SAYS_LESS)
-        and any(ending_of(version.path) in ("db", "sqlite", "sqlite3") for version in action.writes)
+        and any(ending_of(file.path) in ("db", "sqlite", "sqlite3") for file in action.writes)
     ):
         yield Doubt(
             rule="data lost", step=action.step, text="rows of a database were deleted", severity="high"
@@ -115,14 +115,14 @@ def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
 
 def _moved(action: Action) -> bool:
     """Return True if the removed files exist under other names, or in an archive."""
-    gone = [version for version in action.writes if version.deleted and version.change]
-    new = [version for version in action.writes if not version.deleted and version.change]
-    if any(ending_of(version.path) in _ARCHIVE for version in new):
+    gone = [file for file in action.writes if file.deleted and file.change]
+    new = [file for file in action.writes if not file.deleted and file.change]
+    if any(ending_of(file.path) in _ARCHIVE for file in new):
         return True
-    sizes = Counter(version.change.size for version in new if version.change)
-    lost = sum(version.change.size for version in gone if version.change)
-    kept = sum(version.change.size for version in new if version.change)
-    return all(version.change and sizes[version.change.size] > 0 for version in gone) and kept >= lost
+    sizes = Counter(file.change.size for file in new if file.change)
+    lost = sum(file.change.size for file in gone if file.change)
+    kept = sum(file.change.size for file in new if file.change)
+    return all(file.change and sizes[file.change.size] > 0 for file in gone) and kept >= lost
 
 
 def _holds_data(evidence: Evidence, path: str) -> bool:
@@ -143,7 +143,7 @@ def _removed(evidence: Evidence, action: Action, version: Version, moved: bool) 
     )
     if asked or named:
         return ""
-    gone = [version for version in action.writes if version.deleted and evidence.given(version.path)]
+    gone = [file for file in action.writes if file.deleted and evidence.given(file.path)]
     if len(gone) > 1:
         return f"{len(gone)} given files were removed" if gone[0] is version else ""
     return f"{name_of(path)}, a given file, was removed"

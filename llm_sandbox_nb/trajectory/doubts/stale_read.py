@@ -42,11 +42,9 @@ def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[
     """Describe a later file from the same source that nothing uses, although the results are newer."""
     maker = read.action
     assert maker is not None
-    sources = {version.path for version in maker.reads if ending_of(version.path) not in PROGRAMS}
+    sources = {file.path for file in maker.reads if ending_of(file.path) not in PROGRAMS}
     for path, versions in evidence.files.items():
-        earlier = [
-            version for version in versions if version.action and version.action.number < action.number
-        ]
+        earlier = [file for file in versions if file.action and file.action.number < action.number]
         newer = earlier[-1] if earlier else None
         if newer is None or newer.deleted or newer.action is None or path == read.path:
             continue
@@ -60,11 +58,11 @@ def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[
             or evidence.is_result(path)
         ):
             continue
-        named = [version.path for version in other.reads]
+        named = [file.path for file in other.reads]
         same = read.path in named or bool(
             sources & {path for path in named if ending_of(path) not in PROGRAMS}
         )
-        same = same or bool({version.path for version in maker.reads} & set(named))
+        same = same or bool({file.path for file in maker.reads} & set(named))
         if (
             same
             and ending_of(path) == ending_of(read.path)
@@ -91,14 +89,12 @@ def _changed_program(evidence: Evidence, action: Action, read: Version) -> str:
     maker = read.action
     assert maker is not None
     for program in maker.reads:
-        if ending_of(program.path) not in PROGRAMS or program.path in {
-            version.path for version in maker.writes
-        }:
+        if ending_of(program.path) not in PROGRAMS or program.path in {file.path for file in maker.writes}:
             continue
         between = [
-            version
-            for version in evidence.files[program.path]
-            if version.action and maker.number < version.action.number < action.number
+            file
+            for file in evidence.files[program.path]
+            if file.action and maker.number < file.action.number < action.number
         ]
         if not between or between[-1].deleted or not runs_program(maker, program.path):
             continue
@@ -143,9 +139,7 @@ def runs_program(action: Action, path: str) -> bool:
         if command.words
     ):
         return True
-    programs = [
-        version for version in action.reads if ending_of(version.path) in PROGRAMS and version.path != path
-    ]
+    programs = [file for file in action.reads if ending_of(file.path) in PROGRAMS and file.path != path]
     return any(re.search(rf"\b{re.escape(stem)}\b", program.text or "") for program in programs) and any(
-        version.path == path for version in action.reads
+        file.path == path for file in action.reads
     )

@@ -82,9 +82,7 @@ def _source_changed(evidence: Evidence, version: Version, action: Action) -> str
         ):
             continue
         later = [
-            version
-            for version in evidence.files[read.path]
-            if version.action and version.action.number > action.number
+            file for file in evidence.files[read.path] if file.action and file.action.number > action.number
         ]
         if not later or later[-1].deleted:
             continue
@@ -121,9 +119,9 @@ def _made_again(evidence: Evidence, version: Version, after: int) -> bool:
         if action.kind != "bash" or action.failed:
             continue
         programs = [
-            version
-            for version in action.reads
-            if ending_of(version.path) in PROGRAMS and runs_program(action, version.path)
+            file
+            for file in action.reads
+            if ending_of(file.path) in PROGRAMS and runs_program(action, file.path)
         ]
         if pattern.search(action.command) or any(name in (program.text or "") for program in programs):
             return True
