@@ -375,7 +375,7 @@ def plain_event(event: ev.Event) -> dict[str, Any]:
 
 def _take(waiting: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
     """Remove and return the first event of a kind."""
-    place = next((place for place, event in enumerate(waiting) if event["kind"] == kind), None)
+    place = next((place for place, known in enumerate(waiting) if known["kind"] == kind), None)
     return None if place is None else waiting.pop(place)
 
 
