@@ -99,7 +99,7 @@ def __dir__() -> list[str]:
 
 
 def _show_in_notebooks() -> None:
-    """Let `await solve(...)` show its card in the cell. Outside a kernel nothing is imported."""
+    """Let `await solve(...)` show its card in the cell. Outside a kernel, import nothing."""
     if "ipykernel.kernelapp" in sys.modules:
         cards = import_module("llm_sandbox_nb.runs.solve").LiveCards
         cards.make = staticmethod(import_module("llm_sandbox_nb.notebook.solve_card").open_card)

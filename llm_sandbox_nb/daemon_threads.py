@@ -1,4 +1,4 @@
-"""Functions in threads that need not end: neither a run at its limit nor the end of the program waits for them.
+"""Functions in daemon threads: neither a run at its limit nor the end of the program waits for them.
 
 This module imports nothing of the package, so that every package can use it.
 """
@@ -17,7 +17,7 @@ T = TypeVar("T")
 async def in_daemon_thread(function: Callable[..., T], *arguments: Any, name: str = "in-thread") -> T:
     """Run `function(*arguments)` in a daemon thread, and return the result.
 
-    Unlike `asyncio.to_thread`, a function that is no longer awaited keeps neither the event loop nor the program alive.
+    Unlike with `asyncio.to_thread`, an abandoned function does not keep the event loop or the program alive.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

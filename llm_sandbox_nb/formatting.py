@@ -9,7 +9,7 @@ import math
 
 
 def format_cost(cost: float | None) -> str:
-    """US dollars, in four decimals below one dollar; None is a price that is not known, which is not zero."""
+    """Return US dollars, with four decimals below one dollar; None is an unknown price."""
     if cost is None or not math.isfinite(cost):
         return "cost unknown"
     if 0 < cost < 0.0001:
@@ -18,7 +18,7 @@ def format_cost(cost: float | None) -> str:
 
 
 def format_spent(cost: float | None, budget: float | None) -> str:
-    """US dollars that were spent, and the budget they are a share of, both in cents where that is enough."""
+    """Return the US dollars spent and the budget, both in cents if cents are precise enough."""
     if budget is None:
         return format_cost(cost)
     if cost is None or not math.isfinite(cost):
@@ -43,7 +43,7 @@ def format_size(size: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return seconds in tenths below ten; above a minute, the two largest of hours, minutes and seconds."""
+    """Return a duration in at most two units: `3.2 s`, `45 s`, `2 min 5 s`, `1 h 30 min`."""
     if not math.isfinite(seconds):
         return "unknown time"
     seconds = max(0.0, seconds)
@@ -76,7 +76,7 @@ def format_short(count: int) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """Return seconds in the form of a running clock: minutes and seconds, after hours if there are any."""
+    """Return seconds as a clock shows them: `1:05`, or `2:01:05` with hours."""
     whole = max(0, math.floor(seconds))
     minutes = (
         f"{whole // 60 % 60}:{whole % 60:02}" if whole < 3600 else f"{whole // 60 % 60:02}:{whole % 60:02}"
@@ -124,12 +124,12 @@ def format_call_failure(kind: str) -> str:
 
 
 def format_percent(share: float) -> str:
-    """Return a share of one, or a score, in percent, without the sign."""
+    """Return a number from 0 to 1, such as a score, in percent without the sign."""
     return f"{100 * share:.1f}"
 
 
 def format_number(value: float) -> str:
-    """Return any other number with three digits, or whole from one hundred on."""
+    """Return a number with three significant digits; numbers from 100 on are rounded to whole ones."""
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
@@ -157,20 +157,20 @@ def shorten(text: str, most: int, mark: str = "...") -> str:
     return text if len(text) <= most else f"{text[: most - len(mark)]}{mark}"
 
 
-TAIL = 20
-"""Lines at the end of a text that are always shown: an error is there."""
-_TAIL_LINE_CHARACTERS = 80
-"""Characters reserved for each of these lines; a smaller limit shows fewer lines."""
+TAIL_LINES = 20
+"""Lines that `clip` shows of the end of a text, where errors are."""
+_MIN_TAIL_LINE_CHARACTERS = 80
+"""Characters for each of these lines; if the limit has fewer, `clip` shows fewer lines."""
 
 
 def clip(text: str, limit: int) -> str:
-    """Return the beginning and the end of `text`, about `limit` characters, with the number of hidden lines between.
+    """Shorten `text` to about `limit` characters: its beginning, the number of hidden lines, and its end.
 
-    The last `TAIL` lines are always there; if they are too long, the middle of the long lines is left out.
+    The last `TAIL_LINES` lines are always shown; if they are too long, the middle of the long lines is left out.
     """
     if len(text) <= limit:
         return text
-    start = _tail_start(text, max(1, min(TAIL, limit // _TAIL_LINE_CHARACTERS)))
+    start = _tail_start(text, max(1, min(TAIL_LINES, limit // _MIN_TAIL_LINE_CHARACTERS)))
     room = limit - limit // 4 if start else limit
     tail = text[start:] if len(text) - start <= room else _shortened(text[start:], room)
     head = text[: min(start, max(0, limit - len(tail)))]

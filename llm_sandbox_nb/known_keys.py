@@ -17,11 +17,11 @@ from llm_sandbox_nb.errors import LLMSandboxError
 HIDDEN = "(key)"
 """Text in place of a key."""
 _MIN_KEY_CHARACTERS = 8
-"""Characters below which a key is a word that local servers are given because clients insist on one."""
+"""Minimum characters of a real key; shorter ones are dummy words for local servers that need no key."""
 _PLACEHOLDERS = frozenset(
     {"lm-studio", "no-key-required", "not-needed", "not-required", "sk-no-key-required", "anything", "unused"}
 )
-"""Words that documentation of local servers gives in place of a key; texts may have them."""
+"""Dummy keys in the documentation of local servers. They are not secret, so texts may contain them."""
 _KEY_VARIABLE = re.compile(r"(?:API_KEY|AUTH_TOKEN|ACCESS_TOKEN|SECRET_ACCESS_KEY|^HF_TOKEN)$")
 _BLANKS = " \t\r\n\v\f\ufeff\u00a0\u200b\u2060"
 _ASCII_KEY = re.compile(r"[!-~]+")
@@ -33,17 +33,18 @@ class KeyTextError(LLMSandboxError, ValueError):
 
 
 def clean_key(key: str, source: str) -> str:
-    """Return the key without blanks and line ends around, which copying adds. Errors name its `source`.
+    """Return the key without surrounding blanks and line ends, which copying adds. Errors name its `source`.
 
     Raises:
-        KeyTextError: if nothing is left, or the key has other characters than the plain ones of ASCII.
+        KeyTextError: if nothing is left, or the key has a character that is not printable ASCII.
     """
     cleaned = key.strip(_BLANKS)
     if not cleaned:
         raise KeyTextError(f"{source} is empty: put the key there")
     if not _ASCII_KEY.fullmatch(cleaned):
         raise KeyTextError(
-            f"{source} has a character that no key has ({_wrong_kind(cleaned)}): copy the key again, without quotes"
+            f"{source} has a character that is not allowed in a key ({_wrong_kind(cleaned)}): "
+            "copy the key again, without quotes"
         )
     if len(cleaned) > 2 and cleaned[0] == cleaned[-1] and cleaned[0] in "\"'`":
         raise KeyTextError(f"{source} has quotes around the key: remove them")
@@ -53,7 +54,7 @@ def clean_key(key: str, source: str) -> str:
 
 def _wrong_kind(key: str) -> str:
     """Describe the first wrong character without showing it, because it is a part of the key."""
-    found = next(one for one in key if not "!" <= one <= "~")
+    found = next(character for character in key if not "!" <= character <= "~")
     if found.isspace():
         return "a blank or the end of a line"
     if found in "\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb":
@@ -62,13 +63,13 @@ def _wrong_kind(key: str) -> str:
 
 
 def remember_key(key: str) -> None:
-    """Remove this key from texts from now on."""
+    """Add a key to the known keys."""
     if len(key) >= _MIN_KEY_CHARACTERS and key.casefold() not in _PLACEHOLDERS:
         _known.add(key)
 
 
 def remember_environment(environment: Mapping[str, str] | None = None) -> None:
-    """Remember the keys in the environment, recognised by the names of their variables."""
+    """Add the keys in the environment to the known keys; names of variables show which values are keys."""
     for name, value in (os.environ if environment is None else environment).items():
         if _KEY_VARIABLE.search(name.upper()):
             remember_key(value.strip(_BLANKS))

@@ -1,9 +1,9 @@
 """Files below one folder, read, written and removed without ever following a link.
 
 A run folder may be hostile, with links, pipes and devices at any place. The folder itself may be reached through a
-link, because a person names that path. Below the folder, every part of a name is opened without following links, each
-relative to the one before, and only regular files are opened. Where the system cannot open relative to a folder
-(Windows), every part is checked before the file is opened.
+link, because a person names that path. Below the folder, each part of a path is opened relative to its parent folder
+and without following links, and only regular files are opened. Windows cannot open relative to a folder: there,
+every part is checked before the file is opened.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _FOLDER_FLAGS = (
 _NO_LINK_NO_WAIT = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags that neither follow a link nor wait for the other end of a pipe."""
 _BINARY = getattr(os, "O_BINARY", 0)
-DEPTH_MOST = 64
-"""Folders below a folder that are looked into."""
-NAMES_MOST = 100_000
-"""Files of a run that are listed."""
+MAX_DEPTH = 64
+"""Maximum depth of folders that are searched."""
+MAX_NAMES = 100_000
+"""Maximum number of listed files of a run."""
 
 
 class NotOwnFileError(LLMSandboxError, OSError):
@@ -72,7 +72,7 @@ def is_file(folder: Path, name: str | PurePath) -> bool:
 
 
 def write_file(folder: Path, name: str | PurePath, data: bytes) -> None:
-    """Write the file `name` below `folder`, and make missing folders; a reader never sees a partial file.
+    """Write the file `name` below `folder` atomically, and make missing folders.
 
     Raises:
         NotOwnFileError: if a parent folder is something else.
@@ -102,7 +102,7 @@ def _replaced(folder: Path, parts: tuple[str, ...], mode: int) -> Iterator[IO[by
 
 
 def unshare_file(folder: Path, name: str | PurePath) -> None:
-    """Replace a file that has further names (hard links) by a copy, so that writing does not change the others.
+    """Replace a file that has hard links by a copy, so that writing does not change the linked files.
 
     Raises:
         NotOwnFileError: if the name is not a regular file, or a parent folder is something else.
@@ -146,7 +146,7 @@ def open_folder(folder: Path, name: str | PurePath, *, make: bool = False) -> in
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder is one, and no link. Raises NotOwnFileError."""
+    """Check that `folder` is a folder and not a link. Raises NotOwnFileError."""
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode):
         raise NotOwnFileError(f"{folder} is {kind_of(info.st_mode)} instead of a folder")
@@ -161,7 +161,7 @@ def file_names(folder: Path) -> Iterator[str]:
     names = (
         str(inner / entry.name) for inner, entry in _entries(folder) if entry.is_file(follow_symlinks=False)
     )
-    yield from islice(names, NAMES_MOST)
+    yield from islice(names, MAX_NAMES)
 
 
 def names_below(folder: Path, wanted: Callable[[str], bool]) -> Iterator[Path]:
@@ -190,7 +190,7 @@ def _entries(folder: Path, *, folders: bool = False) -> Iterator[tuple[PurePath,
             continue
         for entry in here:
             is_folder = entry.is_dir(follow_symlinks=False)
-            if is_folder and depth < DEPTH_MOST:
+            if is_folder and depth < MAX_DEPTH:
                 todo.append((inner / entry.name, depth + 1))
             if folders or not is_folder:
                 yield inner, entry
@@ -263,7 +263,7 @@ def _unlink(parent: int | None, path: Path, name: str) -> None:
 
 
 def _kind_error(error: OSError, path: Path, wanted: str) -> OSError:
-    """Return an error with the kind of `path` if that is not the `wanted` kind; else the system's error."""
+    """Return an error that names the kind of `path` if the kind is not `wanted`; else the system's error."""
     with contextlib.suppress(OSError):
         kind = path.lstat().st_mode
         if not (stat.S_ISREG(kind) if wanted == "file" else stat.S_ISDIR(kind)):

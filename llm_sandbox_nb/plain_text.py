@@ -1,4 +1,4 @@
-"""Hostile text made fit to show or to record: no control sequences, nothing that reorders letters."""
+"""Hostile text made safe to show and to record: without control sequences and reordered letters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plain(text: str) -> str:
 
 
 def visible(character: str) -> str:
-    """Return the character, or a picture or escape of one that could command a terminal, hide or reorder text."""
+    """Return the character, or a visible substitute if it could control a terminal, or hide or reorder text."""
     if character.isprintable():
         return character
     code = ord(character)

@@ -1,8 +1,8 @@
 """Shell code taken apart: simple commands with their words, redirections and here-documents.
 
 Nothing is expanded or run. Quoted text stays one word, comments are dropped, and the content of `$(...)` or backquotes
-is parsed too, because a shell would run it. Code with an open quote, which a shell would refuse, gives the commands of
-the lines before.
+is parsed too, because a shell would run it. If a quote is not closed, only the commands of the lines before are
+returned.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Command:
     arithmetic: bool = False
     """True if a word holds `$((...))`."""
     loop: bool = False
-    """True if only a loop's or condition's keyword stands here; redirections belong to the whole loop."""
+    """True for the keyword of a loop or condition, whose redirections apply to the whole loop."""
 
 
 class _OpenQuoteError(LLMSandboxError):
@@ -63,7 +63,7 @@ class _OpenQuoteError(LLMSandboxError):
 
 
 def shell_commands(text: str, depth: int = 0) -> list[Command]:
-    """Return the simple commands of `text` in their order, including those of substitutions."""
+    """Return the simple commands of `text` in order, including those in substitutions."""
     lexer = _Lexer(text.replace("\\\r\n", "").replace("\\\n", ""))
     found: list[Command] = []
     line: list[Command] = []
@@ -104,7 +104,7 @@ class _Lexer:
         self._arithmetic = False
 
     def commands(self) -> Iterator[tuple[Command, bool]]:
-        """Yield each command, and True if the line is complete with it."""
+        """Yield each command, with True if it ends a complete line."""
         current, redirection = Command(), ""
         for kind, token in self._tokens():
             if kind == "word":

@@ -17,11 +17,13 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 NOT_INHERITED = getattr(os, "O_CLOEXEC", 0)
 BINARY = getattr(os, "O_BINARY", 0)
-"""Flags of `os.open`; zero where the system has none: Windows has only the last one."""
+"""Flags of `os.open`; zero if the system lacks the flag. Windows has only BINARY."""
 
 
 def is_windows() -> bool:
-    """Return True on Windows. A function, because type checkers would skip code after a plain comparison."""
+    """Return True on Windows.
+
+    A function hides the comparison from type checkers, which would skip the code after it on other systems."""
     return sys.platform.startswith("win")
 
 
@@ -39,7 +41,7 @@ def open_no_link(path: Path, flags: int = os.O_RDONLY) -> int:
 def try_lock(descriptor: int) -> bool:
     """Lock an open file until it is closed; return False if another process has the lock.
 
-    Windows has no such locks, and neither sandboxes nor runs that write: there the result is always True.
+    On Windows the result is always True: nothing there writes to runs, and there are no such locks.
 
     Raises:
         OSError: if the file system has no locks.

@@ -1,8 +1,8 @@
 /**
- * HTML that came of Markdown or of terminal output, made safe to put into the page.
+ * Sanitiser for HTML that was rendered from Markdown or terminal output.
  *
- * The text behind it is the model's, so it is hostile: nothing of it runs, nothing is loaded from anywhere, no link
- * leads into the Jupyter server (`/logout` is a GET), and no class or style of the page can be borrowed to cover it.
+ * The text is the model's, so it is hostile: nothing in it runs or is loaded, no link
+ * leads to the Jupyter server (`/logout` is a GET), and it cannot use classes or styles with which it could cover the page.
  */
 
 import { PICTURE_BOUND } from './artifacts/bounds';

@@ -1,4 +1,4 @@
-/** A run as a notebook or an exported page holds it: one JSON object with the events and the files. */
+/** A run inside a notebook or an exported page: a JSON object with the events and the files. */
 
 import { IArtifactContent, ITablePreview } from './view/host';
 import { decodeBase64, heldOnPage, TooLargeError, unpack } from './packed';
@@ -30,7 +30,7 @@ export interface ITrajectoryBundle {
   /** Characters that texts within the events were clipped to; null when they are whole. */
   text_limit: number | null;
   artifacts: Record<string, IEmbeddedArtifact>;
-  /** Present while the run is live and can be followed elsewhere. */
+  /** Present while the run is live, so that the page can follow it at the server. */
   live?: { run_id: string; server?: boolean; folder?: string | null };
   /** The card's static page, which holds some of the files. */
   page: string;
@@ -39,7 +39,7 @@ export interface ITrajectoryBundle {
 }
 
 /**
- * `value` as a bundle with all its parts; null when it is none. Its events are not looked at here.
+ * `value` as a bundle with all its parts; null for any other value. The events are not checked here.
  *
  * `page` is the card's static page beside it. Bundles of earlier versions hold events and files as they are; later ones
  * have them in one packed text.

@@ -1,13 +1,13 @@
 /**
- * The one way of events to a view, wherever they come from: an output's bundle, a journal, the server's socket, the
- * widget's comm, an exported page. Each event is checked and given once; docs/explanation/feed.md draws it.
+ * The feed of events for a view, for all sources: an output's bundle, a journal, the server's socket, the
+ * widget's comm, an exported page. Each event is checked and passed on once; docs/explanation/feed.md has a drawing.
  */
 
 import { IEvent } from './generated/events';
 import { LiveTail } from './trajectory/live-tail';
 import { isEvent } from './valid';
 
-/** Bytes of a file, or of a packed record once it is unpacked, that a page loads: the limit of all sources. */
+/** Maximum bytes of a file, or of an unpacked record, that a page loads from any source. */
 export const MOST_BYTES = 64 * 1024 * 1024;
 
 export class EventFeed {
@@ -18,7 +18,7 @@ export class EventFeed {
   private _count = 0;
   private _last: string | null = null;
 
-  /** Return the new events of a list that is given again and again. Work is that of the new ones while it only grows. */
+  /** Return the new events of a list that is given repeatedly. While it only grows, the work depends on the new events. */
   take(list: readonly unknown[]): IEvent[] {
     const grew = this._count > 0 && this._count <= list.length && idOf(list[this._count - 1]) === this._last;
     const fresh = this.add(list.slice(grew ? this._count : 0));
@@ -27,7 +27,7 @@ export class EventFeed {
     return fresh;
   }
 
-  /** Return the new ones of events that come one by one; of a piece of text that comes again, only its new part. */
+  /** Return the new events of a stream; of a repeated piece of text, only its new part. */
   add(events: readonly unknown[]): IEvent[] {
     const fresh: IEvent[] = [];
     for (const given of events) {
@@ -44,7 +44,7 @@ export class EventFeed {
     return fresh;
   }
 
-  /** Return the events of `list` that are not shown yet, without taking them. */
+  /** Return the new events of `list`, without marking them as shown. */
   unseen(list: readonly IEvent[]): IEvent[] {
     return list.filter(event => !this._seen.has(event.id));
   }

@@ -1,4 +1,4 @@
-/** The journal of a run: JSON lines. Python alone reads other projects' records, `formats/` there. No DOM here. */
+/** Parser of a run's journal (JSON lines), without DOM. Records of other projects are read by Python, in `formats/`. */
 
 import { IEvent } from './generated/events';
 import { isEvent, isVersion } from './valid';
@@ -14,7 +14,7 @@ export function readRecord(text: string): IRecord | null {
   return looksLikeJournal(text) ? readJournal(text) : null;
 }
 
-/** Read the events. A last line that a crash cut short is left out silently, as everywhere. */
+/** Read the events. An incomplete last line, which a crash left, is silently left out. */
 function readJournal(text: string): IRecord {
   const first = parsed(text.slice(0, text.indexOf('\n') + 1 || undefined));
   if (isObject(first) && !isVersion(first.schema_version)) {

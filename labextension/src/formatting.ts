@@ -2,7 +2,7 @@
 
 import { CALL_FAILURES, MODEL_FAILURES, STATES } from './generated/words';
 
-/** US dollars, in four decimals below one dollar; null for a price that is not known, which is not zero. */
+/** US dollars, with four decimals below one dollar; null is an unknown price. */
 export function formatCost(cost: number | null): string | null {
   if (cost === null || !Number.isFinite(cost)) {
     return null;
@@ -13,7 +13,7 @@ export function formatCost(cost: number | null): string | null {
   return `$${decimal(cost, cost > 0 && cost < 1 ? 4 : 2)}`;
 }
 
-/** US dollars that were spent, and the budget they are a share of, both in cents where that is enough. */
+/** The US dollars spent and the budget, both in cents if cents are precise enough. */
 export function formatSpent(cost: number | null, budget: number | null, trans: Trans = asWritten): string {
   const known = formatCost(cost) ?? trans('cost unknown');
   if (budget === null) {
@@ -43,7 +43,7 @@ export function formatSize(size: number): string {
   return `${decimal(value, 1)} ${units[unit]}`;
 }
 
-/** Seconds, in tenths below ten; the two largest of hours, minutes and seconds above a minute. */
+/** A duration in at most two units: `3.2 s`, `45 s`, `2 min 5 s`, `1 h 30 min`. */
 export function formatDuration(seconds: number): string {
   if (!Number.isFinite(seconds)) {
     return 'unknown time';
@@ -62,15 +62,15 @@ export function formatDuration(seconds: number): string {
   return two(Math.floor(minutes / 60), 'h', minutes % 60, 'min');
 }
 
-/** Made once: `toLocaleString` makes one for each call. */
+/** Made once, because `toLocaleString` makes a formatter for each call. */
 const COUNT = new Intl.NumberFormat('en-US');
 
-/** A whole number, its thousands set apart. */
+/** A whole number with separators of thousands. */
 export function formatCount(count: number): string {
   return COUNT.format(count);
 }
 
-/** `count` and what is counted; both nouns are given, for they are translated. */
+/** `count` with its noun; both forms of the noun are given, because they are translated. */
 export function plural(count: number, noun: string, nouns: string): string {
   return `${formatCount(count)} ${count === 1 ? noun : nouns}`;
 }
@@ -83,7 +83,7 @@ export function formatShort(count: number): string {
   return count < 999_950 ? `${decimal(count / 1000, 1)}k` : `${decimal(count / 1_000_000, 1)}M`;
 }
 
-/** Seconds as a running clock shows them: minutes and seconds, and hours when there are any. */
+/** Seconds as a clock shows them: `1:05`, or `2:01:05` with hours. */
 export function formatClock(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
   const [minutes, rest] = [Math.floor(whole / 60) % 60, String(whole % 60).padStart(2, '0')];
@@ -98,7 +98,7 @@ export type Trans = (text: string, ...args: (string | number)[]) => string;
 const asWritten: Trans = (text, ...args) => text.replace(/%(\d)/g, (_, place) => String(args[Number(place) - 1]));
 
 /**
- * The state of a run, or why it ended, as a person says it. `detail` is the limit that was reached, the failure of the
+ * The state of a run, or the reason of its end, in words. `detail` is the limit that was reached, the failure of the
  * model, or the number of the step.
  */
 export function formatState(state: string, detail: string | number = '', trans = asWritten): string {

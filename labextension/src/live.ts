@@ -1,6 +1,6 @@
 /**
- * Meeting place of the cards and the part of the extension that knows the server. The renderer of outputs is loaded before
- * all plugins, so it waits for these offers; without a server part they are never made.
+ * Connection between the cards and the part of the extension that knows the server. The renderer of outputs is loaded before
+ * all plugins, so it waits until the server part registers its services here; without that part, none are registered.
  */
 
 import { PromiseDelegate, ReadonlyPartialJSONObject } from '@lumino/coreutils';

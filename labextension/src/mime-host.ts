@@ -27,7 +27,7 @@ export class MimeHost implements IHost {
   refresh?: () => Promise<void>;
   keys = { tab: false, lab: true };
   bundle: ITrajectoryBundle | null = null;
-  /** The run's folder, relative to the file that is shown; null when that is not known. */
+  /** The run's folder, relative to the file that is shown; null if unknown. */
   folder: string | null = null;
   /** Reads a file while the run is live. */
   live: ((path: string) => Promise<IArtifactContent | null>) | null = null;

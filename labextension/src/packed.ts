@@ -1,7 +1,7 @@
 /**
- * What Python packed to keep notebooks small (`card/bundle.py`): the record, and files that are on the card's page.
+ * Unpacks data that Python packed to keep notebooks small (`card/bundle.py`): the record, and files on the card's page.
  *
- * A notebook may come from anywhere, so unpacking is bounded: a few kilobytes must not grow until the page ends.
+ * A notebook may come from anywhere, so unpacking is limited: a few kilobytes must not exhaust the page's memory.
  */
 
 import { Unzlib } from 'fflate';

@@ -1,4 +1,4 @@
-"""Results of a run: artifacts, copied from the output folder to the run's `files/` folder, and the answer file."""
+"""Results of a run: the answer file, and artifacts copied from the output folder to the run's `files/` folder."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ State = tuple[int, float]
 
 @dataclass
 class Collector:
-    """Copier that keeps `files/` equal to the output folder. The cost is in proportion to the changes."""
+    """Copier that keeps `files/` equal to the output folder. Only changed files cost time."""
 
     box: Sandbox
     output_dir: str
     recorder: Recorder
     skipped_dirs: tuple[str, ...] = ()
-    """Folders below the output folder that hold no results: the input, when the output is the whole tree."""
+    """Folders below the output folder without results, such as the input folder if the output is the whole tree."""
     limits: CollectLimits = field(default_factory=CollectLimits)
     _seen: dict[str, State] = field(default_factory=dict)
     _sizes: dict[str, int] = field(default_factory=dict)
@@ -75,9 +75,9 @@ class Collector:
     _task: asyncio.Task[None] | None = None
 
     async def remember_present(self, own: Collection[str] = ()) -> None:
-        """Remember the files that are present before the run, so that only its new and its `own` files are collected.
+        """Remember the files that exist before the run: of these, only the run's `own` files are collected.
 
-        `own` are names as the journal has them: without the bytes that are not text.
+        `own` are names as in the journal, where bytes that are not text are replaced.
         """
         entries = [entry for entry in await self._list() if entry.kind != "directory"]
         names = {entry.path: ev.clean_text(self._relative(entry.path) or "") for entry in entries}
@@ -117,7 +117,7 @@ class Collector:
             await self._take(entry, step)
 
     async def collect_all(self) -> None:
-        """Collect all new and changed files, and remove those that are gone."""
+        """Collect all new and changed files, and remove the copies of deleted files."""
         await self.settle()
         listed = await self._list()
         here = {entry.path for entry in listed}
@@ -164,7 +164,7 @@ class Collector:
             try:
                 entries += [entry for entry in await self.box.list_files(path, depth=1) if entry.path == path]
             except OSError:
-                continue  # gone again: a job in the background removed it
+                continue  # a background job has already removed the file
         return entries
 
     def _relative(self, path: str) -> str | None:
@@ -231,7 +231,7 @@ class Collector:
         name = self._relative(path)
         if self._sizes.pop(path, None) is None or name is None:
             return
-        # Where a folder has become a file, or the reverse, the copy of before went with the change.
+        # If a folder has become a file, or the reverse, the old copy was removed with that change.
         with suppress(NotOwnFileError, IsADirectoryError, FileNotFoundError):
             remove_file(self.recorder.folder, f"{FILES}/{name}")
         self.recorder.emit(ev.ArtifactRemoved(step=step, path=ev.clean_text(name)))
@@ -240,7 +240,7 @@ class Collector:
 def _why(error: OSError | TransferError) -> str:
     if isinstance(error, TransferError):
         return str(error).rstrip(".")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the sandbox's own disk is not the one that is full
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the disk of the sandbox is not full
         return "this machine's disk is full"
     return (error.strerror or str(error)).lower()
 
@@ -266,7 +266,7 @@ def collected_names(trajectory: Trajectory) -> set[str]:
 
 
 def make_way(files: Path, target: Path) -> None:
-    """Make the folder of `target`, and remove an older copy, file or folder, that is in the way.
+    """Make the folder of `target`, and remove an older file or folder with a conflicting path.
 
     Raises:
         NotOwnFileError: if `files`, a folder of the run, is a link: its target does not belong to the run.
@@ -286,7 +286,7 @@ def make_way(files: Path, target: Path) -> None:
 
 @dataclass
 class AnswerFiles:
-    """Possible answer files: the paths that the prompts name, then the sandbox's own answer file."""
+    """Possible answer files: the paths named in the prompts, then the sandbox's default answer file."""
 
     box: Sandbox
     prompts: PromptConfig
@@ -294,11 +294,11 @@ class AnswerFiles:
 
     @property
     def paths(self) -> list[str]:
-        """The files, in the order in which they count."""
+        """The paths, in order of precedence."""
         return list(dict.fromkeys([*self.prompts.answer_files, self.box.directories.answer]))
 
     async def remember_present(self) -> None:
-        """Remember the files that earlier runs left in this sandbox: they are not this run's answer."""
+        """Remember the files of earlier runs in this sandbox, which are not this run's answer."""
         for path in self.paths:
             if state := await self._state(path):
                 self._before[path] = state

@@ -1,6 +1,6 @@
-"""Detection of saved files that show nothing: a picture of one colour, silence, a page without text.
+"""Detection of blank files: a picture of one colour, silence, a page without text.
 
-Work and memory are bounded: decoded data is cut at a limit. A file of an unknown form is not judged.
+Work and memory are bounded: decoded data is cut at a limit. Files of unknown types count as not blank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ONE_COLOUR, SILENT, NO_TEXT, NOTHING_DRAWN = "is of one colour", "is silent", "h
 
 
 def blank(path: Path) -> str:
-    """Return the reason why the file shows nothing; an empty text if there is something, or no check for the type."""
+    """Return the reason why the file is blank; empty for files with content and files of unknown types."""
     look = _LOOKS.get(path.suffix.lower())
     try:
         if look is None or not 0 < path.stat().st_size <= _MAX_FILE_BYTES:
@@ -61,7 +61,7 @@ def _chunks(data: bytes) -> list[bytes]:
 
 
 def _same_pixels(pixels: bytes, row: int, unit: int, height: int) -> bool:
-    """Return True if all pixels are equal. Rows are compared in their filtered form, the filter type in front."""
+    """Return True if all pixels are equal. Rows are compared in filtered form, each with its filter type in front."""
     first = pixels[1 : 1 + unit]
     zeros = bytes(row - unit)
     for y in range(height):
@@ -85,7 +85,7 @@ def _same_pixels(pixels: bytes, row: int, unit: int, height: int) -> bool:
 
 
 def _jpeg(path: Path) -> str:
-    # A block of pixels of one colour is packed into hardly a byte.
+    # Many pixels of one colour are compressed into less than a byte.
     data = path.read_bytes()
     at = 2
     while at + 9 < len(data) and data[at] == 0xFF:

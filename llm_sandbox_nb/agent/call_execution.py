@@ -37,7 +37,7 @@ NOT_EXECUTED = "Not executed: the run ended before this call."
 INTERRUPTED = "Interrupted: the run was stopped during this call."
 CUT_SHORT = "Not finished: the run ended during this call."
 _INTERRUPT_TIMEOUT = 5.0
-"""Seconds to wait for the result so far of an interrupted call."""
+"""Seconds to wait for the partial result of an interrupted call."""
 
 
 @dataclass
@@ -139,7 +139,7 @@ class CallExecution:
         return step.finish_reason == "length" and (last.id, last.raw_arguments) == (call.id, call.arguments)
 
     async def _finish_interrupted(self, call: ToolCall, running: asyncio.Task[Outcome], box: Sandbox) -> None:
-        """Interrupt an executing call and record its result so far. Without a result in time, the call stays open."""
+        """Interrupt the executing call and record its partial result. If there is none in time, the call stays open."""
         try:
             async with asyncio.timeout(_INTERRUPT_TIMEOUT):
                 await box.interrupt()

@@ -22,12 +22,12 @@ _STOP_REFUSALS = ("bad_request", "setting", "unknown")
 class CallForm:
     """Form of the calls in requests and replies.
 
-    With the setting `auto`, a run begins with native calls. It switches to text once, if the server takes no tools or
-    the model writes no calls. Before the switch, one request demands a call.
+    With the setting `auto`, a run begins with native calls. If the server does not accept tools, or the model writes no
+    calls, the run switches to text, at most once. Before the switch, one request demands a call.
     """
 
     def __init__(self, setting: ToolCalls, text: TextMode, recorder: Recorder, meter: Meter) -> None:
-        """`setting` applies unless the record has a setting."""
+        """Create the form. A setting in the record overrides `setting`."""
         self.text = text
         self.in_text = False
         """True if calls are written as text."""
@@ -41,9 +41,9 @@ class CallForm:
         self._demands = False
         """True if the next request demands a call."""
         self._demanded = False
-        """True once a request has demanded a call: a run tries this only once."""
+        """True once a request has demanded a call, which a run tries only once."""
         self._whole_replies = False
-        """True if replies do not end after their first block: the server refuses that, or thoughts have blocks."""
+        """True if replies may have several blocks: the server refuses a stop sequence, or thoughts have blocks."""
 
     @property
     def _setting(self) -> str:
@@ -70,7 +70,7 @@ class CallForm:
         self.in_text = self._setting == "text"
 
     def describe(self) -> None:
-        """Count the description of text mode, which is in the system message, in place of the tools."""
+        """Let the meter count the description of text mode, in the system message, in place of the tools."""
         self._meter.tools = 0
         self._meter.add_text(self.text.described)
 

@@ -64,7 +64,7 @@ def _unittest(text: str) -> TestCount | None:
 
 def _cargo(text: str) -> TestCount | None:
     found = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed;", text, re.MULTILINE)
-    passed, failed = (sum(int(one[place]) for one in found) for place in (0, 1))
+    passed, failed = (sum(int(match[place]) for match in found) for place in (0, 1))
     return TestCount("cargo test", passed, failed) if found else None
 
 

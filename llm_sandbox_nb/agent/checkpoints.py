@@ -1,4 +1,4 @@
-"""Checkpoints of the files after each call, made while the model writes; only the next call waits for them."""
+"""Checkpoints of the files after each call. They are made while the model writes; only the next call waits for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Checkpoints:
     """True while this machine cannot store the files of a step, which is reported once."""
 
     async def begin(self) -> None:
-        """Store the history in the run's folder from now on, with the checkpoints that the sandbox already has."""
+        """Store the history in the run's folder from now on, including the sandbox's existing checkpoints."""
         try:
             await self.box.keep_history(self.recorder.folder / HISTORY)
         except SandboxLostError:

@@ -1,9 +1,8 @@
 """Checks of a result: a command in a second, fresh sandbox, or a Python function of the run.
 
-The model can neither see nor change a check. The command runs in a sandbox that no program of the model ever ran in,
-with the programs of the image, the files of the check, and a copy of the model's folders. The model decides what is
-in the copies, but not the verdict, which is the exit code. The isolation `process` does not keep the model's programs
-out.
+The model can neither see nor change a check. The command runs in a fresh sandbox, with the programs of the image, the
+files of the check, and a copy of the model's folders. The model decides on the content of the copies, but not on the
+verdict, which is the exit code. The isolation `process` does not give this protection.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class Check:
 
     @property
     def key(self) -> str:
-        """Text that is equal for checks whose records are equal."""
+        """Text that identifies the check: equal for checks with equal records."""
         return check_key(self.as_json())
 
     def kept_in(self, folder: Path) -> Check:
@@ -169,7 +168,7 @@ def recorded_check(recorded: object, folder: Path) -> Check | None:
     files = folder / CHECK_FILES
     kept = files if recorded.get("files") and files.is_dir() and not files.is_symlink() else None
     tries, timeout = recorded.get("tries"), recorded.get("timeout")
-    with contextlib.suppress(InputError):  # whoever made the record may be anybody
+    with contextlib.suppress(InputError):  # the record may come from anyone
         return checked_check(command, kept, tries, timeout)  # type: ignore[arg-type] # it is checked there
     return None
 
@@ -178,7 +177,7 @@ class ResultCheck:
     """Check of the result of one run, with its record."""
 
     def __init__(self, check: Check, recorder: Recorder, run: Any, prompts: PromptConfig) -> None:
-        """`run` is the argument of a check function; `run.context.answer` holds the answer meanwhile."""
+        """Create the check. `run` is the argument of a check function; `run.context.answer` holds the answer then."""
         self.check = check
         self._recorder = recorder
         self._run = run
@@ -186,7 +185,7 @@ class ResultCheck:
 
     @property
     def done(self) -> int:
-        """Number of checks since the run began or was continued, on the branch of HEAD."""
+        """Number of checks since the run began or was resumed, on the branch of HEAD."""
         count = 0
         for event in self._recorder.trajectory.path:
             if isinstance(event, ev.Continued):
@@ -196,7 +195,7 @@ class ResultCheck:
         return count
 
     def may_try_again(self, found: ev.Checked) -> bool:
-        """Return True if the model may correct its result: not after a check that could not run."""
+        """Return True if the model may correct its result. False after a check that could not run."""
         return found.verdict.outcome == "failed" and found.number < self.check.tries
 
     async def run(self, box: Sandbox, answer: str | None) -> ev.Checked:

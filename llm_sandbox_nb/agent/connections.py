@@ -22,7 +22,9 @@ class ConnectionRecord:
     def __init__(
         self, network: Network, recorder: Recorder, step: Callable[[], int], refused: Callable[[str], None]
     ) -> None:
-        """`step` returns the number of the current step; `refused` is called with each `host:port` not in the list."""
+        """Start recording.
+
+        `step` returns the number of the current step; `refused` is called with each refused `host:port`."""
         self._network = network
         self._recorder = recorder
         self._step = step
@@ -52,11 +54,11 @@ class ConnectionRecord:
     def _emit(self, event: ev.ConnectionMade) -> None:
         try:
             self._recorder.emit(event)
-        except OSError:  # the loop finds it at its next event, and ends the run
+        except OSError:  # the loop meets the same failure at its next event, and ends the run
             logger.warning("a connection could not be recorded", exc_info=True)
 
     def close(self) -> None:
-        """Stop recording; add an event if the network had failed before."""
+        """Stop recording. Add an event if the network has failed."""
         if self._network.on_connection == self._record:
             self._network.on_connection = None
         self._record_others()

@@ -1,8 +1,8 @@
 """The context window of a run: the token limit of the model, and shortening of a conversation that does not fit.
 
 The limit comes from the server or from a refused request, and is recorded for resumes and forks. When the
-conversation fills three quarters of the limit, old parts are sent in a shorter form, many at once: between two such
-moments the history only grows, so the provider's prompt cache keeps working.
+conversation fills three quarters of the limit, many old parts are shortened at once. Between two such moments the
+history only grows, so that the provider's prompt cache keeps working.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _TARGET_SHARE = 0.5
 _MAX_RECOVERIES = 3
 """Maximum number of times that a refused request is shortened again."""
 _STALL_SHARE = 0.3
-"""A prompt that grew by less than this share of the added text: the server may have left messages out."""
+"""If a prompt grew by less than this share of the added text, the server may have left messages out."""
 _MAX_LIMIT_REQUESTS = 4
 """Maximum number of requests for the limit of a server because of suspicious token counts."""
 _UNCACHED_SHARE = 0.25
-"""Share of the largest prompt below which a count may cover only the uncached part."""
+"""A count below this share of the largest prompt may cover only the uncached part of the prompt."""
 SUMMARY_REQUEST = (
     "This conversation no longer fits into what you can take in, so its older part is removed now. Write a summary "
     "that takes its place, for yourself: what was asked, what you did, what you found out (exact values, names and "
@@ -54,7 +54,7 @@ class ContextWindow:
         self._known: dict[str, tuple[int, Literal["server", "refusal", "cut"]]] = {}
         """Limits learned in this process, with their sources, by model name."""
         self._ask_again = False
-        """True while the server may report a limit after the first reply: some servers load a model only then."""
+        """True while the server may still report a limit: some servers load a model only at the first request."""
         self._counted: tuple[int, int] = (0, 0)
         """Newest step whose prompt was compared, and the token count of the server for that prompt."""
         self._largest_prompt = 0
@@ -62,11 +62,11 @@ class ContextWindow:
         self._stalls = 0
         """Number of prompts in a row that grew too little."""
         self._fell = False
-        """True if one of these prompts was smaller than the prompt before."""
+        """True if one of these prompts was smaller than the previous prompt."""
         self._limit_requests = 0
 
     def restore(self) -> None:
-        """Start over with the conversation that the recorder has now."""
+        """Start over with the recorder's current conversation."""
         self._model, self._counted, self._largest_prompt = None, (0, 0), 0
         first = self._recorder.trajectory.steps[:1]
         self._meter.beginning = first[0].usage.prompt_tokens if first and first[0].usage else 0
@@ -99,7 +99,7 @@ class ContextWindow:
         self.learn(error)
         if error.prompt_tokens is not None:
             meter.conversation = max(meter.conversation, error.prompt_tokens)
-        elif meter.context is None:  # the sentence has no number: what was sent is more than fits
+        elif meter.context is None:  # the error has no number, but the limit is below the size of the request
             self._keep(math.ceil(meter.conversation * 0.9), "refusal")
         elif known == meter.context:  # the estimate here was too low
             meter.conversation = max(meter.conversation, meter.context)
@@ -107,7 +107,7 @@ class ContextWindow:
             return False
         if meter.shortens and self._mask(conversation, limit, self._target(limit) / attempt, attempt):
             return True
-        # Nothing can be shortened: a smaller reply than the retries ask for may still fit.
+        # Nothing can be shortened, but a smaller reply than the retries requested may still fit.
         return known != error.context_limit == limit >= meter.conversation + MIN_REPLY_TOKENS
 
     @property
@@ -155,7 +155,7 @@ class ContextWindow:
             self._recorder.emit(ev.ContextKnown(model=self._model.name, tokens=tokens, source=source))
 
     async def _compare_counts(self, model: Model, messages: Messages) -> None:
-        """Check from token counts whether the server has silently left out messages of the newest requests."""
+        """Compare token counts, to detect that the server silently leaves out messages."""
         newest = next((step for step in reversed(self._recorder.trajectory.steps) if step.replied), None)
         if newest is None or newest.usage is None or newest.number == self._counted[0]:
             return
@@ -185,7 +185,7 @@ class ContextWindow:
             return  # the limit of the server is much higher than the size of the request
         if meter.context is None or meter.context > self._largest_prompt:
             self._keep(self._largest_prompt, "cut")
-        # The server counts only the messages that are left: the conversation itself is longer.
+        # The server counts only the messages that it kept: the conversation itself is longer.
         sent = meter.beginning + sum(map(message_tokens, messages[step_groups(messages)[0][0] :]))
         meter.conversation = max(meter.conversation, sent)
         text = (
@@ -207,7 +207,7 @@ class ContextWindow:
     def _mask(self, conversation: Conversation, limit: int, target: float, attempt: int = 1) -> bool:
         reduction = self._reduction(conversation.messages)
         reduction.mask_and_remove(target, self._recorder.trajectory, note_tokens=limit // 16)
-        # Halved each time: digits and other scripts have several times the tokens of the estimate.
+        # Halved each time, because digits and non-Latin scripts have several times the estimated tokens.
         room = limit // 2 ** (attempt - 1)
         reduction.cut_newest(room - min(MAX_RESERVE_TOKENS, room // 8))
         return self._apply(conversation, reduction, "mask", limit)
@@ -221,7 +221,7 @@ class ContextWindow:
         end = groups[-KEPT_STEPS][0]
         room = max(256, min(MAX_RESERVE_TOKENS, limit // 8))
         request = messages[:end]
-        if request[-1]["role"] == "user":  # some servers refuse two in a row
+        if request[-1]["role"] == "user":  # some servers refuse two user messages in a row
             last = request.pop()
             request.append({**last, "content": f"{last['content']}\n\n{SUMMARY_REQUEST}"})
         else:

@@ -22,13 +22,13 @@ class ConversationState:
     messages: list[dict[str, Any]]
     """Every message that the model has seen; calls in `open` have no result yet."""
     open: tuple[ToolCall, ...] = ()
-    """Calls of the newest reply that were not executed: as decided, otherwise as proposed."""
+    """Calls of the newest reply that were not executed, in the form that a person decided on, else as proposed."""
     given: Mapping[str, str] = field(default_factory=dict)
-    """Observations of a person for open calls that must not be executed."""
+    """Observations that a person wrote for open calls that must not be executed."""
     said: tuple[str, ...] = ()
     """Messages of the person to send first."""
     fresh: bool = False
-    """True if no call was executed yet, so that the input files may be missing in the sandbox."""
+    """True if no call was executed, so that the input files may be missing in the sandbox."""
     step: int = 0
 
 
@@ -74,7 +74,7 @@ def worked(trajectory: Trajectory) -> bool:
 
 
 def decided_call(call: Call) -> ToolCall:
-    """Return a call as a person edited it, otherwise as proposed."""
+    """Return a call as edited by a person, else as proposed."""
     for decision in reversed(call.decisions):
         if decision.action == "edit" and decision.arguments is not None:
             arguments = json.dumps(decision.arguments, ensure_ascii=False)

@@ -10,21 +10,21 @@ from llm_sandbox_nb.trajectory.events import StopReason
 
 
 class InputError(LLMSandboxError, ValueError):
-    """An argument of a run is invalid, or a file is missing. Nothing was started or written.
+    """Raised if an argument of a run is invalid, or a file is missing. Nothing was started or written.
 
     For example, `solve("", model="scripted/strawberry")`: the task is empty.
     """
 
 
 class ControlError(LLMSandboxError, RuntimeError):
-    """The run cannot be controlled in this way now. Nothing changed.
+    """Raised if the run cannot be controlled in this way now. Nothing changed.
 
     For example, `result.edit(command="ls")` when no call waits for a decision.
     """
 
 
 class StopRun(LLMSandboxError):  # noqa: N818 - it is not an error
-    """The run is over. `error` is one sentence when the reason is a failure."""
+    """Raised to end the loop of a run. `error` is one sentence if the reason is a failure."""
 
     def __init__(self, reason: StopReason, error: str | None = None) -> None:
         super().__init__(reason)
@@ -33,7 +33,7 @@ class StopRun(LLMSandboxError):  # noqa: N818 - it is not an error
 
 
 class RunError(LLMSandboxError):
-    """The model, the sandbox or this program failed during a run. The record up to this point is kept.
+    """Raised if the model, the sandbox or this program failed during a run. The record up to this point is kept.
 
     For example, continue a run after its sandbox was lost::
 
@@ -46,10 +46,10 @@ class RunError(LLMSandboxError):
     def __init__(self, message: str, run: Any) -> None:
         super().__init__(message)
         self.run = run
-        """The `Run`, with everything that was recorded until then."""
+        """The `Run`, with everything that was recorded before the failure."""
 
     def _render_traceback_(self) -> list[str]:
-        """The sentence; below what a function of the user's, or a bug, has raised."""
+        """Return the sentence, after the traceback of a user's function or of a bug."""
         cause = self.__cause__
         own = cause is None or isinstance(cause, LLMSandboxError)
         return [*([] if own else traceback.format_exception(cause)), *super()._render_traceback_()]

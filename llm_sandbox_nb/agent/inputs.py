@@ -16,7 +16,7 @@ from llm_sandbox_nb.sandbox.transfer import plan_upload
 from llm_sandbox_nb.trajectory.events import clean_text
 
 InputFiles = Iterable[str | Path] | Mapping[str, Any] | str | Path | None
-"""Paths; or, by their names in the input folder, paths, contents (`bytes`) and data frames of pandas or polars."""
+"""Paths, or a mapping from names in the input folder to paths, `bytes`, and data frames of pandas or polars."""
 _MAX_RECORDED_NAMES = 1000
 PREVIEW_HEADING = "The input files begin like this:"
 """First line of `Inputs.preview`, by which `previewed` finds the preview in a message."""
@@ -27,9 +27,9 @@ _PREVIEW_LINE_LENGTH = 80
 
 @dataclass(frozen=True)
 class Inputs:
-    """Input files: host paths, and contents by name, where a path may also be a folder.
+    """Input files: paths of files and folders on this machine, and contents by name.
 
-    `found` are the names of all files in them, for the record.
+    `found` are the names of all these files, for the record.
     """
 
     paths: tuple[Path, ...] = ()
@@ -50,7 +50,7 @@ class Inputs:
         return "\n".join([PREVIEW_HEADING, *parts]) if parts else ""
 
     async def upload(self, box: Sandbox, folder: str) -> tuple[str, ...]:
-        """Put everything into `folder` of the sandbox. Return a sentence for each file that was left out.
+        """Copy the files to `folder` in the sandbox. Return a sentence for each file that was left out.
 
         Raises:
             TransferError: if a file cannot be read any more, or the sandbox has no space for the files.
@@ -123,7 +123,7 @@ def _names_in(path: Path) -> list[str]:
     try:
         return plan_upload(path).names()
     except TransferError as error:
-        raise InputError(f"The inputs cannot be taken: {error}") from error
+        raise InputError(f"The inputs cannot be read: {error}") from error
 
 
 def _checked_path(given: Any) -> str | Path:
@@ -218,5 +218,5 @@ class StartingFiles:
         return (await box.restore(self.checkpoint)).problems
 
     def continued(self, box: Sandbox) -> Path | None:
-        """Return the history with which the history of the sandbox begins; None if the sandbox has checkpoints."""
+        """Return the history that the history of the sandbox continues; None if the sandbox has checkpoints."""
         return None if box.history.checkpoints else self.history

@@ -28,12 +28,12 @@ _LAST_TURN: dict[LimitName, str] = {
     "time": "The time is nearly up: this is your last turn.",
 }
 MIN_REPLY_TOKENS = 256
-"""Number of tokens that every reply may have, even if a limit is reached."""
+"""Minimum of a reply's maximum tokens, even if a limit is reached."""
 MAX_RESERVE_TOKENS = 2048
 _COUNT_TOLERANCE_TOKENS = 64
-"""Tokens kept free because servers count a little differently from one request to the next."""
+"""Tokens kept free, because a server's counts vary a little between requests."""
 _CUT_OBSERVATION_TOKENS = 400
-"""Tokens to which a new observation can be cut if nothing else is left to shorten."""
+"""Tokens to which a new observation can be cut if nothing else can be shortened."""
 _WHAT_TO_DO = "Save your results if they are not saved yet, and call submit in this turn."
 
 
@@ -60,8 +60,8 @@ class Thoughts:
 class RunLimits:
     """Limits of a run. None means without limit.
 
-    `tokens` bounds the conversation: prompt and reply of one request together, as in the paper. `total_tokens` bounds
-    the sum of all requests and replies, the number on the card. `cost` is US dollars over the whole run, and has an
+    `tokens` limits the conversation: prompt and reply of one request together, as in the paper. `total_tokens` limits
+    the sum of all requests and replies, which the card shows. `cost` is US dollars over the whole run, and has an
     effect only if the price of the model is known. `time` is seconds from the start.
     """
 
@@ -86,7 +86,7 @@ class Meter:
         self.step = 0
         """Number of the current step, from 1."""
         self.conversation = 0
-        """Tokens of the next request: counted by the provider, the newest part estimated."""
+        """Tokens of the next request, as counted by the provider; the newest part is estimated."""
         self.total_tokens = 0
         """Tokens of all requests and replies so far; estimated if the provider does not count."""
         self.cost: float | None = 0.0
@@ -106,18 +106,18 @@ class Meter:
         self.shortens = False
         """True if older parts of a conversation that does not fit are sent in a shorter form."""
         self.beginning = 0
-        """Tokens of a request that has only the beginning of the conversation: tools, system message and task."""
+        """Tokens of the beginning of the conversation: tools, system message and task."""
         self.counted = 0
         """Tokens of the conversation up to the newest reply, as the provider counted them."""
         self.tools = 0
-        """Estimated tokens of the tools; from the first reply on, the count of the provider includes them."""
+        """Estimated tokens of the tools. From the first reply on, the count of the provider includes them."""
         self._newest_reply = 0
         self._thoughts_sent = 0
         """Tokens of the newest reply's thoughts that the next request sends back to the server."""
         self._thoughts_are_dropped = False
         """True if the server, or the chat template, removes thoughts that are sent back."""
         self._estimated = 0
-        """Tokens added to `conversation`, or removed from it, that no provider has counted."""
+        """Estimated tokens added to or removed from `conversation` that the provider has not counted yet."""
 
     def resume_from(
         self, step: int, conversation: int, cost: float | None, added: int = 0, total_tokens: int = 0
@@ -137,7 +137,7 @@ class Meter:
         self.last_turn = self._next_is_last = None
 
     def change(self, limits: RunLimits) -> None:
-        """Use other limits from now on. With higher limits, the last turn can become an ordinary one."""
+        """Use other limits from now on. With higher limits, the current turn may no longer be the last one."""
         self.limits, self.limits_changed = limits, True
         if self.last_turn is not None:
             self.last_turn = self._near_limit(limits.steps - self.step + 1)
@@ -164,7 +164,7 @@ class Meter:
         self._estimated += tokens
 
     def add_reply(self, usage: Usage | None, text: str, thoughts: Thoughts = Thoughts()) -> None:
-        """Add a reply. `text` is the complete reply, for providers that do not count, including `thoughts`."""
+        """Add a reply. `text` is the complete reply including `thoughts`, for providers that do not count tokens."""
         before = self.conversation
         if usage is None or not usage.total_tokens:
             self.add_text(text)
@@ -276,7 +276,7 @@ class Meter:
         if self.context is None:
             return False
         needed = self.conversation
-        if self.shortens and self.beginning:  # of the history, only the newest reply cannot be shortened
+        if self.shortens and self.beginning:  # all of the history can be shortened, except the newest reply
             needed = min(needed, self.beginning + self._newest_reply + _CUT_OBSERVATION_TOKENS)
         return needed + min(MAX_RESERVE_TOKENS, self.context // 8) >= self.context
 

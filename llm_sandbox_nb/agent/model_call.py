@@ -126,7 +126,7 @@ def _as_object(arguments: str) -> str:
 
 
 async def unless_failed(work: Coroutine[Any, Any, _T], other: asyncio.Future[Any]) -> _T:
-    """Return the result of `work`; if `other` fails first, cancel `work` and raise that failure."""
+    """Return the result of `work`. If `other` fails first, cancel `work` and raise the exception of `other`."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)

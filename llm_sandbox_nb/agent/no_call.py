@@ -58,7 +58,7 @@ NUDGE_REFUSED = (
     "A call is written in your reply, and it was not executed: {reason}. Make the call again, as a tool "
     "call and with nothing after it. If the task is finished, call submit."
 )
-_AGAIN = {"text": NUDGE_AGAIN, "cut": NUDGE_CUT_AGAIN, "empty": NUDGE_EMPTY_AGAIN}
+_LATER_NUDGES = {"text": NUDGE_AGAIN, "cut": NUDGE_CUT_AGAIN, "empty": NUDGE_EMPTY_AGAIN}
 _FIRST = {
     "text": NUDGE,
     "cut": NUDGE_CUT,
@@ -141,7 +141,7 @@ class SilentReplies:
     refused: str = ""
     """Reason why a call in the newest reply was not executed."""
     _begun: int = 0
-    """Index in `kinds` of the first reply of the current series."""
+    """Index in `kinds` of the first reply that is counted."""
     _finish_reason: str | None = None
     _told: str = ""
 
@@ -191,7 +191,7 @@ class SilentReplies:
             return NUDGE_REFUSED.replace("{reason}", self.refused)
         if self.block is not None and kind != "cut":
             return _about_block(self.block, NUDGE_BLOCK)
-        return _AGAIN.get(kind, NUDGE_AGAIN) if self._again else _FIRST[kind]
+        return _LATER_NUDGES.get(kind, NUDGE_AGAIN) if self._again else _FIRST[kind]
 
     def _nudge_in_text(self, form: TextForm) -> str:
         kind = self._kind

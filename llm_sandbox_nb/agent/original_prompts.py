@@ -48,7 +48,7 @@ def original_prompts() -> PromptConfig:
 
 
 def as_original(prompts: PromptConfig) -> PromptConfig:
-    """Mark prompts as those of the original package: same rendering, and its name in the record."""
+    """Mark prompts as those of the original package: use its rendering, and its name in the record."""
     return replace(prompts, braces="doubled", source=ORIGINAL)
 
 

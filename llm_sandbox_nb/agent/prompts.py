@@ -23,7 +23,7 @@ _PLACEHOLDER = re.compile(r"\{(problem_statement|working_dir|input_dir|output_di
 _FORMAT_FIELD = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>\w+)\}")
 _ANSWER_FILE_PATH = re.compile(r"(?<![\w./-])/(?:[\w.-]+/)*answer\.txt(?![\w/-]|\.\w)")
 _FIELDS = frozenset(("problem_statement", "working_dir", "input_dir", "output_dir", "command_docs", "demo"))
-"""Fields in prompts of the paper's package, which replaces the last two by an empty text."""
+"""Placeholders in prompts of the paper's package, which replaces the last two by an empty text."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class PromptConfig:
 
     @property
     def answer_files(self) -> list[str]:
-        """Possible answer files: each `answer.txt` in the prompts, then those of output and working folder."""
+        """Possible answer files: each `answer.txt` in the prompts, then `answer.txt` in output and working folder."""
         prompts = "\n".join(message["content"] for message in reversed(self.messages("")))
         usual = (posixpath.join(folder, "answer.txt") for folder in (self.output_dir, self.working_dir))
         return list(dict.fromkeys([*_ANSWER_FILE_PATH.findall(prompts), *usual]))
 
     def under(self, root: str) -> PromptConfig:
-        """Return the prompts for a sandbox whose working directory is `root`: the default folders move there."""
+        """Return the prompts for a sandbox with the working directory `root`, which replaces the default one."""
         usual = Directories().root
         if root == usual:
             return self
@@ -107,7 +107,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 def braces_of(*templates: str) -> str:
     """Guess `PromptConfig.braces` of prompts.
 
-    The form is `doubled` if some braces are doubled, and all other fields are known to the paper's package.
+    The form is `doubled` if some braces are doubled, and all placeholders are known to the paper's package.
     """
     try:
         parsed = [part for template in templates for part in string.Formatter().parse(template)]

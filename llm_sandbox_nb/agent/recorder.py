@@ -26,11 +26,11 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 Listener = Callable[[ev.Event], None]
-"""Function called in the loop's thread with each recorded event, also transient events; must not block."""
+"""Function called in the loop's thread with each event, transient ones too. It must not block."""
 
 logger = logging.getLogger(__name__)
 _MAX_INLINE_STORE_BYTES = 256 * 1024
-"""Largest output that is stored without a thread: a larger one would block the event loop."""
+"""Maximum bytes of an output that is stored in the event loop; a larger output would block it, so a thread does."""
 _SECRET_NAME = re.compile(r"key|token$|secret|password|passwd|authorization|credential|cookie", re.IGNORECASE)
 _UNSAFE_IN_FILE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]+")
 
@@ -41,7 +41,7 @@ class Recorder:
     def __init__(
         self, folder: Path, listeners: Iterable[Listener] = (), trajectory: Trajectory | None = None
     ) -> None:
-        """`trajectory` has the events that are already in the journal of `folder`.
+        """Create the recorder. `trajectory` has the events that are already in the journal of `folder`.
 
         Raises:
             JournalError: if another process writes this journal.
@@ -59,7 +59,7 @@ class Recorder:
     def emit(self, event: ev.Event) -> None:
         """Record an event without known keys, then call the listeners.
 
-        Facts about a step or a run are recorded before the event that ends the step or run; doubts about a call after.
+        Facts about a step or a run are recorded before the event that ends it; doubts about a call, after the call.
 
         Raises:
             JournalNotWrittenError: if the disk is full.
@@ -103,7 +103,7 @@ class Recorder:
 
 
 class LiveOutput:
-    """Converter of pieces of output to transient events. A character cut by a piece's end waits for the next piece."""
+    """Converter of pieces of output to transient events. A character split between two pieces is joined."""
 
     def __init__(self, call_id: str, emit: Callable[[ev.Event], None]) -> None:
         self._call_id = call_id
@@ -164,7 +164,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _installed(package: str) -> str | None:
-    try:  # cached: a lookup takes longer than much of a short run
+    try:  # cached, because a lookup is slow compared with a short run
         return version(package)
     except PackageNotFoundError:
         return None

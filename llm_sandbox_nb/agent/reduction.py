@@ -17,11 +17,11 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 KEPT_STEPS = 4
 """Number of newest steps that stay complete if possible."""
 _MIN_MASKED_TOKENS = 40
-"""Smallest output to replace: for smaller ones, the replacement line saves nothing."""
+"""Minimum tokens of an output that is replaced; for smaller outputs, the replacement line saves nothing."""
 _MIN_NEWEST_TOKENS = 300
-"""Tokens of the newest output that always stay."""
+"""Tokens of the newest output that are always kept."""
 _LISTED_CALL_LENGTH = 100
-"""Characters of a call in the list of removed calls."""
+"""Maximum characters of a call in the list of removed calls."""
 REMOVED_OUTPUT = "[output of step {step} removed, {tokens:,} tokens: run the command again if you need it]"
 REMOVED_STEPS = (
     "[To make room, the steps up to step {step} are removed from this conversation. What they did still holds: files "
@@ -36,13 +36,13 @@ CUT = "\n\n[... {characters:,} " + _LEFT_OUT + " into what you can take in: prin
 
 
 def step_groups(messages: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Return the ranges of message indices of each reply and the messages up to the next reply, ends excluded."""
+    """Return a range of message indices for each reply with the messages up to the next reply, end excluded."""
     starts = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
     return list(zip(starts, [*starts[1:], len(messages)], strict=False))
 
 
 class Reduction:
-    """Planned changes of `messages`, which are not modified. `saved` estimates the effect in tokens."""
+    """Planned changes of `messages`, which stay unmodified. `saved` estimates the effect in tokens."""
 
     def __init__(self, messages: Sequence[dict[str, Any]], steps: Sequence[Step], meter: Meter) -> None:
         """`steps` are the steps with a reply."""
@@ -123,7 +123,7 @@ class Reduction:
     def cut_newest(self, ceiling: float) -> None:
         """Cut the middle out of the newest step's outputs, longest first, until at most `ceiling` tokens are left.
 
-        Otherwise a single large output could end the run.
+        Without this, a single large output could end the run.
         """
         if not self._steps:
             return

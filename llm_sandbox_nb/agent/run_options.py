@@ -1,4 +1,4 @@
-"""Options of a run that are one value each, such as a number or a word.
+"""Options of a run that have a single value, such as a number or a word.
 
 A new option is a row of `options.table` with `sets="NAME"`, a field here, and its use: `spec.NAME` in the session, or
 `context.options.NAME` in a tool. Command line, cells, settings files, help and reference read the row. `solve`, the
@@ -16,15 +16,15 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.options.table import option
 
 ContextMode = Literal["full", "mask", "summary"]
-"""Form of a long conversation in requests: complete, old outputs as a line each, or a summary of the old part."""
+"""Form of a long conversation: complete, with one line for each old output, or with a summary of the old part."""
 ToolCalls = Literal["auto", "native", "text"]
 """Form of calls: `auto` is native, and text mode if native calls do not work."""
 Nudges = int | Literal["all"]
 """Number of replies in a row without a call that are answered by a nudge; `all` for every reply until a limit."""
 USUAL_NUDGES = 2
-"""Default of `nudges`. The table has none, because a benchmark has another."""
+"""Default of `nudges`. It is not in the table, because a benchmark has another default."""
 _ALWAYS_RECORDED = ("command_timeout", "context")
-"""Options that the journal holds even with their default, as in the first version of its format."""
+"""Options that are always recorded, even with their default, as in the first version of the journal's format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class RunOptions:
         return {name: getattr(self, name) for name in OPTION_DEFAULTS}
 
     def recorded(self) -> dict[str, Any]:
-        """Return the options for the journal: those that differ from their default, and a few always."""
+        """Return the options for the journal: those that differ from their default, and `_ALWAYS_RECORDED`."""
         return {
             name: value
             for name, value in self.by_name().items()
@@ -65,7 +65,7 @@ OPTION_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in dat
 
 
 def valid_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the valid options of a record, which anyone, or another version of this package, may have made."""
+    """Return the valid options of a record, which may come from anyone or from another version."""
     found = {}
     for name in OPTION_DEFAULTS.keys() & recorded.keys():
         try:

@@ -37,7 +37,7 @@ from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 _FILES_OF: WeakKeyDictionary[Sandbox, Path] = WeakKeyDictionary()
 _USERS: WeakKeyDictionary[Sandbox, list[Path]] = WeakKeyDictionary()
-"""Runs that had the files of a sandbox, without repetitions, newest last."""
+"""Runs whose files a sandbox has had, without repetitions, newest last."""
 _IN_USE_BY: WeakKeyDictionary[Sandbox, Path] = WeakKeyDictionary()
 IN_USE = "Another run uses this sandbox: wait until it has ended, or stop it."
 
@@ -80,7 +80,7 @@ class RunContext:
     session: ActiveSession | None = None
     """Session that executes the run now, or None."""
     spec: RunSpec | None = None
-    """Latest specification, with the model, whose key is not in the record."""
+    """Latest specification, with the model and its key, which the record lacks."""
     checks: dict[str, Check] = field(default_factory=dict)
     """Checks of the run in this process, by `Check.key`: the record cannot contain functions."""
     models: dict[str, Model] = field(default_factory=dict)
@@ -88,15 +88,15 @@ class RunContext:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of `open_sandbox` for another sandbox of this kind."""
     isolation_setting: str | None = None
-    """Isolation in this notebook's settings: the record alone may not choose a sandbox without isolation."""
+    """Isolation in this notebook's settings, because a record alone may not choose a sandbox without isolation."""
     network_setting: str | None = None
-    """Network in this notebook's settings: the record alone may not choose an open network."""
+    """Network in this notebook's settings, because a record alone may not choose an open network."""
     resume_display: ResumeDisplay | None = None
     """Display of the run when it resumes."""
     on_fork: Callable[[Any], None] | None = None
-    """Function called with each fork, including forks requested over REST, so that a variable can refer to the fork."""
+    """Function called with each fork, including forks requested over REST, so that variables can refer to them."""
     answer: str | None = None
-    """Answer of a run that has submitted, while a function checks the result."""
+    """Answer of a submitted run while a function checks the result."""
     shown: bool = False
     """True if the current cell already shows the run's card."""
     _dead: Sandbox | None = None
@@ -108,7 +108,7 @@ class RunContext:
         return self.box
 
     async def close_lost_history(self) -> None:
-        """Close the history of a sandbox that died, so that another sandbox can write it."""
+        """Close the history of a dead sandbox, so that another sandbox can write to it."""
         dead, self._dead = self._dead, None
         if isinstance(dead, CheckpointingSandbox):
             await dead.history.close()
@@ -142,7 +142,7 @@ def release_sandbox(box: Sandbox, folder: Path) -> None:
 
 
 def in_use_by_another(box: Sandbox, folder: Path) -> bool:
-    """Return True if a run other than that in `folder` uses `box`, whose files and history must then not change."""
+    """Return True if a run other than that in `folder` uses `box`. Its files and history must not be changed then."""
     return _IN_USE_BY.get(box, folder) != folder
 
 
@@ -152,7 +152,7 @@ def owns_files(box: Sandbox, folder: Path) -> bool:
 
 
 def claim_files(box: Sandbox, folder: Path) -> bool:
-    """Register the files of `box` as those of the run in `folder`. Return True if they already were."""
+    """Register that `box` has the files of the run in `folder`. Return True if this was registered already."""
     same = owns_files(box, folder)
     _FILES_OF[box] = folder
     users = _USERS.setdefault(box, [])

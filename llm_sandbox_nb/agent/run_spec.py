@@ -36,7 +36,7 @@ NO_DECIDER = (
 
 @dataclass(frozen=True)
 class RunSpec(RunOptions):
-    """Checked specification of a run: made once by its host, then passed whole, recorded, and read back."""
+    """Checked specification of a run. Made once by `solve`, a cell or a command, then recorded and read back."""
 
     task: str
     model: Model
@@ -53,11 +53,11 @@ class RunSpec(RunOptions):
     make_model: MakeModel = unknown_model
     """Function that makes a model when the run changes to another model."""
     given: Mapping[str, str] = field(default_factory=dict)
-    """Observations of calls that a replay does not execute, by call id."""
+    """Observations by call id, for calls that a replay does not execute."""
     replies: int | None = None
     """Maximum number of replies of a replay."""
     remind: bool = True
-    """True to remind the model once if it submits with no saved files and no text."""
+    """True to remind the model once if it submits without a saved file and without text."""
     doubts: tuple[Rule, ...] = ()
     """User-defined rules for doubts."""
     check: Check | None = None

@@ -30,7 +30,7 @@ OpenSandbox = Callable[[], Awaitable[Sandbox]]
 
 @dataclass(eq=False)
 class _Place:
-    """Sandbox with the state to which it is reset. A sandbox without such a state is used only once."""
+    """Sandbox and its fresh state, to which it is reset. A sandbox without a fresh state is used only once."""
 
     box: Sandbox
     kind: Hashable
@@ -41,7 +41,7 @@ class _Place:
 class SandboxPool:
     """Pool of sandboxes for consecutive tasks. `async with` closes the sandboxes.
 
-    A used sandbox serves another task if `FreshState` proves that its state is fresh; otherwise it is closed.
+    A used sandbox serves another task if `FreshState` verifies that it is in its fresh state; otherwise it is closed.
 
     Args:
         size: maximum number of tasks with a sandbox at the same time; None for no limit.
@@ -62,7 +62,7 @@ class SandboxPool:
     _all: list[_Place] = field(default_factory=list)
     _leased: int = 0
     _most_leased: int = 0
-    """Maximum number of tasks at the same time so far, which is also the maximum number of open sandboxes."""
+    """Largest number of simultaneous tasks so far, which is also the maximum number of open sandboxes."""
     _lock: int | None = None
 
     def __post_init__(self) -> None:
@@ -87,8 +87,8 @@ class SandboxPool:
         """Lease a sandbox for one task.
 
         Args:
-            open: opens a new sandbox if no idle one fits.
-            kind: key of sandboxes that are opened in the same way; only those are reused.
+            open: opens a new sandbox if no idle sandbox has this `kind`.
+            kind: key of sandboxes that are opened in the same way; only these are reused.
 
         Raises:
             SandboxError: if no sandbox can be opened.
@@ -139,7 +139,7 @@ class SandboxPool:
         return place
 
     async def _put_back(self, place: _Place) -> None:
-        """Reset a sandbox to its fresh state; drop the checkpoints of its task, which are in the task's record."""
+        """Reset a sandbox to its fresh state, and drop the task's checkpoints, which the task's record keeps."""
         if place.fresh is None:
             await self._close(place)
             return

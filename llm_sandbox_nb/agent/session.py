@@ -68,7 +68,7 @@ class Session:
         control: RunControl,
         past: ConversationState | None = None,
     ) -> None:
-        """`past` is the conversation to continue; None for a new conversation."""
+        """Create the session. `past` is the conversation to continue; None for a new conversation."""
         self.spec = spec
         self.past = past
         self.control = control
@@ -88,11 +88,11 @@ class Session:
         context.options = opening.options or context.options
 
     async def run(self) -> None:
-        """Execute the run. In any case, complete the record and close the sandbox if the run owns it.
+        """Execute the run. In any case, complete the record, and close the sandbox if the run owns it.
 
         Raises:
             RunError: if the model, the sandbox or this program failed.
-            asyncio.CancelledError: if the run was interrupted, but not by its control.
+            asyncio.CancelledError: if the run was cancelled, but not stopped by its control.
         """
         start = (
             ev.Continued(source="python") if self.past else self.spec.start_event(self.recorder.folder.name)
@@ -109,7 +109,7 @@ class Session:
             self.recorder.close()
             raise self._unwritable(error) from error
         self.record.context.session = self
-        setup = asyncio.ensure_future(self._set_up())  # the model's first reply does not wait for the sandbox
+        setup = asyncio.ensure_future(self._set_up())  # the first request does not wait for it
         if isinstance(self.spec.model, SlowToBegin):
             self.spec.model.prepare()
         check = None
@@ -186,7 +186,7 @@ class Session:
             if self.changer is not None:
                 self.changer.network = box.network
         if opening.root not in (None, root):
-            raise SandboxError(f"The sandbox works in {root}: say isolation='process' to use it.")
+            raise SandboxError(f"The sandbox works in {root}: add isolation='process' to use it.")
         prompts = self.spec.prompts.under(root)
         no_results = (prompts.input_dir, box.directories.input, box.directories.documents)
         inside = prompts.output_dir.rstrip("/") + "/"
@@ -297,7 +297,7 @@ class Session:
             answer = await self._collect(ending)
         finally:  # also when a second interrupt arrives meanwhile
             if ending.reason == "no_answer" and answer:
-                ending = Ending("answered")  # the model had written its answer before it stopped replying
+                ending = Ending("answered")  # the model wrote its answer before the failure
             silent = ending.reason in ("no_answer", "refused")
             spoken = not silent and (
                 ending.reason in ("submitted", "answered") or loop.conversation.only_talked
@@ -308,7 +308,7 @@ class Session:
             self._record_end(ending, answer or said or None, without, verdict)
         try:
             write_seed(self.recorder.trajectory, self.recorder.folder)
-        except OSError as error:  # the journal, which is the record, is whole
+        except OSError as error:  # not needed: the journal is complete
             logger.warning("%s has no trajectory.json: %s", self.recorder.folder, error)
 
     async def _collect(self, ending: Ending) -> str | None:

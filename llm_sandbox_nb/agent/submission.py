@@ -35,15 +35,15 @@ class Submission:
     replies: int | None
     """Maximum number of replies; None without this limit."""
     reminds: Callable[[], bool]
-    """Function that returns True if a model that submits nothing is reminded, which happens once."""
+    """Function that returns True if the model should be reminded, once, after it submitted nothing."""
     without_answer: bool = False
-    """True if the model has submitted with no saved files and no text."""
+    """True if the model has submitted without saved files and without text."""
     verdict: ev.Verdict | None = None
     """Verdict of the check at the end."""
     _reminded: bool = False
 
     async def reminder(self) -> str:
-        """Return a text for a model that submits with no saved files and no text; empty without a reminder."""
+        """Return the reminder for a model that submits without saved files and text; empty if none is needed."""
         self.without_answer = False
         if not self.reminds() or self.conversation.has_answer_text:
             return ""
@@ -71,7 +71,8 @@ class Submission:
         started = time.monotonic()
         answer = await workspace.read_answer() or self.conversation.last_text or None
         checked = await self.check.run(workspace.box, answer)
-        self.meter.leave_out(time.monotonic() - started)  # the duration of a check is not the model's fault
+        # the duration of a check does not count as the run's time
+        self.meter.leave_out(time.monotonic() - started)
         at_end = self.meter.over or (self.replies is not None and self.meter.step >= self.replies)
         if at_end or not self.check.may_try_again(checked):
             self.verdict = checked.verdict
@@ -79,7 +80,7 @@ class Submission:
         return self.check.observation(checked)
 
     async def end(self, ending: StopRun) -> NoReturn:
-        """Raise `ending` after a single check of the answer, if the model gave one in its text or a file."""
+        """Check the answer once, if the model gave one in its text or a file; then raise `ending`."""
         if self.check is not None:
             workspace = await self.meter.in_time(asyncio.shield(self.workspace))
             if ending.reason == "answered" or await workspace.read_answer():

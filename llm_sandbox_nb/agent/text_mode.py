@@ -38,7 +38,7 @@ _NAMED_END = re.compile(r"""["']name["']\s*:\s*["']submit["']""")
 BLOCK_END = "\n```\n"
 """Stop sequence that ends a reply after its first block; the server omits it from the text."""
 _LONGEST_ANSWER = 500
-"""Maximum characters of a printed line that is offered as the answer: longer texts belong in a file."""
+"""Maximum characters of a printed line that is offered as the answer; longer texts belong in a file."""
 _LONE_SUBMIT = frozenset({"submit", "`submit`", "submit.", "submit()"})
 
 
@@ -58,7 +58,7 @@ class TextForm:
     silent: str = ""
     """Replacement of `result` if the call wrote nothing."""
     one_line: str = ""
-    """In place of `result`, where the call printed one line. In both `{line}` stands for the last printed line."""
+    """Replacement of `result` if the call printed one line. `{line}` stands for the last printed line."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
     first_block_ends: bool = False
@@ -66,7 +66,7 @@ class TextForm:
     answer: str = ""
     """Word before an answer, such as `ANSWER:`, that ends the task; empty for no such word."""
     answer_first: str = ""
-    """Text for a model whose answer comes before any call was executed, sent once; empty to accept such answers."""
+    """Text sent once to a model that answers before any call was executed; empty to accept such answers."""
     footer_from: int | None = None
     """Largest number of remaining steps that the model reads; None for every number."""
 
@@ -101,7 +101,7 @@ def load_text_form(name: str) -> TextForm:
         else:
             text = Path(name).expanduser().read_text("utf-8")
         content = yaml.safe_load(text)
-        known = {one.name for one in dataclasses.fields(TextForm)}
+        known = {field.name for field in dataclasses.fields(TextForm)}
         return TextForm(**{key: value for key, value in content.items() if key in known})
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, AttributeError) as error:
         raise InputError(
@@ -156,12 +156,12 @@ class TextMode:
     form: TextForm
     tools: Sequence[Mapping[str, Any]]
     _source: list[dict[str, Any]] = field(default_factory=list)
-    """Messages of the history that are in `_sent`."""
+    """Messages of the history that `_sent` contains in text form."""
     _sent: list[dict[str, Any]] = field(default_factory=list)
     _asked_for_block: bool = False
-    """True once an answer before all calls was refused."""
+    """True once an answer before any call was refused."""
     _joins: bool = False
-    """True if the newest message of `_sent` is the result of a native call, to which the next text is added."""
+    """True if the newest message of `_sent` is the result of a native call: the next user text is added to it."""
 
     @property
     def described(self) -> str:
@@ -189,7 +189,7 @@ class TextMode:
             else:
                 self._sent.append({"role": "system", "content": described})
         if role == "tool" or (role == "user" and self._joins):
-            # An old result gets no advice on the next reply: only the newest message gives that.
+            # An old result has no advice on the next reply; only the newest message has.
             text = f"{self.form.result.partition('{output}')[0]}{content}" if role == "tool" else content
             if self._joins:
                 text = f"{self._sent.pop()['content']}\n\n{text}"
@@ -257,7 +257,7 @@ class TextMode:
             ToolCall(f"call_{uuid.uuid4().hex[:12]}", name, json.dumps(arguments, ensure_ascii=False))
             for name, arguments in calls
         )
-        # What was read stays in the message as it was written: the text of the reply is what stands around the calls.
+        # The message keeps the calls as the model wrote them; the text of the reply is the text around the calls.
         text = found.text if made else reply.text
         reasoning = reply.reasoning or found.reasoning or None
         return dataclasses.replace(reply, text=text, reasoning=reasoning, calls=made), found.refused
@@ -272,7 +272,7 @@ def _with_closed_block(reply: Reply) -> Reply:
 
 
 def _without_guess(text: str, word: str) -> str:
-    """Remove an answer in the last line of the last block: the model wrote it before the block was executed."""
+    """Remove an answer in the last line of the last block, which the model guessed before the block was executed."""
     return re.sub(rf"\n{re.escape(word)}[^\n]*(?=\n```\s*\Z)", "", text)
 
 
@@ -293,9 +293,10 @@ def answer_in(text: str, word: str) -> str:
 
 
 def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task: str) -> str:
-    """Return the reason why a call written as text is not executed: it repeats an earlier text. Otherwise empty.
+    """Return the reason why a call written as text only repeats an earlier text; empty for a call to execute.
 
-    A command counts as repeated if an output has all its lines in order; any call, if a text has its name and values.
+    A command counts as repeated if an output has all its lines in order; any other call, if a text has its name and
+    values.
     """
     if ends_run(name):
         ended = any(_NAMED_END.search(output) for output in list(outputs)[-1:])
@@ -315,7 +316,7 @@ def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task
 
 
 def without_echoes(reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
-    """Remove the calls that the model client has read from the text of a reply, if one only repeats an earlier text.
+    """Remove the calls that the model client has read from a reply's text, if one of them repeats an earlier text.
 
     The second value is the reason why these or other calls in the text were not executed.
     """

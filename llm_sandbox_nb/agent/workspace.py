@@ -1,4 +1,4 @@
-"""Sandbox of a run that is set up, with everything that the execution of calls needs."""
+"""Prepared sandbox of a run, with all objects that the execution of calls needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 
 @dataclass
 class Workspace:
-    """Sandbox that is set up, its artifacts and its checkpoints."""
+    """Prepared sandbox with its artifacts and checkpoints."""
 
     box: Sandbox
     collector: Collector

@@ -1,1 +1,1 @@
-"""Analysis of trajectories: capability use, tokens, time, behaviour. Knows only the record."""
+"""Analysis of trajectories: capability use, tokens, time, behaviour. Only the record is read."""

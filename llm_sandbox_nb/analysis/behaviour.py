@@ -12,15 +12,16 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 WANDERING_SHARE = 0.5
 WANDERING_TURNS = 10
-"""A run of at least `WANDERING_TURNS` turns wanders if at least `WANDERING_SHARE` of its turns make no progress."""
+"""Minimum turns of a run that wanders; it wanders if at least `WANDERING_SHARE` of its turns make no progress."""
 
 
 @dataclass
 class Turn:
-    """A turn. `attempted`: capabilities that its code uses. `succeeded`: those whose call succeeded.
+    """A turn: one reply of the model with its calls.
 
-    `why`: the reason if the turn made no progress: `no call`, `failed` (every call did) or `repeated` (every call was
-    made before, with the same output); otherwise empty.
+    `attempted` holds the capabilities that its code uses, `succeeded` those whose call succeeded. `why` is the reason
+    if the turn made no progress: `no call`, `failed` (every call failed) or `repeated` (every call was made before,
+    with the same output); otherwise empty.
     """
 
     number: int
@@ -63,7 +64,7 @@ class Behaviour:
 
 
 def behaviour_of(trajectory: Trajectory) -> Behaviour:
-    """Return the turns of a run. A step that never got a reply is not a turn."""
+    """Return the turns of a run. A step without a reply is not a turn."""
     before: set[tuple[str, str, str]] = set()
     found = Behaviour()
     for step in trajectory.steps:
@@ -75,7 +76,7 @@ def behaviour_of(trajectory: Trajectory) -> Behaviour:
 
 
 def succeeded(call: Call) -> bool | None:
-    """Return True if a command exited with 0 or an edit went well, False if not, None if the call was not executed."""
+    """Return True if a command exited with 0 or an edit succeeded, False if not; None if the call was not executed."""
     return None if call.result is None or call.result.error == "skipped" else not call.result.failed
 
 
@@ -157,6 +158,6 @@ def writing_of(text: str) -> Writing:
 
 
 def _closable(text: str) -> str:
-    r"""Remove each `\[` after the last `\]`: a search for the missing end of each of them would take long."""
+    r"""Remove each `\[` after the last `\]`, because searching for each missing end would take too long."""
     last = max(0, text.rfind("\\]"))
     return text[:last] + text[last:].replace("\\[", "  ")

@@ -1,9 +1,9 @@
 """The published rules of capability use: three capabilities that the code of a turn may use.
 
-The unit is one turn of the model, the denominator all turns. A turn may use several capabilities or none.
-`docs/explanation/capability-use.md` defines them in words; `tests/data/labelled_turns.yaml` is labelled by hand
-according to that page. A change that alters results needs a new version. The code of a turn is its commands, programs
-given on a command line or in a here-document, and edited files.
+The rate of a capability is the number of turns that use it, divided by the number of all turns. A turn may use several
+capabilities or none. `docs/explanation/capability-use.md` defines the capabilities in words;
+`tests/data/labelled_turns.yaml` was labelled by hand according to that page. A change that alters results needs a new
+version. The code of a turn is its commands, programs on a command line or in a here-document, and edited files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_DEPTH = 6  # programs within programs
 BASH_TOOLS = frozenset({"execute_bash", "bash", "shell"})
 EDITOR_TOOLS = frozenset({"str_replace_editor", "file_editor", "str_replace_based_edit_tool"})
 SUBMIT_TOOLS = frozenset({"submit", "finish"})
-"""Names of the three tools in this project, in the paper's package, and in its third version."""
+"""Tools that submit, in this project, in the paper's package, and in the third version of the paper."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of one call: shell commands, programs, and True in `viewed` if the editor showed a file."""
+    """Parts of a call: shell commands and programs. `viewed` is True if the editor showed a file."""
 
     commands: tuple[Command, ...] = ()
     programs: tuple[Code, ...] = ()
@@ -247,7 +247,7 @@ _SUBSTRINGS = {
 
 
 def substring_uses(arguments: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the result of a search for substrings, as in the paper's table 15. Only for comparison."""
+    """Return the capabilities found by a search for substrings, as in the paper's table 15; only for comparison."""
     text = "\n".join(
         str(value)
         for name, value in (arguments or {}).items()

@@ -1,4 +1,4 @@
-"""Tables: one row for each run, for each turn, for each group of runs. Needs pandas."""
+"""Tables with a row for each run, turn, or group of runs. Needs pandas."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
 
 
 def groups_frame(runs_table: pandas.DataFrame) -> pandas.DataFrame:
-    """Return one row for each group. Rates are over all turns of the group, shares over all its tokens or seconds."""
+    """Return one row for each group, with rates over all turns, and shares over all tokens or seconds, of the group."""
     rows = [_group_row(str(name), part) for name, part in runs_table.groupby("group", sort=True)]
     return _pandas_frame(rows)
 
@@ -166,7 +166,7 @@ def _group_row(name: str, part: pandas.DataFrame) -> dict[str, Any]:
 
 
 def _endings(reasons: Iterable[object]) -> str:
-    """Return the ends of runs, the most frequent first: "Submitted 3, Step limit reached 1"."""
+    """Return the ends of runs with their counts, most frequent first: "Submitted 3, Step limit reached 1"."""
     words = (state_words(reason) if isinstance(reason, str) else "No end" for reason in reasons)
     return ", ".join(f"{state} {number}" for state, number in Counter(words).most_common())
 

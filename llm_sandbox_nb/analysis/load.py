@@ -17,10 +17,10 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Loaded:
-    """A run. `group` is its folder relative to the given path, by which tables group runs.
+    """A loaded run. `form` is `journal`, or the name of another project's format.
 
-    A folder `runs` and its content, as in a benchmark's results, belong to the group above. `form` is `journal`, or
-    the name of another project's format.
+    `group` is the run's folder relative to the given path, by which tables group runs. Runs below a folder `runs`, as
+    in a benchmark's results, belong to the group of the parent folder.
     """
 
     name: str
@@ -32,14 +32,14 @@ class Loaded:
 
 @dataclass
 class Reading:
-    """All runs that were found, and a sentence for each file that could not be read."""
+    """Result of `load_runs`: all runs, and a sentence for each file that could not be read."""
 
     runs: list[Loaded] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     replays: int = 0
-    """Number of replays, which are left out: they repeat the work of the same model."""
+    """Number of replays, which are left out because they repeat the work of a model."""
     copies: int = 0
-    """Number of copies of a run that was read already, which are left out."""
+    """Number of copies of other runs, which are left out."""
     without_turns: int = 0
     """Number of records without a reply of a model, which are left out."""
 
@@ -47,9 +47,9 @@ class Reading:
 def load_runs(paths: Iterable[str | Path]) -> Reading:
     """Load the runs at and below `paths`: folders with journals, journals, and files in other projects' formats.
 
-    Below a folder these are `trajectory.json`, `trajectory_math.json` and the like, `.traj`, `.traj.json`, `.eval`.
-    A `trajectory.json` in the folder of a journal is the same run and is skipped. A file may hold many runs. Files that
-    cannot be read are listed in `problems`.
+    Below a folder, files with names such as `trajectory.json`, `trajectory_math.json`, `*.traj`, `*.traj.json` and
+    `*.eval` are read. A `trajectory.json` next to a journal is the same run and is skipped. A file may hold many runs.
+    Files that cannot be read are listed in `problems`.
 
     Raises:
         FileNotFoundError: if one of the paths does not exist.
@@ -76,9 +76,9 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
 
 
 def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
-    """Add a run, or count the reason to leave the run out. If a run has two records, the longer record is kept.
+    """Add a run, or count the reason for leaving it out. Of two records of the same run, the longer one is kept.
 
-    `known`: the indexes of the runs so far, by the digest of the model's work.
+    `known` maps digests of the model's work to indexes of the runs so far.
     """
     work = _work_of(run)
     if run.trajectory.start is not None and "replay_of" in run.trajectory.start.settings:
@@ -95,12 +95,12 @@ def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
 
 
 def _work_of(run: Loaded) -> str:
-    """Return a digest of the model's replies, the same for each copy of a run; empty without a reply."""
+    """Return a digest of the model's replies, equal for copies of a run; empty without a reply."""
     replies = [event for event in run.trajectory.events if isinstance(event, ev.ModelReplied)]
     if not replies:
         return ""
     keys = [reply.id for reply in replies]
-    if run.form != "journal":  # events of other formats get new ids at each reading
+    if run.form != "journal":  # not the ids: events of other formats get new ids at each reading
         keys = [f"{run.name} {reply.message} {reply.reasoning}" for reply in replies]
     return hashlib.sha256("\n".join(keys).encode("utf-8", "replace")).hexdigest()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Okabe and Ito's palette, which people with colour blindness can distinguish, also in grey."""
+"""Palette of Okabe and Ito, which colour-blind people can distinguish, even in grey."""
 _LABELS = {"external": "External resources", "files": "File management", "computation": "Computation"}
 
 
@@ -31,7 +31,7 @@ def capability_figure(groups: pandas.DataFrame) -> Figure:
 
 
 def token_figure(groups: pandas.DataFrame) -> Figure:
-    """Draw the mean tokens of a run by origin, history counted once."""
+    """Draw the mean tokens of a run by origin; the history of a conversation counts once."""
     figure, axes = _new(len(groups))
     bottom = [0.0] * len(groups)
     for number, name in enumerate(("prompt", "model", "environment")):
@@ -77,7 +77,7 @@ def tools_figure(tools: pandas.DataFrame) -> Figure:
 
 
 def svg_of(figure: Figure) -> str:
-    """Return the figure as the text of an `<svg>` element; equal figures give equal texts."""
+    """Return the figure as the text of an `<svg>` element. Equal figures give equal texts."""
     import matplotlib
 
     target = io.StringIO()
@@ -112,5 +112,5 @@ def _finish(figure: Figure, axes: Any, groups: pandas.DataFrame, label: str) -> 
 
 
 def _plain(name: object) -> str:
-    """Escape the sign that matplotlib would read as mathematics."""
+    """Escape `$`, which matplotlib would read as mathematics."""
     return str(name).replace("$", r"\$")

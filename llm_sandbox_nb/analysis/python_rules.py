@@ -42,7 +42,7 @@ _PANDAS_NUMERIC = frozenset(
 _SHELLS = ("subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output",
            "subprocess.Popen", "subprocess.getoutput", "os.system", "os.popen")  # fmt: skip
 _STARRED = ("sqrt", "sin", "cos", "solve", "symbols", "factorial", "array")
-"""Common names of `from math import *` and the like."""
+"""Names that programs often get from `from math import *` and similar imports."""
 _HEAVY = (ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult)
 _LIGHT = (ast.Add, ast.Sub)
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
@@ -79,7 +79,7 @@ def _trees(text: str) -> Iterator[ast.Module]:
 
 
 def _dedented(text: str) -> str:
-    """Remove the common indentation, like `textwrap.dedent`, but without a pattern as long as the indentation."""
+    """Remove the common indentation, like `textwrap.dedent`, but fast for very deep indentation."""
     lines = [line if line.strip(" \t") else "" for line in text.split("\n")]
     margin = posixpath.commonprefix([line[: -len(line.lstrip(" \t"))] for line in lines if line])
     return "\n".join(line[len(margin) :] for line in lines)
@@ -153,7 +153,7 @@ class _Reader:
         return method in _PANDAS_NUMERIC and "pandas" in self.names.values()
 
     def _does_sums(self) -> bool:
-        """Return True for a product, quotient, remainder or power of numbers, or two sums, outside indexes."""
+        """Return True for a product, quotient, remainder or power of numbers, or for two sums, except in indexes."""
         light = 0
         for node in _outside_slices(self.tree):
             if isinstance(node, ast.BinOp | ast.AugAssign) and not self._about_text(node):
@@ -209,7 +209,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
 
 
 def _path_names(tree: ast.Module) -> set[str]:
-    """Return the names of variables that hold a path or a text: with these, `/` and `+` are not arithmetic."""
+    """Return the names of variables with a path or a text, for which `/` and `+` are not arithmetic."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if (

@@ -31,7 +31,7 @@ _PERCENT = ("_rate", "_share")
 
 
 def page(title: str, body: str) -> str:
-    """Return a whole page around `body`, which is HTML already."""
+    """Return a page with `body`, which is HTML already."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{_CSP}"><style>{STYLE}</style></head>'
@@ -40,7 +40,7 @@ def page(title: str, body: str) -> str:
 
 
 def table(frame: pandas.DataFrame, columns: list[str] | None = None) -> str:
-    """Return a frame as an HTML table: everything escaped, shares in percent, numbers short."""
+    """Return a frame as an HTML table, with escaped texts, shares in percent, and short numbers."""
     frame = frame if columns is None else frame[columns]
     heads = "".join(f"<th>{html.escape(str(name).replace('_', ' '))}</th>" for name in frame.columns)
     rows = "".join(
@@ -108,5 +108,5 @@ def _problems(reading: Reading) -> str:
 
 
 def write_report(reading: Reading, path: str | Path, title: str = "What these runs did") -> Path:
-    """Write the page to `path`; a reader never sees half a page."""
+    """Write the page to `path` atomically."""
     return write_whole(Path(path), report_html(reading, title).encode("utf-8", "replace"), follow_links=True)

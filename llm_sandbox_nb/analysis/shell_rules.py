@@ -26,7 +26,7 @@ _LOOPBACK = re.compile(
     r"^(?:https?://|ftp://|[^/]*@)?(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)(?:[:/]|$)"
 )
 _READERS = {
-    # command: options with a value in the next word; each trailing `!`: an operand that is a pattern or program
+    # by command: options with a value in the next word; each trailing `!` is an operand that is a pattern or program
     "cat": "", "tac": "", "nl": "", "head": "nc", "tail": "nc", "less": "", "more": "", "wc": "", "grep": "ABCmef!",
     "egrep": "ABCmef!", "fgrep": "ABCmef!", "zgrep": "ABCmef!", "rg": "ABCmegt!", "ag": "ABCm!", "sed": "ef!",
     "awk": "Fvf!", "gawk": "Fvf!", "mawk": "Fvf!", "sort": "ktoST", "uniq": "fsw", "cut": "dfcb", "paste": "d",
@@ -139,7 +139,7 @@ def _operands(name: str, rest: list[str]) -> list[str]:
 
 
 def _computes_in_program(name: str, rest: list[str]) -> bool:
-    """Return True if the program of awk does sums; sums of text positions count too."""
+    """Return True if a program of awk does arithmetic; arithmetic on text positions counts too."""
     if name not in ("awk", "gawk", "mawk"):
         return False
     program = next((word for word in rest if not word.startswith("-")), "")

@@ -1,7 +1,7 @@
-"""Resources that a run used: its tokens by origin, counted in two ways, and its time.
+"""Tokens of a run by origin, counted in two ways, and its time.
 
-*Once*: every token of the final conversation counts one time. *As billed*: every request is paid with all the
-history it sends.
+*Once*: every token of the final conversation counts one time. *As billed*: a token counts once for every request that
+sends it, because each request is billed with its whole history.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Tokens:
     cached: int = 0
     cost: float | None = None
     estimated: bool = False
-    """True if the server did not count, and tokens are estimated as four characters each."""
+    """True if the server reported no counts, so that four characters count as a token."""
 
     @property
     def once(self) -> int:
-        """All tokens, history counted once."""
+        """All tokens, each counted once."""
         return self.prompt + self.model + self.environment
 
     @property
@@ -51,7 +51,7 @@ class Tokens:
 
     @property
     def environment_share(self) -> float:
-        """Share of the environment in all tokens, history counted once."""
+        """Share of the environment in all tokens, each counted once."""
         return self.environment / self.once if self.once else 0.0
 
     @property
@@ -62,7 +62,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class _Request:
-    """A request: tokens sent, tokens received, and the part of these that joins the history."""
+    """A request: tokens sent, tokens received, and the received tokens that later requests send again."""
 
     sent: int
     received: int
@@ -71,7 +71,7 @@ class _Request:
 
 
 def tokens_of(trajectory: Trajectory) -> Tokens:
-    """Count the tokens of a run, by its provider's counts if the record has them."""
+    """Count the tokens of a run, from the provider's counts if the record has them."""
     replies = [event for event in trajectory.path if isinstance(event, ev.ModelReplied)]
     counted = [reply.usage for reply in replies if reply.usage is not None and reply.usage.prompt_tokens > 0]
     if replies and len(counted) == len(replies):
@@ -144,7 +144,7 @@ def _add_up(requests: list[_Request], *, cost: float | None, estimated: bool) ->
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds. None if not recorded: the paper's form has only the model's time."""
+    """Seconds; None if not recorded. The paper's format has only the model's time."""
 
     model: float
     tools: float | None = None

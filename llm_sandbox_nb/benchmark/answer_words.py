@@ -1,4 +1,4 @@
-"""Words that introduce an answer, in the twenty languages with the most speakers and some more.
+"""Words that introduce an answer, in twenty major languages and some more.
 
 English has its own patterns, in `stated_answer` and `multiple_choice`.
 """

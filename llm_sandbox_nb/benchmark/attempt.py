@@ -52,11 +52,11 @@ class HowToAsk(RunOptions):
     limits: RunLimits | None = None
     """Limits that replace those of the task."""
     nudges: Nudges = field(default="all", kw_only=True)
-    """As in the paper's package: a reply without a call never ends the run."""
+    """Number of answered replies without a call; `all` as in the paper's package, where they never end a run."""
     remind: bool = True
     """True to remind a model that submits without an answer."""
     reply_tokens: int | None = None
-    """Maximum tokens of the one reply in mode `llm`; None: as in the settings."""
+    """Maximum tokens of the reply in mode `llm`; None: as in the settings."""
     save_responses: bool = False
     """True to write each request and reply as a JSON file too, in `litellm` in the run's folder."""
     mcp: ServerNames | None = None
@@ -67,7 +67,7 @@ class HowToAsk(RunOptions):
 
 @dataclass(frozen=True)
 class Attempt:
-    """The outcome. `error_kind` is empty if nothing failed, whatever the quality of the answer."""
+    """Outcome of an attempt. `error_kind` is empty if nothing failed, even if the answer is wrong."""
 
     run: Run
     answer: str | None = None
@@ -131,7 +131,7 @@ async def in_sandbox(
             return Attempt(run, None, "sandbox", str(error))
         in_text = (run.trajectory.tool_calls or how.tool_calls) == "text"
         if answer is None and (task.answer == "reply" or (task.answer == "file" and in_text)):
-            answer = run.answer  # in text mode the answer may be a line of a reply instead of a file
+            answer = run.answer  # in text mode, a line of a reply may be the answer, in place of a file
         spent = await resource_usage(box)
         if reused := box.renewals > 0:
             spent = replace(spent, memory_peak=None)  # the peak may have been reached in an earlier task
@@ -149,7 +149,7 @@ def kind_of(error: RunError) -> str:
 
 
 async def read_answer(box: Sandbox, task: Task) -> str | None:
-    """Read the answer file: the file that the task sets, else the first existing file that its prompts name."""
+    """Read the answer file: the task's `answer_file`, else the first existing file that the prompts name."""
     prompts = task.prompts.under(box.directories.root)
     named = [replace(prompts, output_dir=task.answer_file).under(box.directories.root).output_dir]
     for path in [*(named if task.answer_file else ()), *prompts.answer_files]:
@@ -164,9 +164,9 @@ async def read_answer(box: Sandbox, task: Task) -> str | None:
 async def with_one_reply(
     task: Task, row: Row, how: HowToAsk, folder: Path, prompt: str | None = None
 ) -> Attempt:
-    """Ask once, without any tool; the documents are in the prompt, and the reply's text is the answer.
+    """Ask the model once without tools, with the documents in the prompt. The reply's text is the answer.
 
-    `prompt` replaces the task's own.
+    `prompt` replaces the task's prompt.
     """
     if how.reply_tokens is not None:
         how = replace(how, settings=replace(how.settings, max_tokens=how.reply_tokens))
@@ -194,7 +194,7 @@ async def with_one_reply(
         reply = await _ask(how, [message], recorder)
         text = reply.text
         ending = "answered" if text.strip() else "no_answer"
-        # A patch stays as it is: its last line may be a blank one of context.
+        # A patch is not stripped: its last line may be a blank line of context.
         if task.answer != "patch" or not text.strip():
             text = text.strip()
     except ContextOverflowError as failure:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.benchmark.judge import Judge
     from llm_sandbox_nb.benchmark.results import Key
     from llm_sandbox_nb.benchmark.results_folder import FolderLock
+    from llm_sandbox_nb.benchmark.rows import Row
     from llm_sandbox_nb.benchmark.runner import Runner
     from llm_sandbox_nb.benchmark.task import Task
 
@@ -33,7 +34,7 @@ _LIMITS = {
 
 
 def list_text() -> str:
-    """List the packaged tasks, a line each."""
+    """Return a line for each packaged task."""
     from llm_sandbox_nb.benchmark.task import load_task, task_names
 
     return "\n".join(f"{name:18} {load_task(name).description}" for name in task_names())
@@ -78,7 +79,7 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
     """Compare the results of two folders.
 
     Raises:
-        UsageError: if there are no results, or none in common.
+        UsageError: if a folder has no results, or the folders have no results in common.
     """
     from llm_sandbox_nb.benchmark.report import compare_folders
     from llm_sandbox_nb.benchmark.results import ResultsError
@@ -91,7 +92,7 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A benchmark that can begin. `with` holds the lock of its folder."""
+    """A benchmark that is ready to begin. A `with` block holds the lock of its folder."""
 
     items: list[Item]
     runner: Runner
@@ -194,9 +195,9 @@ def _prepared_to_score(out: Path, flags: Mapping[str, Any], values: dict[str, An
             for repeat in range(repeats)
         }
         items = [
-            Item(known[one.task][0], known[one.task][1][one.item], one.mode, one.repeat)
-            for one in before
-            if one.key in planned
+            Item(known[result.task][0], known[result.task][1][result.item], result.mode, result.repeat)
+            for result in before
+            if result.key in planned
         ]
         change_judge(out, values["judge_model"])
         options = RunnerOptions(out, values["workers"])
@@ -218,8 +219,8 @@ def _require_judge(tasks: Iterable[Task], values: Mapping[str, Any]) -> None:
 
 
 def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of all options from flags, environment and settings files, else the defaults."""
-    own = {option.name for option in BENCHMARK_OPTIONS}  # `--context` of `run` is another option
+    """Return the values of all options, from flags, environment, settings files or defaults."""
+    own = {option.name for option in BENCHMARK_OPTIONS}  # `--context` has another meaning in `run`
     values = resolve({name: value for name, value in flags.items() if name not in own}, environment)
     return values | {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
 
@@ -228,7 +229,9 @@ def unscored_keys(made: Prepared) -> set[Key]:
     """Return the items of a benchmark without a score: failed, undecided, or not done."""
     from llm_sandbox_nb.benchmark.results import read_results
 
-    scored = {one.key for one in read_results(made.out) if one.score is not None and not one.error_kind}
+    scored = {
+        result.key for result in read_results(made.out) if result.score is not None and not result.error_kind
+    }
     return {item.key for item in made.items} - scored
 
 
@@ -244,48 +247,25 @@ def _value(option: Any, flags: Mapping[str, Any], environment: Mapping[str, str]
 def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> Prepared:
     from llm_sandbox_nb.benchmark.data import load_rows
     from llm_sandbox_nb.benchmark.digests import check_prompts, check_questions, check_version
-    from llm_sandbox_nb.benchmark.original_task import with_original_prompts
     from llm_sandbox_nb.benchmark.results import read_results
     from llm_sandbox_nb.benchmark.results_folder import FolderLock, PlannedCell, add_to_plan, check_config
     from llm_sandbox_nb.benchmark.rows import repeats_of_rows
     from llm_sandbox_nb.benchmark.runner import Runner, RunnerOptions, how_of, items_of, opener_of
-    from llm_sandbox_nb.benchmark.task import TaskError, load_task
 
-    out = Path(values["out"]).expanduser()
-    tasks = [load_task(name) for name in names]
-    if len({task.name for task in tasks}) < len(tasks):
-        raise TaskError(
-            "Two of the tasks have the same name: give each folder's task.yaml a name of its own."
-        )
-    if values["prompts"] == "original":
-        tasks = [with_original_prompts(task) for task in tasks]
-    given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
-    tasks = [replace(task, limits=replace(task.limits, **given)) for task in tasks]
-    _require_judge(tasks, values)
+    tasks = _tasks_of(names, flags, values)
     loaded = [load_rows(task, values["data"]) for task in tasks]
-    start, end = values["start_id"], values["end_id"]
-    rows = [one[start:end] for one in loaded]
-    if not any(rows):
-        asked = f"--start_id {start}" if end is None else f"--start_id {start} --end_id {end}"
-        raise TaskError(
-            f"{asked} selects no row: there are {max(map(len, loaded))}, and the first has the number 0."
-        )
-    contexts = {"files": "sandbox", "prompt": "sandbox-prompt"}
-    modes = [contexts[one] for one in values["context"]] if "sandbox" in values["mode"] else []
-    modes += ["llm"] if "llm" in values["mode"] else []
+    selected = _selected_rows(loaded, values["start_id"], values["end_id"])
     repeats = [
-        repeats_of_rows(one, values["repeats"] or task.repeats)
-        for task, one in zip(tasks, loaded, strict=True)
+        repeats_of_rows(rows, values["repeats"] or task.repeats)
+        for task, rows in zip(tasks, loaded, strict=True)
     ]
-    items = items_of(zip(tasks, rows, repeats, strict=True), modes)
-    how = how_of(values)
-    options = RunnerOptions(
-        out,
-        values["workers"],
-        values["attempts"],
-        values["retry_errors"],
-        reuse=not values["fresh_sandboxes"],
-    )
+    contexts = {"files": "sandbox", "prompt": "sandbox-prompt"}
+    modes = [contexts[name] for name in values["context"]] if "sandbox" in values["mode"] else []
+    modes += ["llm"] if "llm" in values["mode"] else []
+    items = items_of(zip(tasks, selected, repeats, strict=True), modes)
+    how, out = how_of(values), Path(values["out"]).expanduser()
+    reuse = not values["fresh_sandboxes"]
+    options = RunnerOptions(out, values["workers"], values["attempts"], values["retry_errors"], reuse=reuse)
     backend = None
     if values["ray"]:
         from llm_sandbox_nb.benchmark.ray_backend import RayBackend
@@ -297,33 +277,56 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
         check_config(out, _config(values, flags))
         before = read_results(out)
         known = {
-            task.name: (task, {row.id: row for row in one}) for task, one in zip(tasks, loaded, strict=True)
+            task.name: (task, {row.id: row for row in rows}) for task, rows in zip(tasks, loaded, strict=True)
         }
         check_questions(out, before, known)
         check_prompts(out, before, tasks)
         runner = Runner(how, opener_of(values), options, _judge(values, out), backend=backend)
         check_version(out, before, runner.unanswered(items))
-        sources = {task.name: source_of(name) for name, task in zip(names, tasks, strict=True)}
+        data = source_of(values["data"]) if values["data"] else None
         cells = [
-            PlannedCell(
-                task.name,
-                mode,
-                sources[task.name],
-                source_of(values["data"]) if values["data"] else None,
-                {row.id: often[row.id] for row in one},
-            )
-            for task, one, often in zip(tasks, rows, repeats, strict=True)
+            PlannedCell(task.name, mode, source_of(name), data, {row.id: often[row.id] for row in rows})
+            for name, task, rows, often in zip(names, tasks, selected, repeats, strict=True)
             for mode in modes
         ]
-        add_to_plan(out, cells, {name: list(one) for name, (_, one) in known.items()})
+        add_to_plan(out, cells, {name: list(rows) for name, (_, rows) in known.items()})
     except BaseException:
         lock.release()
         raise
     return Prepared(items, runner, out, how.model.name, how.model.scripted, lock)
 
 
+def _tasks_of(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> list[Task]:
+    from llm_sandbox_nb.benchmark.original_task import with_original_prompts
+    from llm_sandbox_nb.benchmark.task import TaskError, load_task
+
+    tasks = [load_task(name) for name in names]
+    if len({task.name for task in tasks}) < len(tasks):
+        raise TaskError(
+            "Two of the tasks have the same name: give each folder's task.yaml a name of its own."
+        )
+    if values["prompts"] == "original":
+        tasks = [with_original_prompts(task) for task in tasks]
+    given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
+    tasks = [replace(task, limits=replace(task.limits, **given)) for task in tasks]
+    _require_judge(tasks, values)
+    return tasks
+
+
+def _selected_rows(loaded: list[list[Row]], start: int, end: int | None) -> list[list[Row]]:
+    from llm_sandbox_nb.benchmark.task import TaskError
+
+    selected = [rows[start:end] for rows in loaded]
+    if not any(selected):
+        asked = f"--start_id {start}" if end is None else f"--start_id {start} --end_id {end}"
+        raise TaskError(
+            f"{asked} selects no row: there are {max(map(len, loaded))}, and the first has the number 0."
+        )
+    return selected
+
+
 def source_of(name: str) -> str:
-    """Return the name of a task, or the full path of an existing file or folder, for use from any folder."""
+    """Return the absolute path of an existing file or folder; any other text, such as a task's name, is unchanged."""
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() and ("/" in name or path.is_file()) else name
 
@@ -351,7 +354,7 @@ def _judge(values: Mapping[str, Any], out: Path) -> Judge | None:
 
 
 def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that all results in one folder have to share."""
+    """Return the settings that must be equal for all results in one folder."""
     from llm_sandbox_nb.agent.mcp_client.configuration import server_configs
     from llm_sandbox_nb.benchmark.runner import SAMPLING_VALUES
 

@@ -15,7 +15,7 @@ from llm_sandbox_nb.benchmark.task import DataSource, Task
 from llm_sandbox_nb.encoded_text import text_of
 
 SAMPLE = "sample"
-"""Value of `--data` for the few rows that come with a task. They only try the machinery, and measure nothing."""
+"""Value of `--data` for the few rows in a task's folder. They test the installation and measure nothing."""
 HUB = "hf:"
 """Prefix of `--data` for a data set of the Hugging Face hub."""
 _DATA_FILES = ("data.jsonl", "data.json", "data.parquet")
@@ -27,8 +27,8 @@ def load_rows(task: Task, source: str | None = None) -> list[Row]:
     `source` is a file, a folder with TASK.jsonl, `sample`, or `hf:OWNER/NAME/CONFIG:SPLIT`.
 
     Raises:
-        DataError: if there are no rows, two have the same id, a row has nothing to score answers with, or
-            they are not in the published schema.
+        DataError: if there are no rows, two rows have the same id, a row lacks data for the scorer, or rows are not
+            in the published schema.
     """
     records = map(_without_envelope, _records(task, source))
     rows = [make_row(record, number, task.data.columns) for number, record in enumerate(records)]
@@ -43,7 +43,7 @@ def load_rows(task: Task, source: str | None = None) -> list[Row]:
             where = f"Row {number} ({row.id!r}) of the task {task.name}"
             raise DataError(f"{where} {problem}: fill it in or leave the row out.")
         if task.scorer == "swe":
-            tests_of(row)  # a model is not asked for what could not be scored
+            tests_of(row)  # before the model is asked: its answer could not be scored
     return rows
 
 
@@ -63,7 +63,7 @@ def _records(task: Task, source: str | None) -> Iterable[Mapping[str, Any]]:
 
 
 def _hub_source(task: Task, source: str) -> DataSource:
-    """Return the data set that `hf:OWNER/NAME/CONFIG:SPLIT` names; configuration and split are optional."""
+    """Parse `hf:OWNER/NAME/CONFIG:SPLIT`; configuration and split are optional."""
     path, _, split = source.removeprefix(HUB).replace("{task}", task.name).partition(":")
     owner, _, rest = path.partition("/")
     name, _, config = rest.partition("/")
@@ -93,7 +93,7 @@ def _named(task: Task, source: str) -> Path:
             raise DataError(f"There is no data at {source}: give a .jsonl, .json or .parquet file.")
         return path
     found = next(
-        (one for one in (task.folder / "sample.jsonl", task.folder / "data.jsonl") if one.is_file()), None
+        (path for path in (task.folder / "sample.jsonl", task.folder / "data.jsonl") if path.is_file()), None
     )
     if found is None:
         raise DataError(f"The task {task.name} has no sample rows: give a file with --data.")
@@ -102,8 +102,9 @@ def _named(task: Task, source: str) -> Path:
 
 def _json_lines(text: str) -> Iterator[Any]:
     """Parse JSON lines. Raises ValueError that names the line."""
-    for number, line in enumerate(text.split("\n"), 1):  # a text may hold other line ends
-        line = line.removeprefix("\ufeff")  # files of Windows that were joined
+    # `splitlines` would also split at line ends inside a JSON text
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.removeprefix("\ufeff")  # byte order marks of joined Windows files
         if line.strip():
             try:
                 yield json.loads(line)
@@ -148,7 +149,7 @@ def _hub(source: DataSource) -> Iterable[Mapping[str, Any]]:
 
 
 def with_documents(row: Row) -> str:
-    """Return the problem with its documents, for a model without files or with `context=prompt`."""
+    """Return the problem followed by its documents, for a prompt that replaces input files."""
     if not row.input_files:
         return row.problem_statement
     parts = [

@@ -1,7 +1,8 @@
 """Digests of a result's inputs, so that results of different inputs never mix.
 
-Three parts: the question (a row's problem and documents), the prompt (how a task asks), and the scorer (its code, the
-gold answer, the judge). Answers of another question or prompt are refused; scores of another scorer are made again.
+The inputs have three parts: the question (a row's problem and documents), the prompt (how a task asks), and the scorer
+(its code, the gold answer, the judge). A folder with answers to another question or prompt is refused; answers with
+scores of another scorer are scored again.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _SCORING_PACKAGES = ("math-verify", "rouge-score", "latex2sympy2_extended", "pin
 
 
 def digest(*parts: object) -> str:
-    """Return a short digest of JSON values; values of other types count by their text."""
+    """Return a short digest of JSON values; other types are converted to text."""
     whole = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def question_digest(task: Task, row: Row) -> str:
-    """Return the digest of the model's input from a row. A custom prompt or repository may use any column."""
+    """Return the digest of the model's input from a row: all columns if a custom prompt or repository may use them."""
     any_column = (
         task.asker and not task.prompts.source
     )  # those of the paper's package use problem and documents
@@ -57,18 +58,18 @@ def scorer_digest(task: Task, row: Row, judge: Judge | None = None) -> str:
 
 
 def code_of(scorer: str, folder: Path | None = None) -> str:
-    """Return the digest of a scorer file, with all Python files of the task's `folder` if the scorer is there."""
+    """Return the digest of a scorer file, and of all Python files of the task's `folder` if the scorer is in it."""
     path = Path(scorer)
     files = sorted(path.parent.glob("*.py")) if folder is not None and path.parent == folder else [path]
-    return digest([(one.name, _file_digest(one)) for one in files])
+    return digest([(file.name, _file_digest(file)) for file in files])
 
 
 @functools.cache
 def _own_scorers() -> str:
     """Return the digest of this package's scorers and of the packages that they use."""
-    files = sorted(one for one in Path(__file__).parent.iterdir() if one.suffix in (".py", ".yaml"))
+    files = sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".yaml"))
     return digest(
-        [(one.name, _file_digest(one)) for one in files], [_version(name) for name in _SCORING_PACKAGES]
+        [(file.name, _file_digest(file)) for file in files], [_version(name) for name in _SCORING_PACKAGES]
     )
 
 
@@ -101,8 +102,8 @@ def signed(result: Result, task: Task, row: Row, judge: Judge | None) -> Result:
 
 
 def same_question(result: Result, task: Task, row: Row) -> bool:
-    """Return True if a result answers the present row."""
-    if not result.question:  # of an earlier version
+    """Return True if a result answers the current content of the row."""
+    if not result.question:  # a result of an earlier version, without digest
         return not result.row or result.row == row.digest
     return result.question == question_digest(task, row)
 
@@ -110,10 +111,10 @@ def same_question(result: Result, task: Task, row: Row) -> bool:
 def check_questions(
     out: Path, results: Iterable[Result], rows: Mapping[str, tuple[Task, Mapping[str, Row]]]
 ) -> None:
-    """Compare the rows with those that were answered; `rows` maps task names to the task and its rows by id.
+    """Check that the rows are the answered ones; `rows` maps task names to the task and its rows by id.
 
     Raises:
-        ResultsError: if the model got another question.
+        ResultsError: if the question of a row has changed since its answer.
     """
     for result in results:
         task, known = rows.get(result.task, (None, {}))
@@ -127,10 +128,10 @@ def check_questions(
 
 
 def check_prompts(out: Path, results: Iterable[Result], tasks: Iterable[Task]) -> None:
-    """Compare the prompts and limits of tasks with those of earlier results.
+    """Check that the prompts and limits of tasks are those of earlier results.
 
     Raises:
-        ResultsError: if they have changed: answers of two kinds would share a folder.
+        ResultsError: if they have changed, because results of different prompts may not share a folder.
     """
     now = {task.name: prompt_digest(task) for task in tasks}
     for result in results:
@@ -144,7 +145,7 @@ def check_prompts(out: Path, results: Iterable[Result], tasks: Iterable[Task]) -
 
 
 def check_version(out: Path, results: Iterable[Result], more: Any) -> None:
-    """Compare the version of this package with that of earlier answers, if `more` items are to be answered.
+    """Check that earlier answers are of this version of the package, if `more` items will be answered.
 
     Raises:
         ResultsError: if the versions differ.

@@ -1,11 +1,11 @@
 """Evidence that tests ran: the outcome of each test, and control tests that have to fail.
 
 An exit code is not evidence: `os._exit(0)` in the tested code gives 0 without any test. So pytest and unittest send
-the outcome of each test to another process at once, see `results_collector`, and a test counts as passed if nothing
-worse was sent. Nothing can change an outcome after it was sent. But tested code runs in the process of the test
-runner, so hostile code can also send outcomes, or change the runner. The controls protect against that: tests among
-the requested ones that have to be reported as failed. Code that reports success for all tests, or disables failures,
-does so for the controls too. Finally, the tests and their settings have to be the same after the run as before.
+the outcome of each test to another process at once (see `results_collector`), where nothing can change it. A test
+counts as passed if no worse outcome was sent for it. But tested code runs in the process of the test runner, so hostile
+code can send false outcomes, or change the runner. Therefore control tests, which must be reported as failed, run among
+the requested tests: code that reports success for all tests, or disables failures, does so for the controls too.
+Finally, the tests and their settings have to be the same after the run as before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PYTHON = "python3"
 _UNITTEST = re.compile(r"-m\s+unittest(?![\w.])")
 _MAX_REPORT_BYTES = 64 * 1024**2
 _COLLECTOR_SECONDS = 30.0
-"""Seconds that the collector may take after the end of the tests."""
+"""Seconds for the collector to end after the tests."""
 _SEND_LINE_SCRIPT = """
 import socket, sys
 one = socket.socket(socket.AF_UNIX)
@@ -40,7 +40,7 @@ one.connect(sys.argv[1])
 one.sendall(sys.stdin.buffer.read())
 """
 _MAX_NEIGHBOURS = 20
-"""Number of tests next to which the control may be placed."""
+"""Maximum number of tests that are tried as neighbours of the controls."""
 _STOPS_EARLY = re.compile(r"(?<!\S)(?:-x|--exitfirst|--maxfail\S*|-f|--failfast)(?!\S)")
 _CONTROL_TESTS = """\
 import sys
@@ -103,16 +103,16 @@ second fails if every way to fail works, and passes if one was disabled.
 
 @dataclass
 class Report:
-    """The reported outcomes of tests, found by the words of their names."""
+    """Reported outcomes of tests. A test is found by the words of its name."""
 
     control: Outcome | None = None
-    """Outcome of the controls: anything but `failed` shows an untrustworthy runner."""
+    """Outcome of the controls; any outcome other than `failed` means that the report cannot be trusted."""
     cases: int = 0
     _from_the_root: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
     _anywhere: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
 
     def add(self, place: str, name: str, outcome: Outcome) -> None:
-        """Add the outcome of a test, for its own name and those of its class, file and folders."""
+        """Add the outcome of a test, under its name and the names of its class, file and folders."""
         self.cases += 1
         words = [*place.split("."), name] if place else [name]
         plain = [*words[:-1], name.partition("[")[0]]
@@ -130,11 +130,13 @@ class Report:
         if found := self._from_the_root.get(words) or self._anywhere.get(words):
             return found
         shorter = (self._from_the_root.get(words[cut:]) for cut in range(1, folders + 1))
-        return next((one for one in shorter if one), None)  # the report's root is a folder of the repository
+        return next(
+            (name for name in shorter if name), None
+        )  # the report's root is a folder of the repository
 
 
 def words_of(test: str) -> tuple[tuple[str, ...], int]:
-    """Return the words of a test's name as reports have them, and how many of them may be folders."""
+    """Return the words of a test's name in the form of reports, and the number of words that may be folders."""
     start, bracket, parameters = test.partition("[")
     file, *names = start.split("::")
     if names or file.endswith(".py"):
@@ -153,7 +155,7 @@ class Ran:
     result: CommandResult
     report: Report
     changed: frozenset[str] = frozenset()
-    """Tests, and files that steer them, that changed during the run."""
+    """Tests, and files that affect their outcomes, that changed during the run."""
 
 
 async def run_tests(
@@ -161,8 +163,8 @@ async def run_tests(
 ) -> Ran:
     """Run tests with controls next to `neighbours`, for at most `timeout` seconds; see `Report.control`.
 
-    There are no controls if `neighbours` is empty, or if the command has a place for the report, because it is then
-    neither pytest nor unittest.
+    No controls run if `neighbours` is empty, or if the command has the placeholder `{report}`, because the runner is
+    then neither pytest nor unittest.
     """
     made = await box.exec(["mktemp", "-d", "/tmp/XXXXXXXXXXXXXXXX"])
     if made.exit_code != 0:
@@ -232,7 +234,7 @@ async def _collected(
 
 
 async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool) -> list[str]:
-    """Write the tests that have to fail next to the first of `neighbours` that is found; return their names."""
+    """Write the controls next to the first existing file of `neighbours`, and return the controls' names."""
     name = f"x{secrets.token_hex(6)}"
     folder, prefix, like = "", "", "test"
     files = await files_of(box)
@@ -247,7 +249,7 @@ async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool
             like = function.rpartition("::")[2] or like
             break
     first, *others = like.split("_")
-    function = "_".join([first, name, *others])  # matches the patterns that the test's own name matches
+    function = "_".join([first, name, *others])  # matches every pattern that the test's name matches
     path = posixpath.join(box.directories.root, folder, f"test_{name}.py")
     await box.write_file(path, _CONTROL_TESTS.format(name=name, function=function).encode())
     asked = posixpath.join(prefix, f"test_{name}")
@@ -257,7 +259,7 @@ async def _put_controls(box: Sandbox, neighbours: Iterable[str], *, dotted: bool
 
 
 def _at_or_below(path: str, files: Sequence[str]) -> str | None:
-    """Return the file of this path, else a file that ends with the path: commands may change the folder."""
+    """Return the file with this path, or a file whose path ends with it, because a command may change the folder."""
     if path in files:
         return path
     return next((file for file in files if file.endswith(f"/{path}")), None)
@@ -268,14 +270,14 @@ def read_results(lines: bytes, controls: Sequence[str] = (), *, stops_early: boo
     report = Report()
     for line in lines.splitlines():
         outcome, _, escaped = line.partition(b"\t")
-        known = next((one for one in _SEVERITIES if one.encode() == outcome), None)
+        known = next((severity for severity in _SEVERITIES if severity.encode() == outcome), None)
         if known is None:
             return Report()
         test = escaped.decode("unicode_escape", "replace").replace("::()::", "::")
         *place, name = words_of(test)[0] if "::" in test or ".py" in test else test.rsplit(".", 1)
         report.add(".".join(place), name, known)
     outcomes = [report.outcome(control) for control in controls]
-    reported = [one for one in outcomes if one is not None]
+    reported = [outcome for outcome in outcomes if outcome is not None]
     if reported and (stops_early or len(reported) == len(outcomes)):
         report.control = min(reported, key=_SEVERITIES.index)
     return report

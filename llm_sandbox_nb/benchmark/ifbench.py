@@ -1,7 +1,7 @@
 """IFBench's constraints, checked by the public checkers, loosely: with the eight official variants.
 
-A row passes if each of its constraints holds for one of the variants. A checker that misses its data (some need
-NLTK's, which no package registry has) leaves the row unscored instead of failing it in silence.
+A row passes if each of its constraints holds for one of the variants. If a checker lacks its data (some need data of
+NLTK, which no package registry has), the row is unscored and not silently failed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
 
 
 def loose_variants(text: str) -> list[str]:
-    """Return the eight variants: unchanged, without first line, last line, both; each also without asterisks."""
+    """Return eight variants: all lines, without the first, the last, or both; each also without asterisks."""
     lines = text.split("\n")
     cut = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return [*cut, *(variant.replace("*", "") for variant in cut)]
 
 
 def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
-    """Score 1 if `answer` follows the constraints of a row, which `gold` or the row's columns hold, as published."""
+    """Score 1 if `answer` follows the constraints of a row, which are in `gold` or in the row's columns."""
     answer = without_thinking(answer)
     if not answer:
         return NO_ANSWER
@@ -46,7 +46,7 @@ def ifbench(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the names of the constraints and their arguments, from the gold column or from separate columns.
 
-    Empty without `kwargs`: the checkers would draw the numbers at random.
+    Without `kwargs` the result is empty, because the checkers would draw missing numbers at random.
     """
     source: Any = row
     if "instruction_id_list" not in row:
@@ -60,7 +60,7 @@ def constraints_of(gold: str, row: Mapping[str, Any]) -> tuple[list[str], list[d
     arguments = _list(source.get("kwargs"))
     if len(arguments) != len(identities):
         return [], []
-    return [str(name) for name in identities], [dict(one or {}) for one in arguments]
+    return [str(name) for name in identities], [dict(argument or {}) for argument in arguments]
 
 
 def _list(value: Any) -> list[Any]:
@@ -105,8 +105,8 @@ def _holds(checker: Any, variant: str) -> bool:
     try:
         return bool(checker.check_following(variant))
     except LookupError as error:
-        if "Resource" in str(error):  # NLTK's way to say that its data is not there
+        if "Resource" in str(error):  # raised by NLTK for missing data
             raise
         return False
     except (ValueError, TypeError, AttributeError, ZeroDivisionError):
-        return False  # checkers that index into a text that is not in their form
+        return False  # raised by checkers that index into a text of another form

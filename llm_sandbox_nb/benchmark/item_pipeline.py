@@ -1,4 +1,4 @@
-"""The way of an item from beginning to end: attempts, score, result. In this process, or on another backend."""
+"""Execution of an item: attempts, score, result; in this process, or on another backend."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError,
 logger = logging.getLogger(__name__)
 _UNSAFE_CHARACTERS = re.compile(r"[^\w.-]+")
 _OLD_ANSWER_CHARACTERS = 20_000
-"""Characters after which earlier versions cut an answer that had a score."""
+"""Length to which earlier versions cut a scored answer, in characters."""
 _NO_JUDGE = "no judge: name one with --judge_model"
 _FINAL_KINDS = ("data", "content_policy", "bad_request", SCORER)
-"""Errors that another attempt would repeat, and that do not affect other items."""
+"""Kinds of errors that another attempt would repeat, and that concern only one item."""
 
 
 class FatalError(LLMSandboxError):
-    """The benchmark must stop: no key, no engine, ... The message is one sentence; all results so far are kept."""
+    """Raised if the benchmark must stop: no key, no engine, ... All results so far are kept."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A problem, one repeat, in one mode."""
+    """A repeat of a problem in a mode."""
 
     task: Task
     row: Row
@@ -59,14 +59,14 @@ class Item:
 
 
 class Backend(Protocol):
-    """The place where items run. `async with` starts and ends the place; leaving cancels the running items cleanly."""
+    """Executor of items. `async with` starts it; leaving the block cancels the running items cleanly."""
 
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def attempt(self, item: Item) -> tuple[Result, str | None]:
-        """Run an item; return its result without a judge's score, and the whole answer. The record is below `--out`.
+        """Run an item. Return its result without a judge's score, and the whole answer.
 
         Raises:
             FatalError: if the benchmark must stop.
@@ -75,7 +75,7 @@ class Backend(Protocol):
 
 
 async def check_model(model: Model) -> None:
-    """Check that a model can be asked, before anything is started.
+    """Check that requests to a model are possible, before anything is started.
 
     Raises:
         FatalError: if its provider is unknown or its key is missing.
@@ -88,9 +88,9 @@ async def check_model(model: Model) -> None:
 
 
 class LocalBackend:
-    """Runs items in this process; records go below `out`, a failed item is tried `attempts` times.
+    """Runs items in this process. Records are written below `out`; an item that fails is tried `attempts` times.
 
-    With `reuse`, one sandbox serves many items, reset each time; see `SandboxPool`.
+    With `reuse`, a sandbox serves many items and is reset between them; see `SandboxPool`.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class LocalBackend:
         self.pool = SandboxPool(reuse=reuse)
 
     async def __aenter__(self) -> Self:
-        """Check the model. Raises FatalError if the model cannot be asked at all."""
+        """Check the model. Raises FatalError if requests are impossible."""
         await check_model(self.how.model)
         return self
 
@@ -121,7 +121,7 @@ class LocalBackend:
         return self.pool.lease(lambda: opening, repr(opening.options))
 
     async def attempt(self, item: Item, out: Path | None = None) -> tuple[Result, str | None]:
-        """Run an item in this process; see `Backend`. `out` replaces the folder of the constructor.
+        """Run an item in this process; see `Backend`. `out` replaces the backend's folder.
 
         Raises:
             FatalError: if the benchmark must stop.
@@ -138,7 +138,7 @@ class LocalBackend:
             except (SandboxError, DataError, OSError) as error:
                 kind = "data" if isinstance(error, DataError) else "sandbox"
                 result, answer = failed_result(item, kind, str(error), started), None
-            except Exception as error:  # a bug here or in a task fails one item, not the benchmark
+            except Exception as error:  # a bug here or in a task fails one item and not the whole benchmark
                 logger.exception("An attempt at %s failed.", item.key)
                 text = f"{type(error).__name__}: {error}"
                 result, answer = failed_result(item, "error", text, started), None
@@ -222,7 +222,7 @@ async def scored_by_rule(
 
 @dataclass(frozen=True)
 class Rescoring:
-    """Scores kept answers again: with the scorers, the judge if there is one, and sandboxes for patches."""
+    """Scores kept answers again, with scorers, a judge, and sandboxes for patches."""
 
     scoring: Scoring
     judge: Judge | None
@@ -257,13 +257,13 @@ class Rescoring:
         return self._signed(made, before, item)
 
     def _signed(self, made: Result, before: Result, item: Item) -> Result:
-        """Return the result with the digests of today, except those of the model's input."""
+        """Return the result with current digests, except those of the model's input."""
         now = signed(made, item.task, item.row, self.judge)
         return replace(now, prompt=before.prompt, version=before.version)
 
 
 def is_to_be_judged(item: Item, before: Result) -> bool:
-    """Return True if there was an answer, but no judge to ask."""
+    """Return True if the item has an answer that a judge has not scored."""
     return item.task.scorer == "judge" and (before.error_kind == JUDGE or before.detail == _NO_JUDGE)
 
 
@@ -296,5 +296,5 @@ async def judged(judge: Judge | None, item: Item, result: Result, answer: str | 
 
 
 def unjudged(result: Result, answer: str | None, error: str) -> Result:
-    """Return the result of an answer that no judge could judge, with the whole answer for a later judge."""
+    """Return the unscored result of an answer, with the whole answer for a later judge."""
     return replace(result, score=None, detail=error, answer=answer, error_kind=JUDGE, error=error)

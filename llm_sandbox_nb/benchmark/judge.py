@@ -1,9 +1,9 @@
 """A language model as judge of answers, through the same model protocol as everything else.
 
-Each answer is judged several times. A reply without a verdict (see `verdicts`) is requested again and then counted as
-unknown, never as right or wrong. A tie is a tie. Every judgement is a line in a file, with its tokens and cost, so that
-an interrupted judge resumes, and agreement can be computed. A judge whose first answers all get no verdict stops the
-run.
+Each answer is judged several times. After a reply without a verdict (see `verdicts`), the judge is asked again; then
+the judgement counts as unknown, never as right or wrong. A tie gives half a point. Every judgement is stored as a line
+in a file, with its tokens and cost, so that an interrupted judge resumes, and agreement can be computed. If the judge
+gives no verdict on any of the first answers, the run stops.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ Compare step by step if you need to. Write as the last line one word alone: CORR
 _PLACEHOLDER = re.compile(r"\{(mark|question|gold|answer)\}")
 _MAX_ANSWER_CHARACTERS = 20_000
 _HEAD_CHARACTERS = 4_000
-"""Characters of the beginning of a longer answer: the rest is for its end, with the final answer."""
+"""Characters kept of the beginning of a long answer; the other characters are kept of its end."""
 
 Verdict = Literal["correct", "incorrect", "tie", "unknown"]
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A reply of the judge. `key` identifies model, prompt, question, gold and answer; `repeat` counts from 0."""
+    """A judgement of an answer. `key` identifies model, prompt, question, gold and answer; `repeat` counts from 0."""
 
     key: str
     repeat: int
@@ -66,7 +66,7 @@ class Judgement:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
-    """Cost of all its requests, also of those without a verdict; 0 if the server does not report costs."""
+    """Cost of all its requests, including those without a verdict; 0 if the server does not report costs."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def score_of(opinions: Iterable[Opinion]) -> Score:
 
 
 class Judge:
-    """Judges answers with `model`. Its judgements are kept in `folder`, and not requested again."""
+    """Judges answers with `model`. Judgements are stored in `folder`, and never requested twice."""
 
     def __init__(
         self,
@@ -112,18 +112,22 @@ class Judge:
         self.model, self.options, self.retries = model, options or JudgeOptions(), retries or RetryPolicy()
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "judgements.jsonl"
-        known = [one for one in read_judgements(self.path) if one.opinion in ("correct", "incorrect")]
-        self._known = {(one.key, one.repeat): one for one in known}
+        known = [
+            judgement
+            for judgement in read_judgements(self.path)
+            if judgement.opinion in ("correct", "incorrect")
+        ]
+        self._known = {(judgement.key, judgement.repeat): judgement for judgement in known}
         self._silent: int | None = None if known else 0
 
     async def score(self, answer: str | None, row: Row) -> Score:
-        """Score one answer by the share of verdicts that are "correct".
+        """Score an answer by the share of verdicts that are "correct".
 
-        A failed score, without a verdict because the judge could not be asked, can be tried again. A row without an
+        If requests to the judge failed, the score is marked as failed and can be tried again. A row without an
         official answer is unscored.
 
         Raises:
-            ModelError: if the judge cannot be asked at all, or its first answers all gave no verdict.
+            ModelError: if requests are impossible, or the judge gave no verdict on any of the first answers.
         """
         if not row.ground_truth.strip():
             return Score(None, "the row has no official answer")
@@ -139,7 +143,7 @@ class Judge:
         return score
 
     def _notice_silence(self, made: list[Judgement]) -> None:
-        """Stop a run whose judge gives no verdict on its first answers: all scores would be missing."""
+        """Stop the run if the judge gives no verdict on the first answers, because all scores would be missing."""
         opinions = {judgement.opinion for judgement in made}
         if opinions & {"correct", "incorrect"}:
             self._silent = None
@@ -201,13 +205,13 @@ class Judge:
 
 
 _MAX_SILENT_ANSWERS = 3
-"""Answers without a verdict at the beginning of a run after which the judge counts as useless."""
+"""Number of answers without a verdict at the beginning of a run that stop the run."""
 FATAL_KINDS = frozenset({"authentication", "not_found", "quota", "setup", "unreachable"})
-"""Failures of a model that would repeat for every request."""
+"""Kinds of failures that would repeat for every request."""
 
 
 def judge_prompt(answer: str, row: Row) -> str:
-    """Return the judge's prompt. A line that the candidate's text cannot contain fences that text."""
+    """Return the judge's prompt, with the candidate's text between lines that this text cannot contain."""
     shown = _shortened(without_thinking(answer))
     values = {
         "mark": f"=====[{hashlib.sha256(shown.encode('utf-8', 'replace')).hexdigest()[:16]}]=====",
@@ -219,7 +223,7 @@ def judge_prompt(answer: str, row: Row) -> str:
 
 
 def _shortened(answer: str) -> str:
-    """Return head and tail of an answer that is too long."""
+    """Return the answer, or its beginning and end if it is too long."""
     left_out = len(answer) - _MAX_ANSWER_CHARACTERS
     if left_out <= 0:
         return answer
@@ -228,42 +232,42 @@ def _shortened(answer: str) -> str:
 
 
 def read_judgements(path: Path) -> list[Judgement]:
-    """Read all judgements of a judge; the newest for each question and repeat is the last."""
+    """Read all judgements of a judge, oldest first."""
     return [Judgement(**record) for record in read_lines(path)]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The self-consistency of a judge over the answers that were judged more than once."""
+    """Self-consistency of a judge over the answers that were judged more than once."""
 
     answers: int
     pairs_agree: float | None
-    """The share of equal pairs of verdicts on one answer."""
+    """Share of the pairs of verdicts on the same answer that are equal."""
     kappa: float | None
     """Fleiss' kappa: agreement of the verdicts beyond chance; None if all verdicts are equal."""
     ties: int
     no_verdict: int
-    """Replies without a verdict, and failed requests."""
+    """Number of judgements without a verdict, including those whose requests failed."""
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
-    """Consumption of all judgements, also of those that were repeated."""
+    """Cost of all judgements, including repeated judgements."""
 
 
 def agreement(judgements: Iterable[Judgement]) -> Agreement:
     """Compute the agreement from the newest judgement of each repeat."""
     judgements = list(judgements)
     spent = (
-        sum(one.requests for one in judgements),
-        sum(one.prompt_tokens for one in judgements),
-        sum(one.completion_tokens for one in judgements),
-        sum(one.cost for one in judgements),
+        sum(judgement.requests for judgement in judgements),
+        sum(judgement.prompt_tokens for judgement in judgements),
+        sum(judgement.completion_tokens for judgement in judgements),
+        sum(judgement.cost for judgement in judgements),
     )
-    newest = {(one.key, one.repeat): one for one in judgements}
+    newest = {(judgement.key, judgement.repeat): judgement for judgement in judgements}
     by_answer: dict[str, list[str]] = {}
-    for one in newest.values():
-        by_answer.setdefault(one.key, []).append(one.opinion)
+    for latest in newest.values():
+        by_answer.setdefault(latest.key, []).append(latest.opinion)
     no_verdict = sum(
         opinion not in ("correct", "incorrect") for opinions in by_answer.values() for opinion in opinions
     )

@@ -1,8 +1,8 @@
-r"""Scores mathematical answers: whether a text's stated answer equals gold.
+r"""Scorer for mathematical answers: compares the answer stated in a text with the gold answer.
 
-Numbers and quantities are compared exactly (`quantities`), all other mathematics by math-verify, if it reads the whole
-text. A gold answer that is not mathematics, such as a date, an address, a range, a version, a name or a sentence, is
-compared as text. Runs in a separate process: see `scoring_worker`.
+Numbers and quantities are compared exactly (`quantities`). All other mathematics is compared by math-verify, if
+math-verify can read the whole text. A gold answer that is not mathematics, such as a date, an address, a range, a
+version, a name or a sentence, is compared as text. The scorer runs in a separate process: see `scoring_worker`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _SYMBOLS = {
 
 
 def math_equal(answer: str, gold: str) -> Score:
-    """Score 1 if the stated answer equals gold: as mathematics, or as text if gold is not mathematics."""
+    """Score 1 if the stated answer equals the gold answer, as mathematics or, if gold is not mathematics, as text."""
     gold, answer = normalised(gold), normalised(answer)
     wanted = _without_dollars(", ".join(boxes(gold)) or gold)
     if not wanted:
@@ -80,15 +80,15 @@ def math_equal(answer: str, gold: str) -> Score:
         stated = stated_mathematics(answer)
         stated = stated or ([answer] if text_key(answer) == text_key(wanted) else [])
         if len(stated) > 1 and (elements := _elements(wanted)) and len(elements[1]) == len(stated):
-            stated = [", ".join(stated)]  # a box for each of several values
-        return _result(stated, bool(stated) and all(_same(wanted, one) for one in stated))
+            stated = [", ".join(stated)]  # several boxes, each with one value
+        return _result(stated, bool(stated) and all(_same(wanted, value) for value in stated))
     given = given_answers(answer)
     stated = given if given is not None else [answer]
-    if stated and all(_same_text(wanted, one) for one in stated):
+    if stated and all(_same_text(wanted, value) for value in stated):
         return _result(stated, True)
     if given is None:
         stated = stated_text(answer, _words)
-    return _result(stated, bool(stated) and all(_same_text(wanted, one) for one in stated))
+    return _result(stated, bool(stated) and all(_same_text(wanted, value) for value in stated))
 
 
 def stated_mathematics(text: str) -> list[str]:
@@ -101,14 +101,14 @@ def _result(stated: list[str], equal: bool) -> Score:
 
 
 def _without_dollars(text: str) -> str:
-    """Return the text without surrounding marks of a formula; a single mark is a currency."""
+    """Return the text without the `$` around a formula; a single `$` is a currency sign."""
     text = text.strip()
     return text.strip("$").strip() if text.startswith("$") and text.endswith("$") else text
 
 
 @lru_cache(maxsize=1024)
 def is_mathematics(text: str) -> bool:
-    """Return True if a gold answer is mathematics: not a date, address, range, version, name or sentence."""
+    """Return True if a gold answer is mathematics, and not a date, address, range, version, name or sentence."""
     plain = cleaned(text)
     if _NO_MATHEMATICS.search(plain) or _STRICT_RANGE.fullmatch(plain) or _DATE.search(plain):
         return bool(re.fullmatch(r"[^\n]*\\(?:begin|frac|sqrt|cdot|times)[^\n]*", text)) and not _DATE.search(
@@ -133,7 +133,7 @@ def is_mathematics(text: str) -> bool:
 
 
 def is_one_value(text: str) -> bool:
-    """Return True if a text with a comma is one number, date or bracket and not a list."""
+    """Return True if a text with commas is a single number, date or bracket, and not a list."""
     text = normalised(text)
     return bool(
         quantities(text) or _DATE.search(text) or _elements(text) is None or (_elements(text) or [""])[0]
@@ -155,7 +155,7 @@ def _words(text: str) -> str | None:
 
 
 def _mathematics(text: str) -> str | None:
-    """Return a text of mathematics without remarks and reasons; None for other texts."""
+    """Return the mathematics in a text, without remarks and reasons; None for other texts."""
     found = without_remarks(text)
     if not found or "?" in found:
         return None
@@ -168,7 +168,7 @@ def _mathematics(text: str) -> str | None:
         return found
     if _elements(found):
         inner = _elements(found)
-        return found if inner and all(_mathematics(one) for one in inner[1]) else None
+        return found if inner and all(_mathematics(element) for element in inner[1]) else None
     match = _UNIT.search(found)
     if match is not None and match.start() > 0:
         unit = match["text"] or match["words"]
@@ -181,7 +181,7 @@ def _mathematics(text: str) -> str | None:
 
 
 def _same(gold: str, stated: str) -> bool:
-    """Return True if two texts are the same mathematics: as quantities, as collections, else as expressions."""
+    """Compare two texts as quantities, as collections, and otherwise as expressions."""
     stated = _without_dollars(stated).rstrip(".")
     if _tight(gold) == _tight(stated):
         return True
@@ -195,7 +195,7 @@ def _same(gold: str, stated: str) -> bool:
         return True
     gold, stated = _without_name(gold, stated)
     wanted, found = quantities(gold), quantities(stated)
-    if wanted and found and any(one.agrees(other) for one in wanted for other in found):
+    if wanted and found and any(quantity.agrees(other) for quantity in wanted for other in found):
         return True
     some, others = _elements(gold), _elements(stated)
     if (
@@ -212,14 +212,14 @@ def _same(gold: str, stated: str) -> bool:
 
 
 def _tight(text: str) -> str:
-    """Return a formula without blanks, except between numbers."""
+    """Remove the blanks of a formula, except between numbers."""
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", cleaned(text))
 
 
 def _one_element(
     some: tuple[str, list[str]] | None, gold: str, others: tuple[str, list[str]] | None, stated: str
 ) -> bool:
-    """Compare a collection of one element, `(3)`, with that element; intervals and relations as expressions."""
+    """Compare a collection of one element, such as `(3)`, with a single value."""
     if some and some[0] == "()" and len(some[1]) == 1:
         return _same(some[1][0], stated)
     if others and others[0] == "()" and len(others[1]) == 1:
@@ -232,7 +232,7 @@ def _one_element(
 
 
 def _without_name(gold: str, stated: str) -> tuple[str, str]:
-    """Return the texts without `x =`, if only one of the two has a name."""
+    """Remove `x =` if only one of the two texts has such a name."""
     if ("=" in gold) != ("=" in stated) and not re.search(r"[<>≤≥]", gold + stated):
         if "=" in stated:
             parts = stated.split("=")
@@ -252,7 +252,7 @@ def _without_name(gold: str, stated: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=2048)
 def _elements(text: str) -> tuple[str, list[str]] | None:
-    """Return the brackets and elements of a set, a tuple, an interval, or a bare list; None for anything else."""
+    """Return brackets and elements of a set, tuple, interval or list without brackets; None for any other text."""
     text = (
         text.strip()
         .replace("\\left", "")
@@ -277,7 +277,7 @@ def _elements(text: str) -> tuple[str, list[str]] | None:
 
 
 def _matches(text: str) -> bool:
-    """Return True if the last bracket closes the first one."""
+    """Return True if the last bracket of a text closes the first."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character in _OPEN) - (character in _CLOSE)
@@ -287,9 +287,9 @@ def _matches(text: str) -> bool:
 
 
 def _split(text: str, *, tight: bool) -> list[str]:
-    """Split a text at commas and semicolons outside of brackets.
+    """Split a text at commas and semicolons that are not inside brackets.
 
-    A comma of a bare list does not separate groups of digits.
+    In a list without brackets, a comma must not be the thousands separator of a number: `1,234, 5` has two elements.
     """
     mark = ";" if ";" in text else ","
     parts, depth, start = [], 0, 0
@@ -316,13 +316,13 @@ def _same_elements(gold: tuple[str, list[str]], stated: tuple[str, list[str]]) -
         return False
     if brackets not in ("", "{}") or others not in ("", "{}"):
         return len(wanted) == len(found) and all(map(_same, wanted, found))
-    return all(any(_same(one, other) for other in found) for one in wanted) and all(
-        any(_same(one, other) for one in wanted) for other in found
+    return all(any(_same(element, other) for other in found) for element in wanted) and all(
+        any(_same(element, other) for element in wanted) for other in found
     )
 
 
 def _same_text(gold: str, stated: str) -> bool:
-    """Return True for the same words, the same date, or the same range."""
+    """Return True if two texts have the same words, or are the same date or the same range."""
     if text_key(gold) == text_key(stated):
         return True
     wanted, found = text_key(gold), text_key(stated)
@@ -331,7 +331,7 @@ def _same_text(gold: str, stated: str) -> bool:
         return _date(date) == _date(other)
     some, others = _RANGE.fullmatch(wanted), _RANGE.fullmatch(found)
     if some and others and _STRICT_RANGE.fullmatch(re.sub(r"\s*-\s*", "-", wanted)):
-        return [one.strip() for one in some.groups()] == [one.strip() for one in others.groups()]
+        return [group.strip() for group in some.groups()] == [group.strip() for group in others.groups()]
     return re.sub(r"^(?:the|a|an)\s|[\"'`]", "", wanted) == re.sub(r"^(?:the|a|an)\s|[\"'`]", "", found)
 
 
@@ -341,7 +341,7 @@ def _date(match: re.Match[str]) -> tuple[int, int, int]:
 
 
 def _expression(text: str) -> str:
-    """Convert a text that may be no LaTeX yet: `√5`, `2**3`, `sqrt(2)`, `10^-4`."""
+    """Convert notations such as `√5`, `2**3`, `sqrt(2)` and `10^-4` to LaTeX."""
     text = text.strip().strip("$").replace("\\!", "").replace("{,}", "")
     text = re.sub(r"\\mathrm\s*\{([a-z])\}", r"\1", re.sub(r"(?<!\\)\\[,;: ]|\\q?quad\b|~", " ", text))
     for symbol, command in _SYMBOLS.items():
@@ -365,7 +365,7 @@ def _expression(text: str) -> str:
 
 @lru_cache(maxsize=2048)
 def _parsed(text: str) -> Any:
-    """Return the expression of math-verify; None unless math-verify reads the whole text."""
+    """Parse a text with math-verify; return None if math-verify does not read the whole text."""
     from math_verify import LatexExtractionConfig, parse
 
     if not text or len(text) > 1000:
@@ -377,7 +377,7 @@ def _parsed(text: str) -> Any:
 
 
 def _same_expressions(gold: str, stated: str) -> bool:
-    """Return True if two expressions are equal: numbers by their relative value; others by math-verify."""
+    """Compare two expressions: numbers by their relative difference, others by math-verify."""
     gold, stated, agree = _without_units(gold, stated)
     if not agree:
         return False
@@ -409,8 +409,8 @@ def _without_units(gold: str, stated: str) -> tuple[str, str, bool]:
             if match and known
             else (text, read[0] if read else Quantity(_ONE))
         )
-    (gold, one), (stated, other) = units
-    named = [quantity.unit for quantity in (one, other)]
+    (gold, gold_quantity), (stated, stated_quantity) = units
+    named = [quantity.unit for quantity in (gold_quantity, stated_quantity)]
     if all(named) and named[0] != named[1]:
         return gold, stated, Quantity(_ONE, unit=named[0]).agrees(Quantity(_ONE, unit=named[1]))
     return gold, stated, True
@@ -440,18 +440,18 @@ def _is_number(expression: Any) -> bool:
     )
 
 
-def _close(one: Any, other: Any, places: int | None, others: int | None) -> bool:
-    """Return True if numbers are equal to 30 digits, or as decimals of at least six. Differences are relative."""
+def _close(gold: Any, stated: Any, places: int | None, others: int | None) -> bool:
+    """Return True if two numbers are equal to 30 digits, or after rounding to a decimal of at least six digits."""
     import sympy
 
-    first, second = sympy.N(one, _PRECISION_DIGITS), sympy.N(other, _PRECISION_DIGITS)
+    first, second = sympy.N(gold, _PRECISION_DIGITS), sympy.N(stated, _PRECISION_DIGITS)
     if not (first.is_number and second.is_number):
         return False
     difference, size = abs(first - second), max(abs(first), abs(second))
     if size == 0:
         return True
     if difference <= size * sympy.Float(10, _PRECISION_DIGITS) ** (
-        -30 if not one.has(sympy.Float) and not other.has(sympy.Float) else -12
+        -30 if not gold.has(sympy.Float) and not stated.has(sympy.Float) else -12
     ):
         return True
     known = [number for number in (places, others) if number is not None]

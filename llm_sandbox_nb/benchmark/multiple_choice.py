@@ -1,10 +1,10 @@
 """The letter of a multiple choice in a model's answer.
 
-Only a stated choice counts: a letter alone, or alone in the last line, a boxed letter, `<answer>C</answer>`,
+Only a stated choice counts: a letter alone in the text or in the last line, a boxed letter, `<answer>C</answer>`,
 "the answer is C", "I choose C", "C is correct", `{"answer": "C"}`, or a text that begins with an option ("(C)
-because A is wrong", "C. benzene", "C (benzene)"). A letter that merely occurs is not a choice: not the A of "N/A", not
-the article of "A guess", not the C of "vitamin C". Neither are several letters at once ("A or B", "A B C D"), the
-first of a list of all options, or a letter that is called wrong, supposed ("if the answer is B") or retracted.
+because A is wrong", "C. benzene", "C (benzene)"). A letter that occurs in another role is not a choice: the A of
+"N/A", the article of "A guess", the C of "vitamin C". Several letters at once ("A or B", "A B C D"), the first of a
+list of all options, and letters that are called wrong, supposed ("if the answer is B") or retracted do not count.
 
 All patterns run in linear time: no two parts of a pattern can match the same characters.
 """
@@ -32,7 +32,7 @@ _RETRACTED = re.compile(
 )
 _SENTENCE_END = re.compile(r"[.!?;:](?=\s|\Z)|\n")
 _LOOKBACK_CHARACTERS = 200
-"""Characters before a place that are searched for the beginning of its sentence."""
+"""Characters before a match that are searched for the beginning of its sentence."""
 
 
 def tagged(text: str) -> str | None:
@@ -59,11 +59,11 @@ _DECORATION = " \t\r\n*_`$#>\"'“”‘’✅☑✔️👉→"
 _MARKS = r"[\s:*_`\"'“‘(\[{$>#✅☑✔️👉]*+"
 _OPENING, _CLOSING = frozenset("*_`\"'“‘([{$"), frozenset(")]}*_`\"'”’$")
 _LETTER_END = rf"(?![^\W_{OTHER_SCRIPT}]|['’](?!d[iı]r)[^\W_])"
-"""Lookahead: the letter is not part of a word."""
+"""Lookahead that the letter is not part of a word."""
 _ADVERBS = (
     r"(?:\s+(?:(?:most\s+)?likely|therefore|thus|hence|then|indeed|clearly|definitely|probably|simply|just))?"
 )
-_STATED = re.compile(
+_STATEMENT_PATTERN = re.compile(
     rf"""(?:(?<![^\W_])(?:(?P<answer>answer|ans)|choice|option|solution|response|letter|(?:correct|right|best)\s+one
             |(?:answer|choice|option)_\w{{1,9}})
         (?:\s+(?:here|(?:to|for|of|among)\s+(?:the\s+|this\s+)?\w+))?
@@ -80,7 +80,7 @@ _STATED_ELSEWHERE = re.compile(
         (?=[\s*_`)\]}}"'$]*(?:[.!,;(\n]|:\s|\Z|-\s|{ANSWER_SUFFIX}(?![A-Za-z])|[{OTHER_SCRIPT}]))""",
     re.VERBOSE,
 )
-"""Statements in other languages than English, where a letter before another word is often the article."""
+"""Pattern of statements in other languages. The English pattern is stricter, because "A" is often the article."""
 _CHOSEN = re.compile(
     rf"""\b(?:I(?:['’](?:ll|d)|\s+(?:would|will))?\s+(?:choose|pick|select|go\s+(?:with|for)|say|answer|opt\s+for|vote\s+for)(?:\s+it(?:['’]s|\s+is))?
         |(?:I['’]m|I\s+am)\s+(?:choosing|picking|selecting|going\s+(?:with|for))|(?i:my\s+(?:pick|vote|guess|choice)\s+(?:is|would\s+be))
@@ -114,8 +114,8 @@ _NEXT = re.compile(
     rf"(?P<enumerated>[\W_]*+(?:(?:or|and)\b[\W_]*+)?(?:\Z|[A-J]{_LETTER_END}))?"
 )
 _ENDS = re.compile(r"\)\s|[*_`)\]}\"'”’$]*+(?:[.!:,;]|\s*\Z|\n|\s\()")
-_OPENS = re.compile(r"[.:)]\s|\s\(")
-"""Marks between a letter and the text of its option, or a remark."""
+_OPTION_MARK_PATTERN = re.compile(r"[.:)]\s|\s\(")
+"""Pattern of marks between a letter and the text of its option, or a remark."""
 _JOINING = re.compile(r"or|and|[/,&+]")
 _LISTED = re.compile(
     rf"^(?:[^\w\n]|_)*+(?:(?i:option|choice)\s+\(?)?([A-J]){_LETTER_END}(?:[^\S\n]*+(?:[.):\]|*_]|[-–—]\s|$))"
@@ -133,31 +133,33 @@ _CONDITION = re.compile(
     r"[\W_]*+(?:(?:only|just)\s+)?(?:if|when|unless|which\s+is\s+(?:wrong|false|incorrect|not))\b",
     re.IGNORECASE,
 )
-"""A condition after a statement."""
+"""Pattern of a condition after a statement."""
 _SPECIES = re.compile(
     r"[A-Z]\.\s(?:coli|subtilis|cereus|anthracis|difficile|tetani|botulinum|perfringens|elegans|albicans|neoformans|trachomatis"
     r"|jejuni|diphtheriae|psittaci|faecalis|faecium|histolytica|pylori|influenzae|ducreyi|melanogaster|thaliana|fumigatus|baumannii"
     r"|burgdorferi|pertussis|fragilis|henselae|tularensis|lamblia|vaginalis|burnetii|immitis|dermatitidis)\b"
 )
-"""Species whose abbreviated genus is a letter."""
+"""Pattern of species names whose genus is abbreviated to a letter."""
 _WORDS_AFTER_CHOICE = frozenset(
     ["because", "since", "as", "for", "and", "or", "which", "is", "with", "due", "given", "while", "but", "not",
      "the", "by", "from"]
 )  # fmt: skip
-_SMALL = re.compile(r"^([^\w\n]{0,8})([a-j])(?=[.)]\s)|(?<![\w)])\(([a-j])\)(?=\s|\Z)", re.MULTILINE)
-"""Small letters of options: "b) ethanol"."""
+_SMALL_LETTER_PATTERN = re.compile(
+    r"^([^\w\n]{0,8})([a-j])(?=[.)]\s)|(?<![\w)])\(([a-j])\)(?=\s|\Z)", re.MULTILINE
+)
+"""Pattern of small letters of options: "b) ethanol"."""
 _SHORT_ANSWER = re.compile(r"A\s*[:=]\s*(\(?[A-J]\)?)\s*[.]?")
-"""A for answer: "A: D"."""
+"""Pattern of an answer after "A" for "answer": "A: D"."""
 
 
 def find_letter(text: str, options: int = 10) -> str | None:
-    """Return the chosen letter in capitals; None unless the text states one of the first `options`."""
+    """Return the chosen capital letter, one of the first `options`; None if the text states no choice."""
     whole = _plain(normalised(text))
     text = whole.strip(_DECORATION)
     if short := _SHORT_ANSWER.fullmatch(text):
         whole = text = short[1]
     boxed, tag = _boxed(text), _tagged(text)
-    capitals = _SMALL.sub(lambda match: match[0].upper(), text)
+    capitals = _SMALL_LETTER_PATTERN.sub(lambda match: match[0].upper(), text)
     for found in (_alone(whole), boxed, tag, _again(capitals), _in_words(capitals)):
         if found is not None:
             return found if found and ord(found) - ord("A") < options else None
@@ -179,7 +181,7 @@ def _again(text: str) -> str | None:
 
 
 def _in_words(text: str) -> str | None:
-    """Return the stated letter, else that at the beginning; empty if the last line is another letter."""
+    """Return the stated letter, else the letter at the beginning; empty if the last line is a different letter."""
     stated, last = _stated(text), _in_the_last_line(text)
     found = _at_the_beginning(text) or last if stated is None else stated
     return "" if found and last and found != last else found
@@ -201,13 +203,13 @@ def _alone(text: str) -> str | None:
 
 
 def _boxed(text: str) -> str | None:
-    """Return the letter in the boxes; empty if they hold something else or several letters, None without boxes."""
+    """Return the letter in the boxes; empty for several letters or any other content, None without boxes."""
     letters = {_alone(inner) or _at_the_beginning(inner) or "" for inner in boxes(text)}
     return None if not letters else letters.pop() if len(letters) == 1 else ""
 
 
 def _tagged(text: str) -> str | None:
-    """Return the letter in the last `<answer>`; empty if the tag holds anything else, None without the tag."""
+    """Return the letter in the last `<answer>`; empty for any other content, None without the tag."""
     inner = tagged(text)
     if inner is None:
         return None
@@ -216,9 +218,9 @@ def _tagged(text: str) -> str | None:
 
 
 def _stated(text: str) -> str | None:
-    """Return the last letter that is stated as the answer; empty if several, retracted or contradicted."""
+    """Return the letter of the last statement; empty for several letters, or if it is retracted or contradicted."""
     found, place = None, 0
-    for pattern in (_STATED, _STATED_ELSEWHERE, _CHOSEN):
+    for pattern in (_STATEMENT_PATTERN, _STATED_ELSEWHERE, _CHOSEN):
         for match in pattern.finditer(text):
             if match.end() > place and (letter := _statement_letter(match, text)) is not None:
                 found, place = letter, match.end()
@@ -235,7 +237,7 @@ def _stated(text: str) -> str | None:
 
 
 def _statement_letter(match: re.Match[str], text: str) -> str | None:
-    """Return the letter of a statement; empty if there are several, None if nothing is stated."""
+    """Return the letter of a statement; empty for several letters, None without a statement."""
     letter, end = match["letter"], match.end()
     wrapped = text[end - 2] in _OPENING and text[end : end + 1] in _CLOSING
     if letter.islower() and not wrapped and not _ONLY_MARKS.match(text, end):
@@ -255,7 +257,7 @@ def _statement_letter(match: re.Match[str], text: str) -> str | None:
 
 
 def _is_a_word(letter: str, text: str, end: int) -> bool:
-    """Return True if the letter is the article or the pronoun."""
+    """Return True if the letter is the article "a" or the pronoun "I"."""
     word = _NEXT_WORD.match(text, end) if letter in "AI" else None
     return word is not None and word[1].isascii() and word[1].lower() not in _WORDS_AFTER_CHOICE
 
@@ -266,8 +268,8 @@ def _several(letter: str, text: str, place: int) -> bool:
     while match := _NEXT.match(text, place):
         other, place = match["letter"], match.end("letter")
         joined = _JOINING.search(match["between"]) and not _is_a_word(other, text, place)
-        if not joined and _OPENS.search(match["between"]) and ord(other) != ord(last) + 1:
-            return False  # the option's own text: "C. B > A", "C (A is wrong)"
+        if not joined and _OPTION_MARK_PATTERN.search(match["between"]) and ord(other) != ord(last) + 1:
+            return False  # letters in the text of the option: "C. B > A", "C (A is wrong)"
         last = other
         if other != letter and (joined or match["enumerated"] is not None):
             return True
@@ -275,7 +277,7 @@ def _several(letter: str, text: str, place: int) -> bool:
 
 
 def _at_the_beginning(text: str) -> str | None:
-    """Return the option at the beginning of the text; empty if one of several, or called wrong."""
+    """Return the option at the beginning of the text; empty if several options are listed, or it is called wrong."""
     match = _BEGINS.match(text)
     if not match or _SPECIES.match(text):
         return None
@@ -288,10 +290,12 @@ def _at_the_beginning(text: str) -> str | None:
 
 
 def _listed(text: str, start: int) -> set[str]:
-    """Return the options that begin a line, or stand in parentheses in the first line: "(A) red (B) blue"."""
+    """Return the options at the beginning of a line, or in parentheses in the first line: "(A) red (B) blue"."""
     line = text.find("\n", start)
     first = len(text) if line < 0 else line
-    return {one[1] or one[2] for one in _LISTED.finditer(text, start) if one[1] or one.start() < first}
+    return {
+        match[1] or match[2] for match in _LISTED.finditer(text, start) if match[1] or match.start() < first
+    }
 
 
 def _in_the_last_line(text: str) -> str | None:

@@ -1,4 +1,4 @@
-r"""Normalises texts before every scorer compares them: gold and answer alike.
+r"""Normalisation of gold answers and answers before any scorer compares them.
 
 `STEPS` lists the changes in order, each with an example. Numbers, units and words keep their meaning: a superscript
 becomes a power, so that `3²` never reads 32.
@@ -21,7 +21,7 @@ STEPS = (
     ("dashes before a value are minus signs", "−3 and –4", "-3 and -4"),
     ("quotation marks and full stops are plain", "“yes”。", '"yes".'),
 )
-"""Steps of `normalised`: a sentence, a text before, the text after."""
+"""Steps of `normalised`: a sentence, and a text before and after the step."""
 
 _THOUGHTS = ("think", "thinking", "thought", "thoughts", "reasoning", "seed:think", "analysis")
 _THOUGHT_MARK = re.compile(
@@ -80,7 +80,7 @@ def _plain_character(character: str) -> str:
 
 
 def _power(match: re.Match[str]) -> str:
-    plain = "".join(_RAISED[one] for one in match[0])
+    plain = "".join(_RAISED[digit] for digit in match[0])
     return f"^{plain}" if len(plain) == 1 else f"^{{{plain}}}"
 
 
@@ -91,7 +91,7 @@ def _written_out(match: re.Match[str]) -> str:
 
 
 def without_thinking(text: str) -> str:
-    """Return the text without thoughts, in tags or in their channel. An unclosed thought extends to the end."""
+    """Remove thoughts, which are between tags or in a channel of their own. An unclosed thought extends to the end."""
     if "think" not in text.lower() and "<" not in text:
         return text.strip()
     kept: list[str] = []
@@ -99,7 +99,7 @@ def without_thinking(text: str) -> str:
     for match in _THOUGHT_MARK.finditer(text):
         ends = match["final"] or match["end"] or match["end2"] or match["end3"]
         if ends:
-            if match["final"] or depth == 0:  # the beginning was in the prompt
+            if match["final"] or depth == 0:  # the opening tag was in the prompt
                 kept.clear()
             depth = 0
             place = match.end()
@@ -112,7 +112,7 @@ def without_thinking(text: str) -> str:
 
 
 def closing_brace(text: str, start: int) -> int:
-    """Return the index that closes the brace opened before `start`; the end of the text if unclosed."""
+    """Return the index of the brace that closes the one before `start`; the end of the text if there is none."""
     depth = 1
     for place in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
@@ -122,7 +122,7 @@ def closing_brace(text: str, start: int) -> int:
 
 
 def boxes(text: str) -> list[str]:
-    r"""Return the contents of all `\boxed{...}` after the last correction between two boxes."""
+    r"""Return the contents of all `\boxed{...}` after the last correction ("Wait, no") between boxes."""
     found: list[str] = []
     place = 0
     while match := _BOX.search(text, place):
@@ -137,7 +137,7 @@ def boxes(text: str) -> list[str]:
 
 
 def is_corrected(text: str, place: int) -> re.Match[str] | None:
-    """Find the last correction after a place, "Wait, no": the text before a correction does not count."""
+    """Find the last correction ("Wait, no") after a place. The text before a correction does not count."""
     found = None
     for match in _CORRECTED.finditer(text, place):
         if not match[0].lower().startswith("final"):
@@ -146,7 +146,7 @@ def is_corrected(text: str, place: int) -> re.Match[str] | None:
 
 
 def text_key(text: str) -> str:
-    r"""Return a text for comparison: without case, decoration, final stop, `\text{}` or kind of dash."""
+    r"""Return a text for comparison, regardless of case, decoration, final stop, `\text{}` and kinds of dashes."""
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r"\1", text)
     text = re.sub(r"\s*[–—―]\s*", "-", text)
     return " ".join(text.strip(_DECORATION).replace("**", "").split()).casefold()

@@ -28,7 +28,7 @@ SCORE_SETTINGS = ("api_base", "api_key", "api_key_env", "isolation", "profile", 
 
 
 def modes(value: object) -> tuple[str, ...]:
-    """Parse modes, separated by commas; `llm-in-sandbox`, the name in the paper's package, is `sandbox`."""
+    """Parse modes, separated by commas. `llm-in-sandbox`, the name in the paper's package, means `sandbox`."""
     words = (word.strip() for word in str(value).split(","))
     found = tuple(dict.fromkeys("sandbox" if word == "llm-in-sandbox" else word for word in words if word))
     if not found or any(word not in MODES for word in found):
@@ -83,7 +83,7 @@ _ACTIONS = ("list", "run", "report", "score", "compare")
 
 
 def benchmark_words(words: list[str]) -> list[str]:
-    """Insert `run` before a task or an option: the paper's package has no such word."""
+    """Insert the action `run` if it is missing, as in the command line of the paper's package."""
     if not words or words[0] in (*_ACTIONS, "-h", "--help"):
         return words
     return ["run", *words]
@@ -100,13 +100,13 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
     run.add_argument("tasks", metavar="TASK", nargs="*", help="names of tasks, or folders with a task.yaml")
     run.add_argument("--task", dest="more_tasks", metavar="TASK", action="append", help="the same as TASK")
     group = run.add_argument_group("benchmark")
-    for one in BENCHMARK_OPTIONS:
-        run.add_option(group, one)
+    for flag in BENCHMARK_OPTIONS:
+        run.add_option(group, flag)
     run.add_option(run, SETTINGS)
     for title in _SHARED_GROUPS:
         group = run.add_argument_group(title)
-        for one in GROUPS[title]:
-            run.add_option(group, one)
+        for flag in GROUPS[title]:
+            run.add_option(group, flag)
     run.add_option(run, option("prompts"))
     run.add_option(run, option("save_litellm_response"))
     run.add_option(run, option("mcp"))
@@ -124,8 +124,8 @@ def add_benchmark_actions(benchmark: Parser) -> dict[str, Parser]:
     )  # fmt: skip
     score.add_argument("results", metavar="FOLDER", help="the --out folder of `benchmark run`")
     group = score.add_argument_group("benchmark")
-    for one in (one for one in BENCHMARK_OPTIONS if one.name in SCORE_OPTIONS):
-        score.add_option(group, one)
+    for flag in (flag for flag in BENCHMARK_OPTIONS if flag.name in SCORE_OPTIONS):
+        score.add_option(group, flag)
     score.add_option(score, SETTINGS)
     for name in SCORE_SETTINGS:
         score.add_option(score, option(name))

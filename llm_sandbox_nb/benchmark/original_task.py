@@ -9,11 +9,11 @@ from llm_sandbox_nb.benchmark.task import TASKS, Task, TaskError, load_task
 
 
 def with_original_prompts(task: Task) -> Task:
-    """Return the task with the prompts of the original package, in a sandbox and without one.
+    """Return the task with the prompts of the original package, for both modes.
 
     Raises:
         InputError: if the original package is not installed.
-        TaskError: if it does not have the task.
+        TaskError: if the original package does not have the task.
     """
     tasks = original_folder() / "benchmark"
     if task.folder.parent != TASKS.resolve() or not (tasks / task.name / "config.yaml").is_file():

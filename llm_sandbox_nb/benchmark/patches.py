@@ -1,8 +1,8 @@
 """Apply a patch to a sandbox's repository, and restore the files that a patch may not change: tests and their settings.
 
-The tests decide the score, so a patch that changes them or the settings of their runner would judge itself. Both are
-restored to the base commit before a test runs. The tested code comes from the patch and runs in the same process as
-the tests: `evidence` describes the protection against hostile code.
+The tests decide the score, so a patch may not change them or the settings of their runner: both are restored to the
+base commit before the tests run. The tested code comes from the patch and runs in the same process as the tests:
+`evidence` describes the protection against hostile code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STEERING_SUFFIXES = (".pth", ".pyc")
 _PLUGIN_ENTRY_POINTS = re.compile(r"\.(?:egg|dist)-info/entry_points\.txt\Z")
 _RUNNER_MODULES = frozenset(["pytest", "_pytest", "pluggy", "unittest"])
 _LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Lone surrogates that represent no byte; the other surrogates keep bytes beyond UTF-8 in a text."""
+"""Surrogates that do not encode a byte. All others stand for bytes that are not UTF-8 (`surrogateescape`)."""
 
 
 async def apply(box: Sandbox, patch: str, name: str) -> bool:
@@ -43,7 +43,7 @@ async def files_of(box: Sandbox) -> list[str]:
 
 
 async def restore_tests(box: Sandbox, tests: Iterable[str], test_patch: str) -> bool:
-    """Undo the changes since the base commit that affect tests or their runner; return False if git fails."""
+    """Undo changes since the base commit that affect tests or their runner. Return False if git fails."""
     changes = await _changes(box, "HEAD")
     if changes is None:
         return False
@@ -65,9 +65,9 @@ async def kept_tree(box: Sandbox) -> str | None:
 
 
 async def steering_changes(box: Sandbox, tree: str, tests: Iterable[str]) -> set[str]:
-    """Return the tests and steering files that differ from a tree; the tree's own name if git cannot list them.
+    """Return the tests and steering files that differ from a tree; the name of the tree if git fails.
 
-    Compiled files are left out: running tests makes them.
+    Compiled files are left out, because running tests creates them.
     """
     changes = await _changes(box, tree)
     if changes is None:
@@ -77,7 +77,7 @@ async def steering_changes(box: Sandbox, tree: str, tests: Iterable[str]) -> set
 
 
 async def _changes(box: Sandbox, tree: str) -> tuple[dict[str, bool], list[str]] | None:
-    """Return the paths that differ from a tree, True for paths in the tree, and the names in the tree's root."""
+    """Return the paths that differ from a tree (True if the tree has the path), and the names in the tree's root."""
     listed = await _git(box, f"add -A --force . && {GIT} diff --cached --name-status --no-renames -z {tree}")
     roots = await _git(box, f"ls-tree --name-only -z {tree}")
     if listed is None or roots is None:
@@ -88,7 +88,7 @@ async def _changes(box: Sandbox, tree: str) -> tuple[dict[str, bool], list[str]]
 def _deciding(
     touched: Mapping[str, bool], tests: Iterable[str], test_patch: Iterable[str], roots: Iterable[str]
 ) -> set[str]:
-    """Return the touched paths that affect test outcomes; `touched` maps paths of the base to True."""
+    """Return the touched paths that affect test outcomes; `touched[path]` is True if the base has the path."""
     files, packages = _files(tests)
     shadows = _RUNNER_MODULES - {root.removesuffix(".py") for root in roots}
     wanted = list(test_patch)
@@ -99,7 +99,7 @@ def _deciding(
             or path.endswith(_STEERING_SUFFIXES)
             or _PLUGIN_ENTRY_POINTS.search(path) is not None
             or path in (files if in_base else packages)
-            or path.partition("/")[0].partition(".")[0] in shadows  # its name in the root, as for an import
+            or path.partition("/")[0].partition(".")[0] in shadows  # its top-level name, as for an import
             or any(_collide(path, other) for other in wanted)
         )
 
@@ -107,9 +107,10 @@ def _deciding(
 
 
 def _files(tests: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Return the files that may contain the tests, and the packages that would be imported instead of such a file.
+    """Return the files that may contain the tests, and packages that Python would import in place of these files.
 
-    Names are `file::name`, or dotted as in unittest, where only a look at the files shows which part is the file.
+    Names of tests are `file::name`, or dotted as in unittest, where only the existing files show which part is the
+    file.
     """
     files, packages = set(), set()
     for test in tests:
@@ -139,7 +140,7 @@ async def _paths(box: Sandbox, patch: str) -> list[str]:
 
 
 async def _steers(box: Sandbox, path: str, in_base: bool) -> bool:
-    """Return True if pytest's part of a pyproject.toml differs from the base."""
+    """Return True if the settings of pytest in a pyproject.toml differ from the base."""
     before = await _git(box, f"show {shlex.quote(f'HEAD:{path}')}") if in_base else []
     try:
         now = (await box.read_file(path)).decode("utf-8", "replace")

@@ -16,7 +16,7 @@ _MAX_NOTES = 3
 
 @dataclass
 class CellProgress:
-    """A task in one mode. `done` counts results of earlier starts too; times are seconds of this start."""
+    """Progress of a task in one mode. `done` includes results of earlier starts; times are seconds since this start."""
 
     task: str
     mode: str
@@ -25,14 +25,14 @@ class CellProgress:
     running: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
-    """Tokens, with history counted once."""
+    """Tokens; the history of a conversation counts once and not for each request."""
     cost: float | None = 0.0
     """US dollars; None if the cost of a result is unknown."""
     elapsed: float = 0.0
     rest: float | None = None
     """Estimated seconds left; None while there is no estimate."""
     score: float | None = None
-    """Mean over problems so far, repeats averaged first."""
+    """Mean over problems so far, each with the mean of its repeats."""
 
 
 class _Cell:
@@ -59,13 +59,13 @@ class _Cell:
 
 
 class Progress:
-    """Counts items that begin and results that arrive, from any thread.
+    """Counter of started items and results, for use in any thread.
 
     Args:
         items: all items of the benchmark.
-        open_items: the items that are still to be done.
+        open_items: the items without a result.
         results: the results on disk.
-        workers: the number of items that run at once.
+        workers: maximum number of items that run at the same time.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Progress:
                 self.notes.append((result.key, result.error_kind, result.error))
 
     def stopped(self) -> None:
-        """Stop the clocks of all items, because none runs any more."""
+        """Stop the clocks of all items after the end of the benchmark."""
         with self._lock:
             for cell in self._cells.values():
                 if cell.begun:
@@ -142,10 +142,12 @@ class Progress:
         return CellProgress(**{**vars(row), "errors": Counter(row.errors)})
 
     def _pace(self, cell: _Cell) -> tuple[float, int]:
-        """Return the seconds and the number of finished items of this cell; of all cells while this one has none."""
+        """Return the seconds and number of finished items of this cell; if it has none, those of all cells."""
         if cell.ended:
             return cell.spent, cell.ended
-        return sum(one.spent for one in self._cells.values()), sum(one.ended for one in self._cells.values())
+        return sum(cell.spent for cell in self._cells.values()), sum(
+            cell.ended for cell in self._cells.values()
+        )
 
     def _rest(self, left: int, spent: float, ended: int) -> float | None:
         if not left:

@@ -1,7 +1,7 @@
-r"""Reads numbers as people write them, with magnitude and unit, and compares them exactly.
+r"""Parser and exact comparison of numbers as people write them, with magnitude and unit.
 
-`65 432`, `12\,345`, `7,25`, `2×10^{-4}`, `1 3/4`, `6 million`, `80 km/h`, `€9`, `50 %`. Units are those of pint; a
-magnitude multiplies. If both numbers have a unit, the units have to agree (9 kg is 9000 g and not 9 g).
+For example `65 432`, `12\,345`, `7,25`, `2×10^{-4}`, `1 3/4`, `6 million`, `80 km/h`, `€9`, `50 %`. Units are those of
+pint; a magnitude such as `million` is a factor. If both numbers have a unit, the units must agree: 9 kg equals 9000 g.
 """
 
 from __future__ import annotations
@@ -56,21 +56,23 @@ _VALUE = re.compile(
     """,
     re.VERBOSE,
 )  # fmt: skip
-_REST = re.compile(r"[^\d=+<>|\\()\[\],;:?!]{0,60}(?:[\^²³]?\{?-?\d\}?[^\d=+<>|\\()\[\],;:?!]{0,30}){0,3}")
+_UNIT_TEXT_PATTERN = re.compile(
+    r"[^\d=+<>|\\()\[\],;:?!]{0,60}(?:[\^²³]?\{?-?\d\}?[^\d=+<>|\\()\[\],;:?!]{0,30}){0,3}"
+)
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number with its unit. `places`: decimals as written, if the number may be rounded; None for an exact number."""
+    """A number with its unit. `places` is the number of written decimals; None for an exact number."""
 
     value: Fraction
     places: int | None = None
     unit: str = ""
     attached: bool = False
-    """True if the unit is a letter right after the number, `2m`: perhaps a variable, so both numbers need a unit."""
+    """True if the unit is a letter right after the number, as in `2m`, which may be a variable."""
 
     def agrees(self, other: Quantity) -> bool:
-        """Return True if the numbers are equal, as far as rounded, and the units do not contradict each other."""
+        """Return True if the numbers are equal after rounding, and their units do not contradict each other."""
         if "%" in (self.unit, other.unit) and self.unit != other.unit:
             share, plain = (self, other) if self.unit == "%" else (other, self)
             if plain.unit:
@@ -97,7 +99,7 @@ def _same(
     others: int | None,
     near: Fraction = Fraction(1, 10**12),
 ) -> bool:
-    """Return True if equal, or if the shorter decimal of at least six digits is the other number rounded."""
+    """Return True if the numbers are equal, or one has at least six digits and is the other number rounded."""
     if one == other:
         return True
     difference = abs(one - other)
@@ -114,7 +116,7 @@ def _same(
 
 
 def cleaned(text: str) -> str:
-    r"""Return mathematics without spacing, `\text{}` and surrounding marks."""
+    r"""Remove spacing, `\text{}` and surrounding marks from a formula."""
     text = (
         text.strip()
         .replace("\\left", "")
@@ -138,7 +140,7 @@ def cleaned(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def quantities(text: str) -> tuple[Quantity, ...]:
-    """Return the readings of a text that is one number with or without a unit; empty for anything else."""
+    """Return the possible meanings of a text that is one number, perhaps with a unit; empty for any other text."""
     text = re.sub(
         r"^(?:[≈~∼]|\\approx|\\sim|(?:about|approximately|around|roughly|circa|etwa|environ)\s)\s*",
         "",
@@ -173,7 +175,7 @@ def quantities(text: str) -> tuple[Quantity, ...]:
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 )
-_SMALL = {word: number for number, word in enumerate(f"{_ONES} seventeen eighteen nineteen".split())}
+_SMALL_NUMBERS = {word: number for number, word in enumerate(f"{_ONES} seventeen eighteen nineteen".split())}
 _TENS = {
     word: 10 * number
     for number, word in enumerate(
@@ -183,12 +185,12 @@ _TENS = {
 
 
 def _in_words(text: str) -> Quantity | None:
-    """Return a number below a thousand in English words, with the counted thing: "twenty-one days"."""
+    """Parse a number below a thousand in English words, with the counted thing: "twenty-one days"."""
     words = text.lower().rstrip(".").replace("-", " ").split()
     total, used = 0, 0
     for word in words:
-        if word in _SMALL:
-            total += _SMALL[word]
+        if word in _SMALL_NUMBERS:
+            total += _SMALL_NUMBERS[word]
         elif word in _TENS:
             total += _TENS[word]
         elif word == "hundred" and 0 < total < 10:
@@ -230,7 +232,7 @@ def _value(match: re.Match[str]) -> tuple[Fraction, int | None] | None:
 
 
 def decimal_of(text: str) -> tuple[Fraction, int | None] | None:
-    """Parse a number of digits and marks, and count its decimals: `1,234.5`, `1.234,5`, `7,25`, `65 432`."""
+    """Parse a number in digits, and count its decimals: `1,234.5`, `1.234,5`, `7,25`, `65 432`."""
     if _GROUPED.fullmatch(text):
         last = max(text.rfind("."), text.rfind(","))
         mark = text[last] if last >= 0 else ""
@@ -250,10 +252,10 @@ def decimal_of(text: str) -> tuple[Fraction, int | None] | None:
 
 
 def _magnitudes_and_units(rest: str, money: bool) -> list[tuple[int, str, bool]]:
-    """Return the readings of the text after a number: factor, unit, True if attached. Empty if there is no reading."""
+    """Return the possible meanings of the text after a number: factor, unit, and True if the unit is attached."""
     if not rest.strip():
         return [(1, "", False)]
-    if not _REST.fullmatch(rest) or len(rest.split()) > 6:
+    if not _UNIT_TEXT_PATTERN.fullmatch(rest) or len(rest.split()) > 6:
         return []
     words = rest.replace("{", "").replace("}", "").strip()
     attached = not rest[0].isspace()
@@ -293,7 +295,7 @@ def _magnitudes_and_units(rest: str, money: bool) -> list[tuple[int, str, bool]]
 
 
 def _is_unit(words: str) -> bool:
-    """Return True if words after a number are a unit or a counted thing: "days", "red apples", not "Baker Street"."""
+    """Return True if words after a number are a unit or a counted thing, such as "days", but not "Baker Street"."""
     if (
         _plain_unit(words) in _PERCENT
         or words.lower() in _CURRENCY_OF
@@ -326,7 +328,7 @@ def _plain_unit(unit: str) -> str:
 
 
 _CONSTANTS = frozenset({"pi", "π", "e", "c", "k", "i", "R", "G", "n", "x"})
-"""Names in pint's registry that are numbers or variables when they follow a number."""
+"""Names in pint's registry that mean numbers or variables after a number."""
 
 
 @cache
@@ -352,7 +354,7 @@ def _parsed(unit: str) -> Any:
     for form in dict.fromkeys((text, text.lower() if len(text) > 2 else text)):
         try:
             found = _registry().parse_units(form)
-        except Exception:  # noqa: BLE001 - pint raises what Python's tokenizer and its own grammar raise
+        except Exception:  # noqa: BLE001 - pint passes on errors of Python's tokenizer and of its own grammar
             continue
         if str(found) != "dimensionless":
             return found
@@ -379,5 +381,5 @@ _RATIO_UNITS = frozenset({"percent", "permille"})
 
 
 def _stems(unit: str) -> frozenset[str]:
-    """Return the words of a counted thing, without the endings of the plural."""
+    """Return the words of a counted thing in the singular."""
     return frozenset(re.sub(r"(?:es|s)$", "", word) for word in unit.lower().rstrip(".").split())

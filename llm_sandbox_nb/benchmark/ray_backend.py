@@ -1,4 +1,4 @@
-"""A benchmark on a Ray cluster: the items are spread over its nodes, each with its own engine.
+"""A benchmark on a Ray cluster. The items run on all nodes, each with its own engine for sandboxes.
 
 One actor on each node runs many items at once. The driver process writes all results.
 """
@@ -26,11 +26,11 @@ class ItemReply:
     answer: str | None = None
     record: bytes = b""
     fatal: str = ""
-    """Reason why the benchmark must stop."""
+    """Reason why the benchmark must stop; empty if it can continue."""
 
 
 class Host(NodeActor):
-    """The actor of one node. The sandboxes end with the actor, however that ends."""
+    """Actor of one node. Its sandboxes end with the actor, even if the actor is killed."""
 
     def __init__(self, values: Mapping[str, Any], attempts: int, reuse: bool = True) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Host(NodeActor):
         self._count = 0
 
     async def attempt(self, item: Item) -> ItemReply:
-        """Run an item. Items that arrive after `close` are refused: Ray may reorder calls."""
+        """Run an item. Items that arrive after `close` are refused, because Ray may reorder calls."""
         if self._closing:
             return ItemReply(fatal="the node is closing")
         return await self._run(self._attempt(item))
@@ -64,7 +64,7 @@ class RayBackend:
     Args:
         address: see `RayHosts`.
         values: the values of the options; those for the model and the sandboxes go to the nodes.
-        options: the folder of records, the number of items at once in the whole cluster, the attempts per item.
+        options: folder of records, maximum number of running items in the whole cluster, attempts per item.
 
     Raises:
         UsageError: if Ray is not installed, or the address has an unsupported form.

@@ -1,7 +1,7 @@
-"""The nodes of a Ray cluster, each with an actor that owns the sandboxes of its machine: for benchmarks and training.
+"""The nodes of a Ray cluster, each with an actor that owns the sandboxes of the node; for benchmarks and training.
 
-An actor runs many calls at once. A call whose actor or node died runs again, on the least busy node. Records are made
-in a folder of the node and return with the result, so that no shared file system is needed.
+An actor runs many calls at once. If its actor or node dies, a call runs again on the least busy node. Records are
+written to a folder of the node and sent back with the result, so no shared file system is needed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from llm_sandbox_nb.sandbox.leftover_folders import make_owned_folder, remove_le
 from llm_sandbox_nb.version import __version__
 
 MAX_DEATHS = 4
-"""Number of actors that may die under a call before the call counts as lost."""
+"""Number of actors that die during a call until the call counts as lost."""
 CONNECT_SECONDS = 20.0
-"""Seconds in which the head of a cluster has to answer."""
+"""Seconds for the head of a cluster to answer."""
 START_SECONDS = 180.0
 """Seconds for an actor to start on a node."""
 JOIN_SECONDS = 60.0
@@ -41,9 +41,9 @@ CLOSE_SECONDS = 60.0
 TIDY_SECONDS = 60.0
 """Seconds to remove the leftovers of a dead actor from its node."""
 NO_NODE_SECONDS = 120.0
-"""Seconds to wait for a node while there is none."""
+"""Seconds to wait for a new node after the last one is gone."""
 _LOOK_SECONDS = 5.0
-"""Seconds between two looks at the list of nodes."""
+"""Seconds between two polls of the list of nodes."""
 _T = TypeVar("_T")
 _PREFIX = "llm-sandbox-nb-host-"
 _LOCK = "lock"
@@ -62,7 +62,7 @@ class _Host:
 
 
 class CallLostError(LLMSandboxError):
-    """Every actor that got the call has died."""
+    """Raised if every actor that got the call has died."""
 
 
 class RayHosts:
@@ -70,10 +70,10 @@ class RayHosts:
 
     Args:
         address: `auto` (the cluster of this machine, or of $RAY_ADDRESS), or `HOST:PORT`.
-        kind: the class of the actors, with the methods `ready`, which returns the package's version there, and `close`.
-        given: returns the arguments of the class, once this process is connected.
-        at_once: the number of calls that an actor may run at once.
-        option: the user's name for the address, for messages.
+        kind: the class of the actors, with the methods `close` and `ready`, which returns the node's package version.
+        given: function that returns the arguments of the class; called once this process is connected.
+        at_once: maximum number of simultaneous calls of an actor.
+        option: the option that holds the address, for messages.
 
     Raises:
         UsageError: if Ray is not installed, or the address has an unsupported form.
@@ -178,7 +178,7 @@ class RayHosts:
             await asyncio.sleep(0.5)
 
     async def _look(self) -> None:
-        """Start an actor on each living node with processors that lacks one; forget nodes that are gone.
+        """Start an actor on each new node with processors, and remove nodes that are gone.
 
         Raises:
             FatalError: if a node cannot be used at all.
@@ -212,7 +212,7 @@ class RayHosts:
         return actor.remote(*self._given())
 
     async def _lost(self, host: _Host) -> None:
-        """Forget an actor that died; the next look starts another if its node lives."""
+        """Remove a dead actor. The next poll starts a new actor if the node is alive."""
         import ray
 
         self._deserted.add(host.node)
@@ -224,7 +224,7 @@ class RayHosts:
 
 
 def make_actor(kind: type, at_once: int) -> Any:
-    """Start one actor anywhere in the connected cluster; the actor ends with its last handle."""
+    """Start an actor anywhere in the connected cluster. It ends when its last handle is deleted."""
     import ray
 
     actor: Any = ray.remote(kind)
@@ -260,7 +260,7 @@ async def _ready(host: _Host) -> bool:
 
 
 async def _closed(host: _Host) -> bool:
-    """Close the sandboxes of an actor, then end the actor, even without an answer; return True if all closed."""
+    """Close the sandboxes of an actor, then end the actor in any case. Return True if all sandboxes were closed."""
     import ray
 
     closed = False
@@ -274,7 +274,7 @@ async def _closed(host: _Host) -> bool:
 
 
 async def _tidied(node: str) -> None:
-    """Remove the leftovers of a dead actor from a node, if the node lives."""
+    """Remove the leftovers of a dead actor from its node, if the node is alive."""
     import ray
 
     with suppress(Exception):
@@ -294,12 +294,12 @@ def _line(error: BaseException, index: int) -> str:
 
 
 def own_folder() -> tuple[Path, int]:
-    """Make a folder for the records of an actor, and a lock that shows that its process lives."""
+    """Make a folder for the records of an actor, and a lock file that shows that its process is running."""
     return make_owned_folder(_PREFIX, _LOCK)
 
 
 class NodeActor:
-    """Base of the actor of a node: a folder for records, and calls that `close` cancels."""
+    """Base of the actor of a node, with a folder for records. `close` cancels its calls."""
 
     def __init__(self) -> None:
         remove_left_folders(_PREFIX, _LOCK)
@@ -331,7 +331,7 @@ class NodeActor:
 
 
 def tidy() -> None:
-    """Remove the leftovers of a killed host on this node, once its processes are gone."""
+    """Remove the leftovers of a killed actor on this node after its processes have ended."""
     deadline = time.monotonic() + _EXIT_SECONDS
     while remove_left_folders(_PREFIX, _LOCK) + process.remove_leftovers() and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -349,10 +349,10 @@ def packed(folder: Path) -> bytes:
 
 
 def unpack(record: bytes, out: Path) -> None:
-    """Write the files of a node below `out` and nowhere else.
+    """Unpack the tar file of a node below `out`.
 
     Raises:
-        OSError, tarfile.TarError: if they cannot be written, or a name leads outside.
+        OSError, tarfile.TarError: if a file cannot be written, or its path would be outside of `out`.
     """
     if record:
         out.mkdir(parents=True, exist_ok=True)

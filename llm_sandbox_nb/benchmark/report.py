@@ -1,6 +1,7 @@
 """The report of a folder of results: as text, and as one HTML file.
 
-Scores are means over items. Two modes are compared over the items that both have. `statistics` computes the intervals.
+Scores are means over items. Two modes are compared over the items that both modes have. `statistics` computes the
+intervals.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from llm_sandbox_nb.benchmark.statistics import paired, passes, score_interval
 from llm_sandbox_nb.formatting import format_cost, format_duration, format_number, format_percent, plural
 
 LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
-"""Stop reasons that are limits: the answers of such runs count."""
+"""Stop reasons of runs that reached a limit. Their answers count."""
 
 
 def problem_of(result: Result) -> str:
-    """Return the key that repeats share: the content of the row, which may have copies; in old results its id."""
+    """Return the key of a result's problem, equal for its repeats and copies; in old results, the id of the row."""
     return result.problem or result.item
 
 
@@ -34,14 +35,14 @@ def item_of(result: Result) -> str:
 
 
 def item_scores(results: Iterable[Result], group: Callable[[Result], str] = problem_of) -> dict[str, float]:
-    """Return the mean score of each problem over its repeats; failed and unscored results are left out."""
+    """Return the mean score of each problem over its repeats, without failed and unscored results."""
     return {item: sum(scores) / len(scores) for item, scores in repeat_scores(results, group).items()}
 
 
 def repeat_scores(
     results: Iterable[Result], group: Callable[[Result], str] = problem_of
 ) -> dict[str, list[float]]:
-    """Return the scores of each problem, one for each scored repeat."""
+    """Return the scores of the scored repeats of each problem."""
     found: dict[str, list[float]] = {}
     for result in results:
         if result.score is not None and not result.error_kind:
@@ -50,14 +51,14 @@ def repeat_scores(
 
 
 def common_group(*sides: Iterable[Result]) -> Callable[[Result], str]:
-    """Return the function that matches results of several sides: by problem if all results name theirs, else by id."""
-    return problem_of if all(one.problem for side in sides for one in side) else item_of
+    """Return the function that gives the key for matching results: the problem if all results have it, else the id."""
+    return problem_of if all(result.problem for side in sides for result in side) else item_of
 
 
 def cell_row(
     task: str, mode: str, results: Sequence[Result], planned: int = 0, spent: Spent | None = None
 ) -> dict[str, Any]:
-    """Return the row of one task in one mode. `planned` is the planned number of results, 0 for the existing number."""
+    """Return the row of one task in one mode. `planned` is the planned number of results; 0: the existing number."""
     scores = score_interval(list(item_scores(results).values()))
     good = [result for result in results if not result.error_kind]
     done = throughput(Times(0.0, 0.0, result.wall_time, result.started) for result in good)
@@ -91,7 +92,7 @@ def cell_row(
         "spent_tokens": spent.tokens if spent else None,
         "spent_cost": spent.cost if spent else None,
         "spent_time": spent.seconds if spent else None,
-        "passes": [asdict(one) for one in passes(repeat_scores(results).values())],
+        "passes": [asdict(share) for share in passes(repeat_scores(results).values())],
         "wall_time_mean": _mean([result.wall_time for result in good]),
         "tool_share": _ratio(sum(result.tool_time for result in good), wall),
         "runs_per_minute": done.per_minute if done else None,
@@ -104,7 +105,7 @@ def cell_row(
 def compare(
     task: str, first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]
 ) -> dict[str, Any] | None:
-    """Compare the scores of the items that both sides have; None if there are none. Delta is `first` - `second`."""
+    """Compare two sides over their common items; None without common items. The delta is `first` - `second`."""
     group = common_group(first[1], second[1])
     ours, theirs = item_scores(first[1], group), item_scores(second[1], group)
     found = paired(ours, theirs)
@@ -126,14 +127,14 @@ def compare(
 
 
 def _tokens(results: Iterable[Result], items: Iterable[str], group: Callable[[Result], str]) -> float:
-    """Return the sum of mean tokens per item, with history counted once."""
+    """Return the sum of the mean tokens per item; the history of a conversation counts once."""
     wanted = set(items)
     found: dict[str, list[int]] = {}
     for result in results:
         if group(result) in wanted and not result.error_kind:
             total = result.prompt_tokens + result.model_tokens + result.environment_tokens
             found.setdefault(group(result), []).append(total)
-    return sum(sum(one) / len(one) for one in found.values())
+    return sum(sum(counts) / len(counts) for counts in found.values())
 
 
 def tables(
@@ -143,7 +144,7 @@ def tables(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the rows of all cells, and of all comparisons of two modes of one task.
 
-    `planned` and `spent`, by task and mode: the planned number of results, and the consumption.
+    `planned` and `spent` map task and mode to the planned number of results and to the consumption.
     """
     cells: dict[tuple[str, str], list[Result]] = {key: [] for key in planned}
     for result in results:
@@ -162,12 +163,12 @@ def tables(
 
 
 def compare_folders(out: Path, other: Path) -> dict[str, Any]:
-    """Compare `out` with `other`, for each task and mode that both have, over the items that both have scores for.
+    """Compare the folders `out` and `other` over their common scored items, for each common task and mode.
 
     `left_out` counts items whose question or gold answer differs between the folders.
 
     Raises:
-        ResultsError: if a folder has no results, or they have no task and mode in common.
+        ResultsError: if a folder has no results, or the folders have no task and mode in common.
     """
     sides: list[dict[tuple[str, str], list[Result]]] = []
     for folder in (out, other):
@@ -180,7 +181,7 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
         first, second = sides[0][task, mode], sides[1][task, mode]
         others = _other_rows(first, second)
         left_out += len(others)
-        ours, theirs = ([one for one in side if one.item not in others] for side in (first, second))
+        ours, theirs = ([result for result in side if result.item not in others] for side in (first, second))
         if row := compare(f"{task}/{mode}", (out.name, ours), (other.name, theirs)):
             group = common_group(ours, theirs)
             scores = item_scores(ours, group), item_scores(theirs, group)
@@ -196,13 +197,15 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
 
 
 def _other_rows(first: Iterable[Result], second: Iterable[Result]) -> set[str]:
-    """Return the ids of items that belong to a different row in the second folder."""
+    """Return the ids that stand for different rows in the two folders."""
     known = {result.item: result.row for result in second if result.row}
-    return {one.item for one in first if one.row and known.get(one.item, one.row) != one.row}
+    return {
+        result.item for result in first if result.row and known.get(result.item, result.row) != result.row
+    }
 
 
 def _megabytes(name: str, values: Iterable[int | None]) -> dict[str, float | None]:
-    """Return mean and maximum of the known values, in MB."""
+    """Return the mean and the maximum of the known values, in MB."""
     known = [value / 1e6 for value in values if value is not None]
     return {f"{name}_mb_mean": _mean(known), f"{name}_mb_most": max(known, default=None)}
 
@@ -246,14 +249,16 @@ def summary(out: Path) -> dict[str, Any]:
         ResultsError: if there are no results.
     """
     results = _results_of(out)
-    planned = {(one.task, one.mode): one.results for one in read_plan(out)}
+    planned = {(cell.task, cell.mode): cell.results for cell in read_plan(out)}
     cells, comparisons = tables(results, planned, spent_in(out))
     judged = agreement(read_judgements(out / "judge" / "judgements.jsonl"))
     return {
         "cells": cells,
         "comparisons": comparisons,
         "errors": count_errors(results),
-        "error_examples": {one.error_kind: one.error for one in reversed(results) if one.error_kind},
+        "error_examples": {
+            result.error_kind: result.error for result in reversed(results) if result.error_kind
+        },
         "judge": vars(judged),
     }
 
@@ -308,12 +313,12 @@ def _passes(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             "task": cell["task"],
             "mode": cell["mode"],
-            "k": one["k"],
-            "pass@k": one["any"],
-            "pass^k": one["all"],
+            "k": passed["k"],
+            "pass@k": passed["any"],
+            "pass^k": passed["all"],
         }
         for cell in cells
-        for one in cell["passes"]
+        for passed in cell["passes"]
     ]
 
 
@@ -338,7 +343,7 @@ def comparison_text(found: Mapping[str, Any]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return the printable beginning of an error, which comes from a server or a scorer and may contain anything."""
+    """Return the beginning of an error on one line, without characters that a hostile server could misuse."""
     return "".join(letter for letter in " ".join(text.split())[:300] if letter.isprintable())
 
 

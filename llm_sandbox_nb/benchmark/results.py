@@ -1,4 +1,4 @@
-"""Results: one JSON line for each attempt at an item, written at once, in files that survive a crash."""
+"""Results: one JSON line for each attempt at an item, written at once to files that survive a crash."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from llm_sandbox_nb.errors import LLMSandboxError
 FILE = "results.jsonl"
 CONFIG = "config.json"
 SCORER = "scorer"
-"""Error kind of an item with an answer and no score: its scorer failed, did not end, or returned no score."""
+"""Error kind of an answer without a score because the scorer failed, did not end, or returned no score."""
 JUDGE = "judge"
-"""Error kind of an item that has an answer and no score, because the judge could not be asked."""
+"""Error kind of an answer without a score because requests to the judge failed."""
 ANSWERED = ("", SCORER, JUDGE)
 """Error kinds of results whose answer is kept."""
 Key = tuple[str, str, str, int]
 
 
 class ResultsError(LLMSandboxError, ValueError):
-    """A folder of results cannot be used. The message is one sentence that names the remedy."""
+    """Raised if a folder of results cannot be used. The message is one sentence with the remedy."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ class Result:
 
     task: str
     mode: str
-    """`sandbox`, `llm`, or `sandbox-prompt`: a sandbox, with the documents in the prompt and not in files."""
+    """`sandbox`, `llm`, or `sandbox-prompt` (a sandbox, with the documents in the prompt and not in files)."""
     item: str
     repeat: int
     score: float | None = None
-    """None: not scored, because of an error or for the reason in `detail`."""
+    """Score from 0 to 1; None if not scored because of an error, or for the reason in `detail`."""
     detail: str = ""
     answer: str | None = None
     stop_reason: str | None = None
     error_kind: str = ""
-    """Empty if nothing failed; then the score counts."""
+    """Kind of the failure; empty if nothing failed, so that the score counts."""
     error: str = ""
     cut_replies: int = 0
-    """Replies that broke off and were accepted incomplete, see `BROKEN_OFF`."""
+    """Number of incomplete replies that were accepted; see `BROKEN_OFF`."""
     turns: int = 0
     prompt_tokens: int = 0
     model_tokens: int = 0
@@ -58,9 +58,9 @@ class Result:
     model_time: float = 0.0
     tool_time: float = 0.0
     memory_peak: int | None = None
-    """Highest memory use of the sandbox in bytes; None: unknown, or the sandbox had served another item before."""
+    """Peak memory of the sandbox in bytes; None if unknown, or if the sandbox had served another item before."""
     disk: int | None = None
-    """Bytes of its files at the end, beyond the image."""
+    """Bytes of the sandbox's files at the end, without those of the image."""
     run: str = ""
     """The run's folder, relative to the folder of all results."""
     row: str = ""
@@ -70,7 +70,7 @@ class Result:
     scorer: str = ""
     """Digests of question, prompt and scorer: see `digests`."""
     problem: str = ""
-    """See `Row.problem`; the same for copies of one problem."""
+    """See `Row.problem`; equal for copies of a problem."""
     prompts: str = ""
     """Origin of the prompts, if not the task's: `llm-in-sandbox 0.2.0`."""
     version: str = ""
@@ -80,11 +80,11 @@ class Result:
 
     @property
     def key(self) -> Key:
-        """The identity of an item: a later result with the same key replaces this one."""
+        """Identity of the item: a later result with the same key replaces this one."""
         return self.task, self.mode, self.item, self.repeat
 
 
-_FIELDS = {one.name: str(one.type) for one in fields(Result)}
+_FIELDS = {field.name: str(field.type) for field in fields(Result)}
 
 
 def cell_folder(out: Path, task: str, mode: str) -> Path:
@@ -92,19 +92,19 @@ def cell_folder(out: Path, task: str, mode: str) -> Path:
 
 
 def write_result(out: Path, result: Result) -> None:
-    """Append a result, which then survives the end of this process."""
+    """Append a result and sync it to disk."""
     folder = cell_folder(out, result.task, result.mode)
     folder.mkdir(parents=True, exist_ok=True)
     append_line(folder / FILE, asdict(result))
 
 
 def read_results(out: Path) -> list[Result]:
-    """Return the newest result of each item, in the order in which items were first done."""
+    """Return the newest result of each item, in the order of the items' first results."""
     return list({result.key: result for result in all_results(out)}.values())
 
 
 def all_results(out: Path) -> Iterator[Result]:
-    """Yield all results, including those that a later result of the same item has replaced."""
+    """Yield all results, including replaced results of the same item."""
     for path in sorted(out.glob(f"*/*/{FILE}")):
         info = path.stat()
         yield from _results_in(path, info.st_size, info.st_mtime_ns)
@@ -112,12 +112,12 @@ def all_results(out: Path) -> Iterator[Result]:
 
 @lru_cache(maxsize=32)
 def _results_in(path: Path, size: int, changed: int) -> tuple[Result, ...]:
-    """Read the results in a file, cached while size and time are the same: a start reads thousands several times."""
+    """Read the results of a file; cached until its size or time changes, because a start reads it several times."""
     return tuple(_result(path, record) for record in read_lines(path))
 
 
 def _result(path: Path, record: dict[str, Any]) -> Result:
-    """Make a result from its line.
+    """Make a result from a line of the file.
 
     Raises:
         ResultsError: if a field is missing or has a wrong type.
@@ -156,9 +156,8 @@ def append_line(path: Path, record: object) -> None:
     try:
         size = os.fstat(file).st_size
         if size and os.pread(file, 1, size - 1) != b"\n":
-            data = (
-                b"\n" + data
-            )  # end a line that a crash left unfinished, so that this record has its own line
+            # a crash left an incomplete line: end it, so that this record has a line of its own
+            data = b"\n" + data
         while data:
             data = data[os.write(file, data) :]
     finally:

@@ -1,10 +1,10 @@
 """Collects the outcomes of tests in a separate process, which forwards each line at once.
 
-This runs in sandboxes: it needs Python 3.6 and the standard library only. Outcomes from `results_sender` are in a
-socket, or in this process's output, where no other process can change them, even of the same user: this process
-cannot be traced. Another process can end this one. Then nothing counts as reported.
+This runs in sandboxes, so it needs only Python 3.6 and the standard library. Outcomes from `results_sender` go through
+a socket to this process and its output. No other process can change them there, not even a process of the same user,
+because this process cannot be traced. If another process kills this process, nothing counts as reported.
 
-Standard input has two lines: the path of the socket, and the word that ends the collection when sent as a line.
+Standard input has two lines: the path of the socket, and a secret word, which ends the collection when it arrives.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import socket
 import sys
 
 MAX_BYTES = 64 * 1024**2
-"""Maximum bytes of all outcomes together; the process exits after more."""
+"""Maximum bytes of all outcomes together, beyond which the process exits."""
 PR_SET_DUMPABLE = 4
 
 
 def collect(path: str, last: bytes) -> None:
-    """Write the lines that arrive until the line `last`, and then those that arrived before it."""
+    """Forward lines until the line `last` arrives, then the lines that other connections sent before it."""
     waiting = selectors.DefaultSelector()
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(path)

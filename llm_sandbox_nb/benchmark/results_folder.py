@@ -1,4 +1,4 @@
-"""The folder of a benchmark as a whole: its settings, its plan, and the lock against a second start."""
+"""The folder of a benchmark: settings, plan, and the lock against a second start."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from llm_sandbox_nb.trajectory.whole_file import write_whole
 LOCK = "lock"
 PLAN = "plan"
 _JUDGE_KEY = "judge_model"
-"""Setting that may be added later: only judged tasks use a judge, and they do not begin without one."""
+"""Setting that a later start may add: only judged tasks use it, and they do not begin without it."""
 
 
 @dataclass
 class PlannedCell:
-    """A task in one mode. `rows`: the repeats of each row, by its id."""
+    """Planned work for a task in one mode. `rows` maps the id of a row to its number of repeats."""
 
     task: str
     mode: str
@@ -39,10 +39,10 @@ class PlannedCell:
 
 
 class FolderLock:
-    """Locks a folder of results against a second start, until `release` or the end of this process.
+    """Lock of a folder of results against a second start, until `release` or the end of this process.
 
     Raises:
-        ResultsError: if another start works in the folder.
+        ResultsError: if another start is using the folder.
     """
 
     def __init__(self, out: Path) -> None:
@@ -61,7 +61,8 @@ class FolderLock:
 
     def release(self) -> None:
         if self._file >= 0:
-            os.close(self._file)  # the file stays: after its removal, two starts could lock two files
+            # the file is not removed: otherwise two starts could lock two different files
+            os.close(self._file)
             self._file = -1
 
     def __enter__(self) -> Self:
@@ -89,10 +90,10 @@ def read_config(out: Path) -> dict[str, Any]:
 
 
 def check_config(out: Path, config: dict[str, Any]) -> None:
-    """Store the settings of these results, or compare them with those of an earlier start.
+    """Store the settings of these results, or check that they equal those of an earlier start.
 
     Raises:
-        ResultsError: if they differ; results of different settings do not share a folder.
+        ResultsError: if they differ, because results of different settings may not share a folder.
     """
     before = read_config(out)
     plan = before.pop(PLAN, [])
@@ -111,7 +112,7 @@ def check_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def change_judge(out: Path, judge_model: str | None) -> None:
-    """Store another judge, which has scored all answers again."""
+    """Store another judge, after it has scored all answers again."""
     config = read_config(out)
     if judge_model and config.get(_JUDGE_KEY) != judge_model:
         _write_config(out, config | {_JUDGE_KEY: judge_model})
@@ -126,41 +127,41 @@ def _write_config(out: Path, config: dict[str, Any]) -> None:
 
 
 def read_plan(out: Path) -> list[PlannedCell]:
-    """Read the plan of a folder, a cell for each task and mode; empty in a folder of an earlier version.
+    """Read the plan of a folder, with a cell for each task and mode; empty for a folder of an earlier version.
 
     Raises:
         ResultsError: if `config.json` cannot be read.
     """
     try:
-        return [PlannedCell(**one) for one in read_config(out).get(PLAN) or ()]
+        return [PlannedCell(**cell) for cell in read_config(out).get(PLAN) or ()]
     except (AttributeError, TypeError) as error:
         raise ResultsError(f"{out / CONFIG} holds an invalid {PLAN}: remove that key.") from error
 
 
 def add_to_plan(out: Path, cells: Iterable[PlannedCell], rows: Mapping[str, Iterable[str]]) -> None:
-    """Add cells to the plan. `rows`: the ids of all rows of a task today; other rows leave the plan."""
-    known = {(one.task, one.mode): one for one in read_plan(out)}
+    """Add cells to the plan. `rows` are the current ids of a task's rows; all other rows are removed from the plan."""
+    known = {(cell.task, cell.mode): cell for cell in read_plan(out)}
     for cell in cells:
         before = known.get((cell.task, cell.mode))
         planned = dict(before.rows) if before else {}
         for identity, repeats in cell.rows.items():
             planned[identity] = max(repeats, planned.get(identity, 0))
         known[cell.task, cell.mode] = PlannedCell(cell.task, cell.mode, cell.source, cell.data, planned)
-    for one in known.values():
-        if one.task in rows:
-            there = set(rows[one.task])
-            one.rows = {identity: repeats for identity, repeats in one.rows.items() if identity in there}
-    plan = [asdict(one) for _, one in sorted(known.items())]
+    for kept in known.values():
+        if kept.task in rows:
+            there = set(rows[kept.task])
+            kept.rows = {identity: repeats for identity, repeats in kept.rows.items() if identity in there}
+    plan = [asdict(cell) for _, cell in sorted(known.items())]
     _write_config(out, read_config(out) | {PLAN: plan})
 
 
 def counted_results(out: Path) -> list[Result]:
-    """Return the newest result of each planned item: rows that left the data do not count.
+    """Return the newest result of each planned item, without results of rows that were removed from the data.
 
     Raises:
         ResultsError: if a file cannot be read, or holds a line that is not a result.
     """
-    plan = {(one.task, one.mode): one.rows for one in read_plan(out)}
+    plan = {(cell.task, cell.mode): cell.rows for cell in read_plan(out)}
 
     def counts(key: Key) -> bool:
         task, mode, item, repeat = key

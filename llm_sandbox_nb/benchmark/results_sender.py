@@ -1,12 +1,12 @@
 """Sends the outcome of each test to the collector at once: a plug-in of pytest, and a runner of unittest.
 
-This runs in sandboxes, with whatever Python the tests have: it needs 3.6 and the standard library only. Nothing can
-change a sent outcome, because the collector is a separate process, see `results_collector`.
+This runs in sandboxes with the Python of the tests, so it needs only Python 3.6 and the standard library. Nothing can
+change a sent outcome, because the collector is a separate process: see `results_collector`.
 """
 
 from __future__ import annotations
 
-import _socket  # not `socket`: the repository may have a module of that name
+import _socket  # not `socket`, because the repository may have a module of that name
 import os
 import sys
 import unittest
@@ -28,7 +28,7 @@ def send(test: str, outcome: str) -> None:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Send each part of a test (set-up, call, tear-down); with pytest-xdist, in the process that has all reports."""
+    """Send the outcome of each part of a test: set-up, call, tear-down. With xdist, the main process sends them."""
     if report.failed:
         send(report.nodeid, "failed")
     elif report.skipped:
@@ -38,13 +38,13 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_collectreport(report: Any) -> None:
-    """Send a failure for a file or class whose tests cannot be found."""
+    """Send a failure for a file or class whose tests cannot be collected."""
     if report.failed:
         send(report.nodeid, "failed")
 
 
 def pytest_configure(config: Any) -> None:
-    """Unregister the plug-in in pytest-xdist's workers, whose reports the main process sends."""
+    """Unregister the plug-in in workers of pytest-xdist, because the main process sends their reports."""
     if hasattr(config, "workerinput"):
         config.pluginmanager.unregister(sys.modules[__name__])
 
@@ -88,7 +88,7 @@ class _Runner(unittest.TextTestRunner):
 
 
 def main() -> None:
-    """Run the tests that the arguments name, and exit as `python -m unittest` does."""
+    """Run the tests named by the arguments, and exit like `python -m unittest`."""
     sys.argv[0] = "python -m unittest"
     sys.path[0] = os.getcwd()  # noqa: PTH109 - as for `-m`
     unittest.main(module=None, testRunner=_Runner)

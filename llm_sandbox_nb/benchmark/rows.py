@@ -15,32 +15,32 @@ from llm_sandbox_nb.errors import LLMSandboxError
 
 
 class DataError(LLMSandboxError, ValueError):
-    """Data cannot be used. The message is one sentence that names the remedy."""
+    """Raised if data cannot be used. The message is one sentence with the remedy."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A problem. `ground_truth` is for the scorer alone, never for a prompt or a sandbox."""
+    """A problem. Only the scorer reads `ground_truth`, which is never in a prompt or a sandbox."""
 
     id: str
     problem_statement: str
     ground_truth: str
     domain: str = ""
     input_files: Mapping[str, str] = field(default_factory=dict)
-    """Names, perhaps with folders, and texts."""
+    """Texts of the input files, by their names, which may contain folders."""
     qa_type: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """All other columns, for the scorer."""
 
     @property
     def digest(self) -> str:
-        """Digest of the whole content, for rows with the same id and other content."""
+        """Digest of the whole content, to detect that a row with the same id has changed."""
         whole = json.dumps([vars(self)], sort_keys=True, default=_in_words)
         return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16]
 
     @property
     def problem(self) -> str:
-        """Digest that copies of a problem share, whatever their ids: the question, its documents, the answer."""
+        """Digest of question, documents and answer: equal for copies of a problem with different ids."""
         place = {name: self.extra.get(name) for name in ("image", "repository")}
         whole = [self.problem_statement, dict(self.input_files), self.ground_truth, place]
         text = json.dumps(whole, sort_keys=True, default=_in_words)
@@ -48,9 +48,10 @@ class Row:
 
 
 def repeats_of_rows(rows: Iterable[Row], repeats: int) -> dict[str, int]:
-    """Return the repeats of each row by id, so that each problem is done `repeats` times, and each row at least once.
+    """Return the number of repeats of each row, by id.
 
-    Copies of a problem, which data may contain under different ids, share its repeats.
+    Each problem is repeated `repeats` times in total: copies with different ids share this number, but each row has at
+    least one repeat.
     """
     copies: dict[str, list[Row]] = {}
     for row in rows:
@@ -63,7 +64,7 @@ def repeats_of_rows(rows: Iterable[Row], repeats: int) -> dict[str, int]:
 
 
 def _in_words(value: Any) -> str:
-    """Convert a value that JSON does not know to the same text in every process."""
+    """Convert a value of a type that JSON lacks to a text that is the same in every process."""
     if isinstance(value, bytes):
         return hashlib.sha256(value).hexdigest()
     return str(value) if isinstance(value, date | Decimal) else type(value).__qualname__
@@ -73,7 +74,7 @@ _COLUMNS = ("id", "problem_statement", "ground_truth", "domain", "input_files", 
 
 
 def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | None = None) -> Row:
-    """Make a row from one record. `names` maps our column names to those of the data.
+    """Make a row from a record. `names` maps this package's column names to those of the data.
 
     Raises:
         DataError: if the problem is missing or empty, or `input_files` is not a mapping of names to texts.
@@ -105,14 +106,14 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
 
 
 def _as_text(value: Any) -> str:
-    """Return a column as text; null and NaN, which tables write for a missing value, become empty."""
+    """Return a column as text. Null and NaN, which tables have for missing values, become empty."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _files(value: Any, number: int) -> dict[str, str]:
-    """Return the files of a mapping or of its JSON text; an empty column (`null`, `""`, `{}`) has no files."""
+    """Parse the files of a row, a mapping or its JSON text. An empty column (`null`, `""`, `{}`) means no files."""
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else {}

@@ -1,4 +1,4 @@
-"""The runner: all items of a benchmark, many at once in one process, each result on disk at once."""
+"""The runner of a benchmark: runs many items at the same time, and writes each result at once."""
 
 from __future__ import annotations
 
@@ -37,20 +37,22 @@ from llm_sandbox_nb.options.values import fields_of, sandbox_options
 from llm_sandbox_nb.sandbox.open import OpeningSandbox, open_sandbox
 
 SAMPLING_VALUES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-_RUN_OPTIONS = {one.sets: one.name for one in (*MODEL_OPTIONS, *LIMIT_OPTIONS) if one.sets in OPTION_DEFAULTS}
-"""Fields of `RunOptions` with the options of a benchmark that set them. Its option `context` means documents."""
+_RUN_OPTIONS = {
+    option.sets: option.name for option in (*MODEL_OPTIONS, *LIMIT_OPTIONS) if option.sets in OPTION_DEFAULTS
+}
+"""Options of a benchmark by the fields of `RunOptions` that they set. `context` is missing: it means documents here."""
 MODEL_VALUES = (
-    *(one.name for one in MODEL_OPTIONS),
+    *(option.name for option in MODEL_OPTIONS),
     *_RUN_OPTIONS.values(),
     *("max_response_len", "save_litellm_response"),
     *("mcp", "mcp_allow"),
 )
-SANDBOX_VALUES = tuple(one.name for one in SANDBOX_OPTIONS)
+SANDBOX_VALUES = tuple(option.name for option in SANDBOX_OPTIONS)
 
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """Options of a runner. `attempts`: how often one start of the runner tries an item that fails."""
+    """Options of a runner. `attempts` is the maximum number of tries of a failing item per start."""
 
     out: Path
     workers: int = 8
@@ -58,19 +60,19 @@ class RunnerOptions:
     retry_errors: bool = True
     """True to run items again that failed in an earlier start."""
     reuse: bool = True
-    """True to use a sandbox for several items, reset each time."""
+    """True to use a sandbox for several items, with a reset between them."""
 
 
 def plan(
     tasks: Iterable[tuple[Task, list[Row]]], modes: Iterable[str], repeats: int | None = None
 ) -> list[Item]:
-    """Return all items, the first repeat of everything before the second."""
+    """Return all items; the first repeat of every row comes before all second repeats."""
     counted = [(task, rows, repeats_of_rows(rows, repeats or task.repeats)) for task, rows in tasks]
     return items_of(counted, modes)
 
 
 def items_of(tasks: Iterable[tuple[Task, list[Row], Mapping[str, int]]], modes: Iterable[str]) -> list[Item]:
-    """Return the items of these rows, repeated as often as `repeats` of their ids; first repeats first."""
+    """Return the items of these rows, all first repeats first. `repeats` maps ids to numbers of repeats."""
     found = [
         Item(task, row, mode, repeat)
         for task, rows, repeats in tasks
@@ -82,7 +84,7 @@ def items_of(tasks: Iterable[tuple[Task, list[Row], Mapping[str, int]]], modes: 
 
 
 class Runner:
-    """Runs items. Calls `on_begin` with each item, and `on_result` with each written result.
+    """Runs items. `on_begin` is called with each item, and `on_result` with each written result.
 
     `backend` runs the items; the default is this process.
     """
@@ -105,13 +107,13 @@ class Runner:
         )
 
     def open_items(self, items: Iterable[Item]) -> list[Item]:
-        """Return the items without a result, with a failed result, or with a score of another scorer than today's."""
+        """Return the items without a result, with a failed result, or with a score of an outdated scorer."""
         results = {result.key: result for result in read_results(self.options.out)}
         return [item for item in items if self._is_open(item, results.get(item.key))]
 
     def unanswered(self, items: Iterable[Item]) -> list[Item]:
-        """Return the open items that need the model."""
-        kept = {one.key for one in read_results(self.options.out) if one.error_kind in ANSWERED}
+        """Return the open items without a usable answer."""
+        kept = {result.key for result in read_results(self.options.out) if result.error_kind in ANSWERED}
         return [item for item in self.open_items(items) if item.key not in kept]
 
     def _is_open(self, item: Item, result: Result | None) -> bool:
@@ -150,7 +152,7 @@ class Runner:
         return results
 
     async def _check_scorers(self, items: list[Item], scoring: Scoring) -> None:
-        """Check the scorers before the model is asked: without a working scorer, all answers would be worthless.
+        """Check that the scorers work before the model is asked.
 
         Raises:
             FatalError: if a scorer cannot be loaded.
@@ -161,10 +163,10 @@ class Runner:
                 raise FatalError(f"Task {name} cannot be scored by {scorer}: {problem.rstrip('.')}.")
 
     async def score_again(self, items: list[Item]) -> list[Item]:
-        """Score kept answers with today's scorer. Return the items that need the model.
+        """Score kept answers with the current scorer. Return the items without a usable answer.
 
         Raises:
-            FatalError: if a scorer cannot be loaded, or the judge cannot be asked at all.
+            FatalError: if a scorer cannot be loaded, or requests to the judge are impossible.
         """
         async with Scoring(min(2, max(1, self.options.workers))) as scoring:
             await self._check_scorers(items, scoring)
@@ -211,11 +213,11 @@ class Runner:
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all at once; the first failure ends the others."""
+    """Run all coroutines concurrently; the first failure cancels the others."""
     try:
         async with asyncio.TaskGroup() as group:
-            for one in work:
-                group.create_task(one)
+            for coroutine in work:
+                group.create_task(coroutine)
     except BaseExceptionGroup as group_error:
         first: BaseException = group_error
         while isinstance(first, BaseExceptionGroup):
@@ -224,7 +226,7 @@ async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def image_of(task: Task, row: Row) -> str | None:
-    """Return the image of a row's repository: the row's own, else the task's, filled with the row's id."""
+    """Return the image of a row's repository: the row's image, or the task's image with the row's id filled in."""
     if named := row.extra.get("image"):
         return str(named)
     if task.image is None or row.extra.get("repository"):
@@ -233,7 +235,7 @@ def image_of(task: Task, row: Row) -> str | None:
 
 
 def make_opener(isolation: str = "auto", **options: Any) -> Opener:
-    """Return an opener of sandboxes with these options of `open_sandbox`; the image of a row replaces `image`."""
+    """Return a function that opens sandboxes with these options; the image of a row replaces `image`."""
 
     def opener(task: Task, row: Row) -> OpeningSandbox:
         image = image_of(task, row)
@@ -247,7 +249,7 @@ def make_opener(isolation: str = "auto", **options: Any) -> Opener:
 
 
 def how_of(values: Mapping[str, Any]) -> HowToAsk:
-    """Return the model and the settings of requests from the values of `MODEL_VALUES`.
+    """Return the model and the settings of requests for the values of `MODEL_VALUES`.
 
     Raises:
         ModelError: if the script does not exist, or an address or key is invalid.
@@ -267,7 +269,7 @@ def how_of(values: Mapping[str, Any]) -> HowToAsk:
 
 
 def opener_of(values: Mapping[str, Any]) -> Opener:
-    """Return an opener of sandboxes for the values of `SANDBOX_VALUES`."""
+    """Return a function that opens sandboxes, for the values of `SANDBOX_VALUES`."""
     return make_opener(
         values["isolation"],
         profile=values["profile"],

@@ -1,4 +1,4 @@
-"""The score of a benchmark in the record of its run: a check like any other, after the run has ended."""
+"""The score of a benchmark in the record of its run, as a check that was added after the end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _OUTCOMES: dict[float | None, Literal["passed", "failed", "error"]] = {
 
 
 def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score) -> None:
-    """Add a score to the journal in `folder`; do nothing without a score or a failure.
+    """Add a score, or the failure of the scorer, to the journal in `folder`.
 
-    1 is a passed check, 0 a failed check. In `process`, the run could tamper with a scorer that works in a sandbox.
+    Score 1 is a passed check, 0 a failed check. In isolation `process`, a run could tamper with a scorer that works in
+    a sandbox.
 
     Raises:
         JournalError, OSError: if the journal cannot be written.
@@ -62,7 +63,7 @@ def record_score(folder: Path, trajectory: Trajectory, scorer: str, score: Score
 
 
 def record_result(out: Path, result: Result, scorer: str) -> None:
-    """Add a later score, such as a judge's, to the record of its run below `out`, if the record is there.
+    """Add a later score, such as a judge's, to the record of its run below `out`, if the record exists.
 
     Raises:
         JournalError, OSError: if the record cannot be read or written.

@@ -18,15 +18,16 @@ from llm_sandbox_nb.errors import LLMSandboxError
 
 RowRule = Callable[[str, str, Mapping[str, Any]], Score]
 REWARDED_BY_DOMAIN = ("math", "physics", "chem", "biomed", "instruct_follow")
-"""Domains whose rows `routed` scores by the domain, whatever their kind of question."""
+"""Domains whose rows `routed` scores by the domain and not by the kind of question."""
 
 
 def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
-    """Score as the paper's package rewards: by domain, then by the kind of question.
+    """Score like the reward of the paper's package: by domain, otherwise by the kind of question.
 
-    Mathematics and physics by equality, chemistry and biomedicine by choice, instructions by their constraints; else
-    "multiple choice" with one gold answer by choice, with several by F1, free text by equality or ROUGE-L. This package
-    adds three kinds: "extraction" and a list without a kind are scored by F1; one letter without a kind is a choice.
+    Mathematics and physics are scored by equality, chemistry and biomedicine as multiple choice, instructions by their
+    constraints. In other domains, a multiple-choice question is scored by its letter, or by F1 if several answers are
+    right; free text by equality or ROUGE-L. This package adds three kinds: "extraction" and a list without a kind
+    are scored by F1; a single letter without a kind is a choice.
     """
     domain = row_domain(row)
     if domain in ("math", "physics"):
@@ -47,13 +48,13 @@ def routed(answer: str, gold: str, row: Mapping[str, Any]) -> Score:
 
 
 def row_domain(row: Mapping[str, Any]) -> str:
-    """Return the domain that `routed` scores a row by, "math" for "math_mini"; empty if its kind decides."""
+    """Return the domain by which `routed` scores a row ("math" for "math_mini"); empty if the kind decides."""
     named = str(row.get("domain") or "").casefold()
-    return next((one for one in REWARDED_BY_DOMAIN if re.fullmatch(rf"{one}(_\w+)?", named)), "")
+    return next((domain for domain in REWARDED_BY_DOMAIN if re.fullmatch(rf"{domain}(_\w+)?", named)), "")
 
 
 def _choice(answer: str, gold: str) -> Score:
-    """Score by letter; by equality for an option that is not a letter, such as a digit."""
+    """Score by letter, or by equality if the gold option is not a letter but, for example, a digit."""
     scored = letter(answer, gold)
     return exact(answer, gold) if scored.value is None else scored
 
@@ -64,7 +65,7 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 
 
 def _is_list(gold: str) -> bool:
-    """Return True if a gold answer without a type is several items: "A, C", not "12,345", a date or a sentence."""
+    """Return True if a gold answer without a kind is a list, such as "A, C", but not "12,345", a date or a sentence."""
     items = re.split(r"[,;]\s*", gold.strip())
     return (
         len(items) > 1
@@ -75,8 +76,7 @@ def _is_list(gold: str) -> bool:
 
 
 def _free(answer: str, gold: str) -> Score:
-    """Score by equality, else by ROUGE-L. No ROUGE-L for a gold number: 10.0.0.9 would get a high score for
-    10.0.0.7."""
+    """Score by equality, else by ROUGE-L, except for numbers: 10.0.0.9 would get a high score for 10.0.0.7."""
     equal = math_equal(answer, gold)
     if equal.value == 1.0 or (
         re.search(r"\d", gold) and len(_WORD.findall(gold)) <= 3 and equal.value is not None
@@ -104,12 +104,13 @@ def _options(row: Mapping[str, Any]) -> int:
 def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]) -> Score:
     """Score one answer. `scorer` is a name of `RULES`, or the path of a Python file with `score(answer, gold, **row)`.
 
-    That function returns a number from 0 to 1, None, or a `Score`. With a parameter `output_files`, names and paths of
-    the files that the run left in its output folder, the function also scores runs without an answer.
+    The function of the file returns a number from 0 to 1, None, or a `Score`. If it has a parameter `output_files`, it
+    receives the names and paths of the files in the run's output folder, and also scores runs without an answer.
     """
     function = None if scorer in RULES else load_scorer(Path(scorer))
     by_files = function is not None and "output_files" in inspect.signature(function).parameters
-    if gold is None or gold != gold:  # NaN, of a table: some callers pass a column as it is
+    # NaN for a missing value: some callers pass the column of a table unchanged
+    if gold is None or gold != gold:
         gold = ""
     if not by_files and (answer is None or not answer.strip()):
         return NO_ANSWER
@@ -124,12 +125,12 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
         return score
     value = float(score.value)
     if not 0 <= value <= 1:
-        raise ValueError(f"it gave {value}, which is not between 0 and 1")
+        raise ValueError(f"it returned {value}, which is not between 0 and 1")
     return replace(score, value=value)
 
 
 def gold_problem(scorer: str, row: Row) -> str:
-    """Return the problem of a row for this scorer; empty without a problem. A custom scorer accepts any row."""
+    """Return the reason why this scorer cannot score a row; empty if it can. A custom scorer accepts any row."""
     if scorer == "ifbench" or (scorer == "routed" and row_domain(vars(row)) == "instruct_follow"):
         identities, _ = constraints_of(row.ground_truth, row.extra)
         return "" if identities else "has no instruction_id_list with kwargs, one for each constraint"
@@ -139,14 +140,14 @@ def gold_problem(scorer: str, row: Row) -> str:
 
 
 class ScorerError(LLMSandboxError, ValueError):
-    """The Python file of a task cannot be used. The message is one sentence that names the remedy."""
+    """Raised if the Python file of a task cannot be used. The message is one sentence with the remedy."""
 
 
 def load_scorer(path: Path) -> Callable[..., Any]:
-    """Return the function `score` of a Python file, or `compute_score` as in the paper's package.
+    """Return the function `score` of a Python file, or the function `compute_score`, as in the paper's package.
 
     Raises:
-        ScorerError: if the file has neither, or needs a package that is not installed.
+        ScorerError: if the file has neither function, or needs a package that is not installed.
     """
     found = _function(path, "score", "compute_score")
     if found is None:
@@ -155,7 +156,7 @@ def load_scorer(path: Path) -> Callable[..., Any]:
 
 
 def load_asker(path: Path) -> Callable[[Mapping[str, Any]], str]:
-    """Return the function `create_prompt` of a Python file of a task; without one, the prompt is the problem."""
+    """Return the function `create_prompt` of a task's Python file; without it, a function that returns the problem."""
     return _function(path, "create_prompt") or (lambda row: str(row["problem_statement"]))
 
 
@@ -165,7 +166,7 @@ def _function(path: Path, *names: str) -> Callable[..., Any] | None:
     if spec is None or spec.loader is None:
         raise ScorerError(f"{path} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    # The loader would take a compiled file for a newer source of the same second and size.
+    # The usual loader would use an outdated compiled file if the source changed within a second, with the same size.
     code = compile(path.read_bytes(), path, "exec")
     try:
         exec(code, vars(module))

@@ -1,4 +1,4 @@
-"""Runs the Python files of tasks in worker processes, for async code, with a deadline for each request."""
+"""Asynchronous pool of worker processes that run the Python files of tasks, with a deadline for each request."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from llm_sandbox_nb.trajectory.run_folder import FILES
 DEADLINE_SECONDS = 60.0
 """Seconds for one request."""
 _MAX_REPLY_BYTES = 64 * 1024**2
-"""Bytes of the longest reply; a prompt contains whole documents."""
+"""Maximum bytes of a reply; large because a prompt contains whole documents."""
 _PIPE_SECONDS = 5.0
 """Seconds for the pipes of a worker to close."""
 
 
 def row_columns(row: Row) -> dict[str, Any]:
-    """Return the columns of a row for the Python files of a task, by their published names; without the gold
-    answer."""
+    """Return the columns of a row except the gold answer, by published names, for the Python files of a task."""
     columns: dict[str, Any] = json.loads(json.dumps(dict(row.extra), default=str))
     return columns | {
         "id": row.id,
@@ -36,7 +35,7 @@ def row_columns(row: Row) -> dict[str, Any]:
 
 
 class Scoring:
-    """A few workers, started on demand. `async with Scoring() as scoring:` ends them."""
+    """Pool of a few workers, started on demand, and ended at the end of `async with Scoring() as scoring:`."""
 
     def __init__(self, workers: int = 1, deadline: float = DEADLINE_SECONDS) -> None:
         self.deadline = deadline
@@ -46,9 +45,9 @@ class Scoring:
             self._free.put_nowait(worker)
 
     async def score(self, scorer: str, answer: str | None, row: Row, run: Path | None = None) -> Score:
-        """Score one answer. A scorer that does not end, dies or returns nothing gives a failed score.
+        """Score an answer. If the scorer hangs, dies or returns nothing, the score is marked as failed.
 
-        `run` is the run's folder: a Python file with a scorer may also look at the files that the run left.
+        `run` is the run's folder, whose output files a custom scorer may read.
         """
         if not scorer.endswith(".py") and (answer is None or not answer.strip()):
             return NO_ANSWER
@@ -60,11 +59,11 @@ class Scoring:
         return Score(reply["value"], str(reply["detail"]))
 
     async def check(self, scorer: str) -> str:
-        """Return the problem of a scorer's Python file; empty for a usable file."""
+        """Return the reason why a scorer's Python file cannot be used; empty for a usable file."""
         return str((await self._ask({"check": scorer}))["detail"])
 
     async def prompt(self, asker: str, row: Row) -> str:
-        """Return the prompt of a task's own `create_prompt` for a row. Raises DataError on failure."""
+        """Call a task's `create_prompt` for a row, and return the prompt. Raises DataError on failure."""
         columns = row_columns(row) | {"ground_truth": row.ground_truth}
         reply = await self._ask({"asker": asker, "row": columns})
         if "prompt" not in reply:
@@ -129,7 +128,7 @@ class _Worker:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             limit=_MAX_REPLY_BYTES,
-            start_new_session=True,  # Ctrl-C is for the benchmark: an interrupted scorer would look like a failed one
+            start_new_session=True,  # Ctrl-C must not reach the scorer
         )
         return self._process
 
@@ -140,5 +139,6 @@ class _Worker:
         with suppress(ProcessLookupError):
             process.kill()
         with suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(_PIPE_SECONDS):  # a child of the scorer may hold them open
+            # a child process of the scorer may keep the pipes open
+            async with asyncio.timeout(_PIPE_SECONDS):
                 await process.communicate()

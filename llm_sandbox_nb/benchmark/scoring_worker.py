@@ -1,7 +1,7 @@
-"""The process that runs the Python files of tasks, mostly scorers: one JSON line in, one out.
+"""Worker process that runs the Python files of tasks, mostly scorers: reads requests and writes replies as JSON lines.
 
-Answers are hostile: a formula may never finish, a pattern may explode, a task's own scorer may crash. This process can
-be killed, and scores on its main thread, which math-verify's time limit needs.
+Answers are hostile: evaluating a formula may never end, matching a pattern may take exponential time, a task's scorer
+may crash. This process can be killed. It scores on its main thread, as math-verify's time limit requires.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
                 reply |= asdict(score) | {"detail": str(score.detail)[:_MAX_DETAIL_CHARACTERS]}
         except ScorerError as error:
             reply |= {"detail": str(error), "failed": True}
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - report whatever a scorer raises, and continue
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - report any exception of a scorer, and continue
             who = "create_prompt" if "asker" in request else "the scorer"
             reply |= {"detail": f"{who} failed with {type(error).__name__}: {error}"[:500], "failed": True}
         replies.write(json.dumps(reply) + "\n")

@@ -1,7 +1,7 @@
-r"""Stated answers of a text: in a box, in `<answer>`, after "the answer is", alone, or after its last verb.
+r"""Answers that a text states: in a box, in `<answer>`, after "the answer is", alone, or after the last verb.
 
-A number that merely occurs is not an answer: neither that of "see step 204", nor of "203, not 204", nor of "at least
-204". After a correction ("Wait, no: it is 8") only the text after it counts. All patterns run in linear time.
+Other numbers are not answers: for example 204 in "see step 204", "203, not 204" and "at least 204". After a correction
+("Wait, no: it is 8") only the later text counts. All patterns run in linear time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _DISPLAY = re.compile(r"\\\[(.{0,1000}?)\\\]|\\\((.{0,1000}?)\\\)|\$\$(.{0,1000}
 _ALIGNED = re.compile(
     r"\\(?:begin|end)\{(?:align|aligned|equation|gather|eqnarray)\*?\}|(?<!\\)&(?=[^a-z]{0,40}=)"
 )
-_CLOSING = re.compile(
+_CLOSING_PATTERN = re.compile(
     r"(?:<\|\w{1,20}\|>(?:user|assistant)?|I\s{1,3}hope\s{1,3}(?:it|this)\s{1,3}(?:is\s{1,3}correct|helps)[.!]?)\Z",
     re.IGNORECASE,
 )
-"""Text that models write after their answer."""
+"""Pattern of text that models write after their answer."""
 _MARKUP = re.compile(r"(?<!\d)\*\*|\*\*(?!\d)|__|`|^[#> \t]+|[✅☑✔️👉→∴]", re.MULTILINE)
 _ANSWER = re.compile(
     rf"""(?:(?<![^\W_])(?:final[ _])?(?:answer|ans|result|solution)(?:_\w{{1,9}})?
@@ -39,7 +39,7 @@ _IS_THE_ANSWER = re.compile(
 )
 _SENTENCE = re.compile(r"[.!?;](?=\s|\Z)|\n|\Z")
 _LIST_NUMBER = re.compile(r"\d[.)]\s")
-"""The number of a list's entry."""
+"""Pattern of the number of a list entry."""
 _LEADING = re.compile(
     r"(?:so|thus|hence|therefore|then|finally|we\s+get|in\s+total|that\s+is|exactly|precisely)\b[,:]?\s+",
     re.IGNORECASE,
@@ -73,9 +73,9 @@ Reader = Callable[[str], str | None]
 
 
 def given_answers(text: str) -> list[str] | None:
-    """Return the answers in a form: all boxes, the last `<answer>`, or a field of JSON. None without such a form."""
+    """Return the answers in all boxes, in the last `<answer>`, or in a JSON field; None without any of these."""
     if boxed := boxes(text):
-        return [one for one in boxed if one] if any(boxed) else []
+        return [content for content in boxed if content] if any(boxed) else []
     for inner in (tagged(text), _of_json(text)):
         if inner is not None:
             return [inner] if inner.strip() else []
@@ -83,9 +83,9 @@ def given_answers(text: str) -> list[str] | None:
 
 
 def stated_values(text: str, read: Reader) -> list[str]:
-    """Return the answers that a text states, which have to agree if there are several; empty if there are none.
+    """Return the answers that a text states; the caller checks that several answers agree.
 
-    `read` decides if a part of a sentence can be an answer.
+    `read` returns the answer in a part of a sentence, or None.
     """
     given = given_answers(text)
     if given is not None:
@@ -93,7 +93,7 @@ def stated_values(text: str, read: Reader) -> list[str]:
     text = _DISPLAY.sub(lambda match: f"${' '.join((match[1] or match[2] or match[3] or '').split())}$", text)
     text = _MARKUP.sub("", _ALIGNED.sub("", text)).strip()
     for _ in range(2):
-        text = text[:-100] + _CLOSING.sub("", text[-100:]).rstrip()
+        text = text[:-100] + _CLOSING_PATTERN.sub("", text[-100:]).rstrip()
     correction = is_corrected(text, 0)
     if correction is not None and (again := _corrected_answer(text, correction.end(), read)):
         return [again]
@@ -110,7 +110,7 @@ def stated_values(text: str, read: Reader) -> list[str]:
 
 
 def stated_text(text: str, read: Reader) -> list[str]:
-    """Return the answer in words: after a correction, "the answer is" or the last verb, or the last line."""
+    """Return an answer in words: after a correction, after "the answer is", after the last verb, or the last line."""
     text = _MARKUP.sub("", text).strip()
     correction = is_corrected(text, 0)
     if correction is not None:
@@ -153,7 +153,7 @@ def _of_json(text: str) -> str | None:
 
 
 def _stated(text: str, read: Reader) -> str | None:
-    """Return the value after the last "the answer is"; empty if unreadable, None without the phrase."""
+    """Return the value after the last "the answer is"; empty if it cannot be read, None without the phrase."""
     found, place = None, 0
     for match in reversed(list(_ANSWER.finditer(text))):
         end = _SENTENCE.search(text, match.end(), match.end() + _MAX_CHARACTERS)
@@ -179,7 +179,7 @@ def _line_end(text: str, place: int) -> int:
 
 
 def _concluded(line: str, read: Reader) -> str | None:
-    """Return the value after the last verb of the last sentence: "there are 204 ways". A question has no value."""
+    """Return the value after the last verb of the last sentence: "there are 204 ways". None for a question."""
     line = line[-_MAX_CHARACTERS:].strip()
     if line.endswith("?"):
         return None
@@ -191,7 +191,7 @@ def _concluded(line: str, read: Reader) -> str | None:
 
 
 def without_remarks(text: str) -> str | None:
-    """Return a part of a sentence without lead-in, remarks, reasons and closing words; None for a too long part."""
+    """Remove lead-in, remarks, reasons and closing words from a part of a sentence; None if the part is too long."""
     if len(text) > _MAX_CHARACTERS or _LIST_NUMBER.match(text):
         return None
     text = _LEADING.sub("", text.strip(), count=1)

@@ -1,7 +1,8 @@
-"""Intervals and tests: how far a score may be from the truth, and whether two scores differ.
+"""Confidence intervals of scores, and tests of the difference between two sets of scores.
 
-Wilson's interval for shares of right answers, the bootstrap over items for everything else, McNemar's exact test and
-the paired bootstrap for two sets of scores on the same items, pass@k and pass^k where items were repeated.
+Shares of right answers have Wilson's interval; all other means have the bootstrap interval over items. Two sets of
+scores on the same items are compared by McNemar's exact test and the paired bootstrap. Repeated items have pass@k and
+pass^k.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from dataclasses import dataclass
 
 RESAMPLES = 10_000
 SEED = 20_260_122
-"""Fixed, so that the same results give the same interval."""
+"""Fixed seed, so that equal results have equal intervals."""
 _BATCH_RESAMPLES = 1000
-"""Resamples that are in memory at once."""
+"""Number of resamples in memory at the same time."""
 _NORMAL_QUANTILE = 1.959963984540054
-"""The normal quantile of a 95 % interval."""
+"""Quantile of the normal distribution for a 95 % interval."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its 95 % interval. The bounds are None for one item, or if all values are equal."""
+    """A mean and its 95 % interval. The bounds are None for a single item, or if all values are equal."""
 
     mean: float
     low: float | None = None
@@ -29,7 +30,7 @@ class Interval:
 
 
 def score_interval(values: Sequence[float]) -> Interval | None:
-    """Return the mean of items' scores, each 0 to 1, with Wilson's interval; the bootstrap's for fractional scores."""
+    """Return the mean of scores from 0 to 1, with Wilson's interval, or the bootstrap interval of fractional scores."""
     if not values:
         return None
     mean = math.fsum(values) / len(values)
@@ -42,7 +43,7 @@ def score_interval(values: Sequence[float]) -> Interval | None:
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:
-    """Return Wilson's interval of a share of `number` items, which never has a width of zero."""
+    """Return Wilson's interval of a share of `number` items. Its width is never zero."""
     square = _NORMAL_QUANTILE**2
     middle = (share + square / (2 * number)) / (1 + square / number)
     half = (
@@ -54,7 +55,7 @@ def wilson(share: float, number: int) -> tuple[float, float]:
 
 
 def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval | None:
-    """Return the percentile interval of a mean, by drawing items with replacement; None without items."""
+    """Return the percentile interval of a mean, by resampling items with replacement; None without items."""
     if not values:
         return None
     import numpy
@@ -74,18 +75,18 @@ def bootstrap(values: Sequence[float], resamples: int = RESAMPLES) -> Interval |
 
 @dataclass(frozen=True)
 class Paired:
-    """Two sets of scores over the items that both have. `better` counts items with a higher first score."""
+    """Comparison of two sets of scores over their common items. `better` counts items with a higher first score."""
 
     items: int
     delta: Interval
     better: int
     worse: int
     p: float | None
-    """McNemar's exact two-sided test; None if an item's score is neither 0 nor 1."""
+    """P value of McNemar's exact two-sided test; None if a score is neither 0 nor 1."""
 
 
 def paired(first: Mapping[str, float], second: Mapping[str, float]) -> Paired | None:
-    """Compare `first` with `second`; None if no item has both scores. The delta is `first` less `second`."""
+    """Compare two sets of scores; None without common items. The delta is `first` minus `second`."""
     common = sorted(first.keys() & second.keys())
     deltas = [first[item] - second[item] for item in common]
     interval = bootstrap(deltas)
@@ -97,7 +98,9 @@ def paired(first: Mapping[str, float], second: Mapping[str, float]) -> Paired | 
 
 
 def mcnemar(better: int, worse: int) -> float:
-    """Return the probability of a split at least this uneven between equals: the exact binomial test."""
+    """Return the two-sided p value of McNemar's exact test.
+
+    This is the probability of a split at least as uneven as `better` to `worse` if both sides are equally good."""
     number = better + worse
     tail = sum(math.comb(number, k) for k in range(min(better, worse) + 1))
     return min(1.0, float(2 * tail / 2**number))
@@ -105,7 +108,7 @@ def mcnemar(better: int, worse: int) -> float:
 
 @dataclass(frozen=True)
 class Passes:
-    """Means over items: at least one of `k` attempts is right (`any`, pass@k), and all are (`all`, pass^k)."""
+    """Shares of items: at least one of `k` attempts is right (`any`, pass@k), or all `k` are (`all`, pass^k)."""
 
     k: int
     any: float
@@ -113,9 +116,9 @@ class Passes:
 
 
 def passes(repeats: Iterable[Sequence[float]]) -> list[Passes]:
-    """Return pass@k and pass^k, by the unbiased estimates, for k = 1, 2, 4, ... and the repeats that every item has.
+    """Return unbiased estimates of pass@k and pass^k, for k = 1, 2, 4, ... and the smallest number of repeats.
 
-    `repeats`: the scores of each item. An attempt is right if its score is 1. Empty without repeats.
+    `repeats` holds the scores of each item. An attempt is right if its score is 1. The result is empty without repeats.
     """
     items = [(len(scores), sum(score == 1.0 for score in scores)) for scores in repeats if scores]
     most = min((number for number, _ in items), default=0)

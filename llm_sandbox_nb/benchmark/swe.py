@@ -1,10 +1,10 @@
-"""Software tasks: the model changes a repository, its changes become a patch, and tests in a second sandbox decide.
+"""Software tasks: the model changes a repository, and tests of the resulting patch in a second sandbox give the score.
 
-A row has the columns of SWE-bench: `base_commit`, `test_patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`, and the place of the
-repository: `repository`, a folder or git repository on this machine, or `image`, a Docker image that has it in
-`working_dir`. `test_command` runs the tests named by `{test}`, inserted as words quoted for a shell, so the
-placeholder may not stand inside quotes. The report of pytest or unittest decides, or the report that another runner
-writes to `{report}`, not the printed output; see `evidence`.
+A row has the columns of SWE-bench: `base_commit`, `test_patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`. The repository is in
+`repository`, a folder or git repository on this machine, or in `image`, a Docker image with the repository in
+`working_dir`. `test_command` runs the tests; its placeholder `{test}` becomes the names of the tests, quoted for a
+shell, so it may not be inside quotes. The printed output does not count: the outcomes come from the report of pytest or
+unittest, or from the report that another runner writes to `{report}`; see `evidence`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 
 TEST_COMMAND = "python3 -m pytest -q {test}"
 EVIDENCE = ("report", "exit_code")
-"""Proofs that tests passed."""
+"""Kinds of evidence that tests passed."""
 _PREPARE = (
     f"rm -rf .git && {GIT} init -q && {GIT} add -A --force . && "
     f"{GIT} commit -q --allow-empty -m base && {GIT} rev-parse HEAD"
 )
 _MAX_PATCH_BYTES = 5 * 1024**2
 _MAX_NAMED_TESTS = 5
-"""Failing tests that a score names."""
+"""Maximum number of failing tests named in a score."""
 _MAX_NAMES_BYTES = 100_000
-"""Bytes of names in one command: Linux allows 128 KiB in one argument, and the command itself has to fit as well."""
+"""Maximum bytes of test names in a command. Linux allows 128 KiB per argument, including the rest of the command."""
 _NO_COMMAND_CODES = (126, 127)
 _NO_RUNNER = (
     "the tests cannot be run here, without the patch either, or leave no report ({}): use an image with their runner; "
@@ -52,9 +52,9 @@ BoxOpener = Callable[[Row], AbstractAsyncContextManager[Sandbox]]
 
 
 async def prepare_repository(box: Sandbox, row: Row, folder: Path) -> str:
-    """Put the repository of a row into the working directory, as a git repository with one commit; return its name.
+    """Put the repository of a row into the working directory, as a single commit, and return the commit's name.
 
-    History is left behind: it could contain the fix.
+    The history is not copied, because it could contain the fix.
 
     Raises:
         DataError: if the repository or commit does not exist.
@@ -95,9 +95,9 @@ def _export(source: Path, commit: Any, target: Path) -> None:
 
 
 async def collect_patch(box: Sandbox, base: str) -> str | None:
-    """Return all differences from the commit `base` as a patch; None if there are none, or too many bytes.
+    """Return all differences of the files from the commit `base` as a patch; None for an empty or too large patch.
 
-    The files decide, whatever the model committed, stashed or excluded from git.
+    Commits, stashes and ignore rules of the model have no effect.
     """
     diff = f"{GIT} diff --cached --binary --no-ext-diff --no-textconv {shlex.quote(base)} -- ."
     done = await box.exec(
@@ -117,11 +117,11 @@ async def score_patch(
     test_evidence: str = "report",
     timeout: float = 1800.0,
 ) -> Score:
-    """Score 1 if a report shows that all required tests ran and passed after the patch; else 0.
+    """Score 1 if a report shows that all required tests ran and passed with the patch; else 0.
 
-    The tests are added after the patch, and the files that steer them are restored, so a patch cannot change them; see
-    `patches` and `evidence`. `timeout` is in seconds, for all tests together. Unscored if the row's own tests cannot be
-    added; failed if no test can run here without the patch either.
+    The row's tests are added after the patch, and the files that affect their outcomes are restored, so a patch cannot
+    change them; see `patches` and `evidence`. `timeout` is in seconds, for all tests together. The patch is unscored if
+    the row's tests cannot be added; the score is marked as failed if the tests cannot run without the patch either.
 
     Raises:
         DataError: if the row's tests are not lists, or the repository or commit does not exist.
@@ -168,7 +168,7 @@ def _names(row: Row, column: str) -> list[str]:
 
 
 class _DecidedError(LLMSandboxError):
-    """The score is decided; nothing more needs to run."""
+    """Raised if the score is decided before all tests have run."""
 
     def __init__(self, score: Score) -> None:
         super().__init__(score.detail)
@@ -177,7 +177,7 @@ class _DecidedError(LLMSandboxError):
 
 @dataclass(frozen=True)
 class _Trial:
-    """The tests of one row. Each run has a new sandbox, so that effects of a patch do not reach the next run."""
+    """Tests of one row. Each run has a new sandbox, so that a patch cannot affect a later run."""
 
     row: Row
     open_box: BoxOpener
@@ -187,7 +187,7 @@ class _Trial:
     timeout: float
 
     async def verdict(self, patch: str, tests: list[str]) -> Score:
-        """Score 1 if every test passed, else 0. Raises `_DecidedError` if the score is known before the end."""
+        """Score 1 if every test passed, else 0. Raises `_DecidedError` if the score is decided early."""
         failing: list[str] = []
         deadline = time.monotonic() + self.timeout
         for piece in _pieces(tests, _MAX_NAMES_BYTES // max(1, self.command.count("{test}"))):
@@ -203,7 +203,7 @@ class _Trial:
         )
 
     async def _run(self, tests: list[str], neighbours: list[str], patch: str | None, timeout: float) -> Ran:
-        """Run tests after the patch, or without one, in the repository with the row's own tests."""
+        """Run tests in the repository with the row's tests, and with the patch if there is one."""
         test_patch = str(self.row.extra.get("test_patch") or "")
         async with self.open_box(self.row) as box:
             await prepare_repository(box, self.row, self.folder)
@@ -242,7 +242,7 @@ class _Trial:
         return failing
 
     async def _without_a_report(self, tests: list[str], ran: Ran) -> Score:
-        """Score 0 if the tests' runner works without the patch; else the patch cannot be scored."""
+        """Score 0 if the tests produce a report without the patch; else the patch cannot be scored."""
         own = REPORT_PLACEHOLDER in self.command
         base = await self._run(tests if own else [], tests, None, self.timeout)
         if base.report.control == "failed" or (own and base.report.cases):
@@ -266,7 +266,7 @@ def _last_line(result: CommandResult) -> str:
 
 
 def _pieces(tests: list[str], longest: int) -> Iterator[list[str]]:
-    """Split the tests in order, with at most `longest` bytes of names in a piece."""
+    """Split the tests in order into pieces with at most `longest` bytes of names."""
     piece: list[str] = []
     size = 0
     for test in tests:

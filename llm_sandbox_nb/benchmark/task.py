@@ -1,4 +1,4 @@
-"""Tasks: folders that anybody can add. A YAML file defines the task; a Python file may score.
+"""Tasks: folders with a YAML file that defines the task, and optionally a Python file with a scorer.
 
 my-task/
   task.yaml      name, description, prompts, directories, limits, data, scorer
@@ -50,12 +50,12 @@ _WITHOUT_NETWORK = "it has no network and all that it needs, so write tools"
 
 
 class TaskError(LLMSandboxError, ValueError):
-    """A task cannot be used. The message is one sentence that names the remedy."""
+    """Raised if a task cannot be used. The message is one sentence with the remedy."""
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """The place of the rows, a file in the task's folder or a Hugging Face data set, and the names of the columns."""
+    """Source of the rows (a file in the task's folder, or a Hugging Face data set), and the names of its columns."""
 
     file: str = ""
     dataset: str = ""
@@ -78,14 +78,14 @@ class Task:
     scorer: str = "exact"
     """A name of `scorers.RULES`, `judge`, `swe`, or the path of a Python file."""
     answer: Literal["file", "patch", "reply"] = "file"
-    """`file`: the content of the answer file. `reply`: the same, or without a file the last text of the run."""
+    """`file`: the answer file. `reply`: the answer file, else the last text of the run. `patch`: see `swe`."""
     answer_file: str = ""
-    """First file to look for the answer in, before the `answer.txt` that the prompts name and the usual files."""
+    """File that is read before the `answer.txt` named in the prompts and the default answer files."""
     data: DataSource = field(default_factory=DataSource)
     repeats: int = 1
     limits: RunLimits = field(default_factory=RunLimits)
     image: str | None = None
-    """Docker image, with `{id}` for the row's; only for tasks whose repositories come in images."""
+    """Docker image, with `{id}` for the id of the row; only for tasks whose repositories are in images."""
     test_command: str = TEST_COMMAND
     test_evidence: str = "report"
     """A value of `swe.EVIDENCE`."""
@@ -97,7 +97,7 @@ class Task:
 
 
 def without_network(prompts: PromptConfig) -> PromptConfig:
-    """Return our prompts without the invitation to install packages; prompts of other tasks stay as they are."""
+    """Remove the invitation to install packages from this package's prompts; other prompts stay unchanged."""
     return replace(prompts, system_prompt=prompts.system_prompt.replace(_WITH_NETWORK, _WITHOUT_NETWORK))
 
 
@@ -109,12 +109,12 @@ def load_task(name: str) -> Task:
     """Load a packaged task by its name, or the task in a folder.
 
     Raises:
-        TaskError: if the task does not exist, or its YAML is wrong. The message says where.
+        TaskError: if the task does not exist, or its YAML is wrong.
     """
     folder = TASKS / name
     if "/" in name or "\\" in name or name in (".", "..") or name not in task_names():
         folder = Path(name).expanduser()
-    file = next((folder / one for one in _TASK_FILES if (folder / one).is_file()), None)
+    file = next((folder / name for name in _TASK_FILES if (folder / name).is_file()), None)
     if file is None:
         near = difflib.get_close_matches(name, task_names(), 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(task_names())}."
@@ -149,7 +149,7 @@ def _checked(content: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _from_paper(content: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Convert a `config.yaml` of the paper's package. Its data file is named relative to the folder above."""
+    """Convert a `config.yaml` of the paper's package, where the path of the data file starts in the parent folder."""
     prompts = content
     if "system_prompt" not in content and "prompt_config" in content:
         prompts = _yaml(_beside(str(content["prompt_config"]), folder))
@@ -163,7 +163,7 @@ def _from_paper(content: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _only_a_judge_scores(folder: Path) -> bool:
-    """Return True if the `reward.py` of a folder of the paper's package is constant: its `judge.py` scores."""
+    """Return True if a folder of the paper's package has a constant `reward.py`, because its `judge.py` scores."""
     if not (folder / "judge.py").is_file() or not (folder / "reward.py").is_file():
         return False
     try:
@@ -171,21 +171,21 @@ def _only_a_judge_scores(folder: Path) -> bool:
     except (SyntaxError, ValueError):
         return False
     functions = (
-        one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == "compute_score"
+        node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "compute_score"
     )
     work = [
-        one
+        node
         for function in functions
-        for one in function.body
-        if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        for node in function.body
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
     ]
-    return [type(one.value) for one in work if isinstance(one, ast.Return)] == [ast.Constant] and len(
-        work
-    ) == 1
+    return [type(statement.value) for statement in work if isinstance(statement, ast.Return)] == [
+        ast.Constant
+    ] and len(work) == 1
 
 
 def _beside(name: str, folder: Path) -> Path:
-    """Return a file that is named relative to the folder of all tasks, the task's own, or the working directory."""
+    """Find a file relative to the folder of all tasks, the task's folder, or the working directory."""
     places = (folder.parent / name, folder / name, Path(name))
     return next((path for path in places if path.is_file()), places[0]).absolute()
 
@@ -238,8 +238,8 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
 
 
 def _keys(content: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, Any]:
-    """Return the keys below `name`, which have to be fields of `kind`."""
-    found, known = content.get(name) or {}, [one.name for one in fields(kind)]
+    """Return the mapping below `name`, whose keys must be fields of `kind`."""
+    found, known = content.get(name) or {}, [field.name for field in fields(kind)]
     if not isinstance(found, dict):
         raise ValueError(f"{name} has to hold keys such as `{known[0]}:`.")
     if unknown := [key for key in found if key not in known]:

@@ -1,4 +1,4 @@
-"""Scores, and the scorers that need only the two texts, normalised."""
+"""The class `Score`, and the scorers that compare two normalised texts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from llm_sandbox_nb.benchmark.stated_answer import given_answers
 
 @dataclass(frozen=True)
 class Score:
-    """A score. `value` is 0 to 1, or None if unscored: counted separately, not as a wrong answer."""
+    """A score from 0 to 1. None means unscored, which is counted separately and not as a wrong answer."""
 
     value: float | None
     detail: str = ""
-    """`no answer`, `unparsable`, or the answer as understood."""
+    """`no answer`, `unparsable`, or the answer that the scorer has read."""
     failed: bool = False
-    """True if the scorer itself failed: a repaired scorer can score the answer again."""
+    """True if the scorer itself failed, so that the answer can be scored again later."""
 
 
 NO_ANSWER = Score(0.0, "no answer")
@@ -33,16 +33,16 @@ _LED_IN = re.compile(
 
 
 def given_text(text: str) -> str:
-    """Return the normalised text, or the content of its boxes, `<answer>` or JSON; empty if they differ."""
+    """Return the content of the boxes, `<answer>` or JSON, else the whole text, normalised; empty if boxes differ."""
     text = normalised(text)
     given = given_answers(text)
     if given is None:
         return text
-    return given[0] if len({text_key(one) for one in given}) == 1 else ""
+    return given[0] if len({text_key(text) for text in given}) == 1 else ""
 
 
 def exact(answer: str, gold: str) -> Score:
-    """Score the same text as 1, ignoring case, blanks, decoration and "The answer is"."""
+    """Score 1 for equal texts, ignoring case, blanks, decoration and "The answer is"."""
     wanted = text_key(given_text(gold))
     if not wanted:
         return Score(float(_bare(answer) == _bare(gold)), answer.strip()[:200]) if _bare(gold) else NO_GOLD
@@ -54,12 +54,12 @@ def exact(answer: str, gold: str) -> Score:
 
 
 def _bare(text: str) -> str:
-    """Return the normalised text without blanks, for texts of marks alone."""
+    """Return the normalised text without blanks, for texts that consist of marks only."""
     return "".join(normalised(text).split())
 
 
 def letter(answer: str, gold: str, options: int = 10) -> Score:
-    """Score the letter of a choice; see `multiple_choice.find_letter`. Unscored if gold is not a letter."""
+    """Score the chosen letter; see `multiple_choice.find_letter`. Unscored if gold is not a letter."""
     wanted = find_letter(gold, options)
     if wanted is None:
         return Score(None, f"the gold answer {gold[:50]!r} is not a letter")
@@ -70,10 +70,10 @@ def letter(answer: str, gold: str, options: int = 10) -> Score:
 
 
 def set_f1(answer: str, gold: str) -> Score:
-    """Score F1 of two sets of items. "and" may separate items or belong to an item: the higher score counts.
+    """Score the F1 of two sets of items.
 
-    Commas, semicolons, lines, bullets and dashes separate items; if the gold items are letters, "C) water" counts as
-    C.
+    Commas, semicolons, lines, bullets and dashes separate items. "and" may separate items or be part of an item: the
+    higher score counts. If the gold items are letters, "C) water" counts as C.
     """
     answer, gold = given_text(answer), given_text(gold)
     found = [_f1(_items(answer, joined), _items(gold, joined)) for joined in (False, True)]
@@ -87,8 +87,8 @@ def set_f1(answer: str, gold: str) -> Score:
 def _f1(stated: set[str], wanted: set[str]) -> float | None:
     if not wanted:
         return None
-    if all(re.fullmatch(r"[a-j]", one) for one in wanted):
-        stated = {letter for one in stated for letter in _letters(one)}
+    if all(re.fullmatch(r"[a-j]", item) for item in wanted):
+        stated = {letter for item in stated for letter in _letters(item)}
     hits = len(stated & wanted)
     if not hits:
         return 0.0
@@ -100,7 +100,7 @@ _OPTION = re.compile(r"\(?(?:option\s+)?([a-j])(?:[).:]\s.*|\s-\s.*|\)?)", re.DO
 
 
 def _letters(item: str) -> list[str]:
-    """Return the option letters in an item: "c" in "c) water", "a" and "c" in "ac"."""
+    """Return the option letters in an item: "c" for "c) water", "a" and "c" for "ac"."""
     if match := _OPTION.fullmatch(item):
         return [match[1]]
     parts = re.split(r"\s*[/-]\s*|\s+", item)
@@ -137,9 +137,9 @@ def _items(text: str, joined: bool) -> set[str]:
 
 
 def rouge_l(answer: str, gold: str) -> Score:
-    """Score ROUGE-L's F-measure with stemming, by Google's own package; equal texts score 1 in any script.
+    """Score the F-measure of ROUGE-L with stemming, computed by Google's package. Equal texts score 1.
 
-    Texts with other letters than English are split into words by their script; Chinese, Japanese, Thai into characters.
+    Texts in other scripts are split into words too; Chinese, Japanese and Thai are split into characters.
     """
     answer, gold = normalised(answer), normalised(gold)
     if boxed := boxes(answer):
@@ -161,7 +161,7 @@ def _rouge(plain: bool) -> Any:
 
 
 class _AnyScript:
-    """Splits a text of any script into words, by the scripts of Unicode; words in English letters are stemmed."""
+    """Tokenizer that splits a text of any Unicode script into words, and stems words in English letters."""
 
     def __init__(self) -> None:
         import regex

@@ -1,7 +1,7 @@
-r"""The verdict of a judge's reply, in the forms that judges write: a last line, JSON, `[[CORRECT]]`, a box, a tag.
+r"""Parser of a judge's verdict, in the forms that judges write: a last line, JSON, `[[CORRECT]]`, a box, a tag.
 
-Only the end of a reply counts, and only an unreserved verdict. "Not correct", "partially correct", "CORRECT if units
-are ignored" and a line with both words are not verdicts: the judge is asked again, the scorer never guesses.
+Only a verdict at the end of a reply and without reservations counts. "Not correct", "partially correct", "CORRECT if
+units are ignored" and a line with both words are not verdicts: the judge is asked again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _LINE = re.compile(
         [\s*_`"'(\[]*(?:therefore\s+|thus\s+)?{_WORD}\b[*_`"')\]]*(?P<tail>.*)""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-_TAIL = re.compile(r"\s*(?:[.!]?\s*\(|[-–—:,;.]\s|(?:because|since|as)\b)", re.IGNORECASE)
-_RESERVE = re.compile(
+_REMARK_PATTERN = re.compile(r"\s*(?:[.!]?\s*\(|[-–—:,;.]\s|(?:because|since|as)\b)", re.IGNORECASE)
+_RESERVATION_PATTERN = re.compile(
     r"correct|\b(?:if|unless|but|however|except|though|although|not\s+sure|unsure|maybe|perhaps|partial\w*|otherwise|would|wrong|false|assuming|claims?"
     r"|says?|said|writes?|states?|wait|no)\b|\?",
     re.IGNORECASE,
@@ -67,14 +67,18 @@ def opinion_of(reply: str) -> Opinion:
         before, after = lines[-1][: wrapped[0].start()], lines[-1][wrapped[0].end() :]
         return (
             "unknown"
-            if _RESERVE.search(before + after) or re.search(r"\bnot\b", before)
+            if _RESERVATION_PATTERN.search(before + after) or re.search(r"\bnot\b", before)
             else _opinion(wrapped[0])
         )
     match = _LINE.fullmatch(line)
     if match is None:
         return "unknown"
     tail = match["tail"].strip(_DECORATION + ")]}$,;:")
-    if tail and (not match["word"].isupper() or not _TAIL.match(match["tail"]) or _RESERVE.search(tail)):
+    if tail and (
+        not match["word"].isupper()
+        or not _REMARK_PATTERN.match(match["tail"])
+        or _RESERVATION_PATTERN.search(tail)
+    ):
         return "unknown"
     return "unknown" if "?" in match["tail"] else _opinion(match)
 

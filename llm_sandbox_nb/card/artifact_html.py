@@ -23,7 +23,7 @@ from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import clip, format_size
 
 TEXT_LIMIT = 4_000
-"""Characters shown of a text file."""
+"""Maximum number of shown characters of a text file."""
 
 _IMAGES = {
     ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif",
@@ -39,11 +39,11 @@ _TEXTS = {
 _ACTIVE = {
     ".html", ".htm", ".xhtml", ".shtml", ".mht", ".mhtml", ".svg", ".svgz", ".xml", ".xsl", ".pdf", ".js",
 }  # fmt: skip
-"""Kinds whose scripts run when a browser opens the file: the card does not link to them."""
+"""Suffixes of files whose scripts run when a browser opens them; the card does not link to these files."""
 
 
 def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
-    """Return the file with its name, drawn by its kind, or the reason for its absence. `unfolded`: in full."""
+    """Return the file's name and content as HTML, or the reason why the content is missing."""
     body = f"<p class='lsn-quiet'>{escape(artifact.omitted)}</p>"
     if artifact.data is not None:
         body = _unfolding(artifact, _body(artifact, artifact.data), unfolded)
@@ -52,7 +52,7 @@ def artifact_html(artifact: Artifact, unfolded: bool = False) -> str:
 
 
 def holds_all(artifact: Artifact) -> bool:
-    """Return True if the figure contains the whole file, so that the record need not contain it again."""
+    """Return True if the figure contains the whole file, so that the record need not store it again."""
     whole = artifact.suffix in _IMAGES | _AUDIO | _VIDEO | _DOWNLOADS | _PAGES or artifact.suffix == ".pdf"
     excerpt = artifact.suffix in _EXCERPTS or _is_text(artifact)
     return artifact.data is not None and (whole or not excerpt)
@@ -65,7 +65,7 @@ def _is_text(artifact: Artifact) -> bool:
 def _unfolding(artifact: Artifact, body: str, unfolded: bool) -> str:
     """Fold a body: a picture or a page is small until unfolded; texts and tables are hidden until then.
 
-    A file that takes much memory is also hidden, behind a sentence about this: browsers load it only after a click.
+    A file that needs much memory is also hidden, behind a sentence that says so: browsers load it only after a click.
     """
     if framed := body.startswith("<iframe "):
         body = body.replace(" loading=", f" title='{escape(artifact.path)}' loading=", 1)

@@ -21,7 +21,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MIME = "application/vnd.llm-sandbox.trajectory+json"
 _CLIP_CHARACTERS = (100_000, 20_000, 4_000, 1_000, 200)
-"""Limits of characters for a text in an event; the first limit with which all events fit is used."""
+"""Maximum characters of each text in an event, in falling order: the first that lets all events fit is used."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def trajectory_json(
 ) -> dict[str, Any]:
     """Return `events` as in the journal, without repetitions, and `artifacts` by path.
 
-    `text_limit` is set if texts are clipped. The files in `places` are on the card's page, in the figure of that
-    number: they are not stored here again.
+    `text_limit` is set if texts are clipped. `places` maps a file to the number of the figure that already shows it
+    on the card's page: its content is not stored here again.
     """
     places = places or {}
     events, limit = _events(trajectory.events, caps.events)
@@ -67,8 +67,7 @@ def trajectory_json(
 
 
 def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
-    """Return a short reference to the record of a run, in place of the record: the page watches the run at the
-    server.
+    """Return a short reference to the record of a live run: the page gets the events from the server.
 
     `folder` is the folder of the record, relative to the notebook's folder; None for a folder elsewhere.
     """
@@ -78,7 +77,7 @@ def live_json(run_id: str, folder: str | None) -> dict[str, Any]:
 
 
 def artifact_json(artifact: Artifact, place: int | None = None) -> dict[str, Any]:
-    """Return a file with its content, or with the figure that holds it, or with the reason for its absence."""
+    """Return a file with its content, the number of the figure that holds it, or the reason why it is missing."""
     entry: dict[str, Any] = {"mime": artifact.mime, "size": artifact.size}
     if artifact.href:
         entry["href"] = artifact.href
@@ -120,7 +119,7 @@ def _clipped(value: Any, limit: int) -> Any:
 
 
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
-"""Bytes of a record that a page unpacks; a larger record is not compressed."""
+"""Maximum bytes of a record that a page unpacks; a larger record is stored uncompressed."""
 
 
 def packed(bundle: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +133,7 @@ def packed(bundle: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpacked(bundle: dict[str, Any]) -> dict[str, Any]:
-    """Return the bundle of a saved notebook with its events and files, packed or not."""
+    """Return the bundle of a saved notebook with its events and files unpacked."""
     if "packed" not in bundle:
         return bundle
     whole = json.loads(zlib.decompress(base64.b64decode(bundle["packed"])))

@@ -1,9 +1,9 @@
 """The card of a run: the MIME bundle that a notebook shows, updates in place, and saves.
 
-The page is for places without the extension: state, task, answer, files, facts, and a line for each step. The record
-with it is complete within `Caps`; the extension shows the record in place of the page. The text is for terminals and
-front ends without HTML. A run or a file that is the last value of a cell is shown in the same way, without a run.
-The figures (steps, tokens, time, cost) are made in `card/page.py`, and for the extension in `view/facts.ts`.
+The bundle has three parts. The HTML page is for front ends without the extension: state, task, answer, files, facts,
+and a line for each step. The record is complete within `Caps`; the extension shows the record and not the page. The
+plain text is for terminals and front ends without HTML. A run or file that is the last value of a cell is shown in the
+same way. The figures (steps, tokens, time, cost) are made in `card/page.py`, and for the extension in `view/facts.ts`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Card:
     ) -> None:
         self.caps = caps or Caps()
         self.folder = folder
-        """The run's folder, with the files; None until known."""
+        """The run's folder; None until known."""
         self.trajectory = trajectory or Trajectory()
         self._files: dict[tuple[str, str], str] = {}
 
@@ -49,7 +49,7 @@ class Card:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Metadata for every bundle: an update without metadata erases the earlier metadata."""
+        """Metadata, needed with every bundle: an update without metadata erases the earlier metadata."""
         start = self.trajectory.start
         return {
             "llm_sandbox": {"run_id": start.run_id if start else None, "schema_version": ev.SCHEMA_VERSION}
@@ -57,7 +57,7 @@ class Card:
 
     def live(self) -> Bundle:
         """Return the run so far: bounded, without the durable part."""
-        # This page has no buttons: it is shown where no page can reach a busy kernel.
+        # This page has no buttons: where it is shown, a page cannot reach a busy kernel.
         stop = ["Interrupt the cell to stop the run."] if self.trajectory.start else []
         notes = [*self.trajectory.notes[-2:], *stop]
         return {
@@ -105,7 +105,7 @@ class Card:
         return text_of(artifact.data).strip() == answer.strip()
 
     def _where(self, artifacts: list[Artifact], text_limit: int | None) -> list[str]:
-        """Return a note on data that is only in the run's folder, with the folder's path."""
+        """Return a note that names the run's folder if some data is only there."""
         missing = []
         if any(artifact.data is None for artifact in artifacts):
             missing.append("some files are only in the run's folder")
@@ -121,7 +121,7 @@ _SIGNS = {"bash": "$ ", "edit": "edit "}
 
 
 def _network(trajectory: Trajectory) -> list[str]:
-    """Return a note on connections out of the sandbox, allowed or refused, each line once."""
+    """Return a note on the sandbox's allowed and refused connections, each line once."""
     lines = list(dict.fromkeys(connection.line for connection in trajectory.connections if connection.line))
     more = f"; and {len(lines) - _MAX_CONNECTIONS} more" if len(lines) > _MAX_CONNECTIONS else ""
     return [f"Network: {plain('; '.join(lines[:_MAX_CONNECTIONS]))}{more}"] if lines else []
@@ -173,7 +173,7 @@ def _counts(added: int, removed: int) -> str:
 Display = tuple[dict[str, Any], dict[str, Any]]
 """Data by media types, and metadata, as `_repr_mimebundle_` returns them."""
 _MAX_SHOWN_BYTES = 10_000_000
-"""Bytes of the largest file that is shown."""
+"""Maximum bytes of a file that is shown."""
 _BITMAPS = ("image/png", "image/jpeg", "image/gif")
 """Types that every front end shows as a picture and never as a page."""
 

@@ -45,16 +45,16 @@ def _assets() -> Traversable:
 
 
 class ExportError(LLMSandboxError):
-    """The page of a run cannot be written.
+    """Raised if the page of a run cannot be written.
 
     For example, `result.to_html("/proc/run.html")`: this folder is not writable.
     """
 
 
 def export_html(run: RunRecord, path: str | Path, caps: Caps = CAPS) -> Path:
-    """Write the run as one HTML file; data over `caps` is left out, and the page reports this.
+    """Write the run as one HTML file; data beyond `caps` is left out, and the page reports this.
 
-    A reader never sees half of the file. Without the built view the file holds the card, which needs no script. A link
+    The file is replaced atomically. Without the built view the file holds the card, which needs no script. A link
     is followed, but not in the run's own folder, which someone else may have made.
 
     Raises:
@@ -77,7 +77,7 @@ def page(run: RunRecord, caps: Caps = CAPS) -> str:
     """Return the HTML of the page."""
     trajectory = run.trajectory
     title = first_line(plain(trajectory.start.task if trajectory.start else ""), 80) or "Run"
-    # The page loads and sends nothing. Frames with HTML of the model inherit the policy, and have their own as well.
+    # The page loads and sends nothing. Frames with HTML of the model inherit this policy and add another one.
     head = {"policy": html.escape(POLICY), "title": html.escape(title)}
     if not has_view():
         card = Card(caps, run.folder, trajectory)

@@ -1,4 +1,4 @@
-"""The closed frame in which a page of the model is shown, first without its scripts.
+"""The isolated frame in which a page made by the model is shown, at first without its scripts.
 
 `labextension/src/artifacts/frame.ts` is the same for the trajectory view.
 """
@@ -55,7 +55,7 @@ PRELUDE = (
     "for(const one of [window,HTMLElement.prototype,SVGElement.prototype]){const focus=one.focus;"
     "one.focus=function(how){if(document.hasFocus())focus.call(this,how)}}</script>"
 )
-"""As in `labextension/src/artifacts/frame.ts`."""
+"""Script that runs before those of the page; a copy of `PRELUDE` in `labextension/src/artifacts/frame.ts`."""
 _POWERS = """
 accelerometer aria-notify autoplay browsing-topics camera captured-surface-control clipboard-read clipboard-write
 compute-pressure deferred-fetch deferred-fetch-minimal digital-credentials-create digital-credentials-get
@@ -67,18 +67,17 @@ private-state-token-redemption publickey-credentials-create publickey-credential
 speaker-selection storage-access summarizer sync-xhr translator unload usb window-management xr-spatial-tracking
 """
 DENIED = "; ".join(f"{power} 'none'" for power in _POWERS.split())
-"""The permissions policy of both frames: powers that a browser could grant, and an artifact never gets."""
+"""The permissions policy of both frames: it denies every power that a browser could grant."""
 
 
 def sandboxed_frame(document: bytes, *, height: int = 420) -> str:
-    """Return `document`, probably UTF-8, in a frame of `height` pixels, without its scripts until a person runs them.
+    """Return `document` in a frame of `height` pixels; its scripts run only after a person's click.
 
-    Two frames, one in the other. The origin of the inner frame is opaque, so it cannot reach the page, and its policy
-    forbids loading. The outer frame is needed because a policy does not prevent navigation of the document itself
-    (`location = ...`, a refresh): `frame-src` of the document around it forbids that. `frame.html` is the outer frame;
-    only its own script runs in it. While scripts of the page run, a button covers the inner frame, as in the view's
-    `focus.ts`: only a click gives the inner frame the keyboard, and a page that takes the keyboard without a click is
-    stopped.
+    The document is in a frame inside another frame. The inner frame has an opaque origin, so it cannot reach the page,
+    and its policy forbids loading. A policy does not prevent the document from navigating elsewhere (`location = ...`,
+    a refresh); the `frame-src` of the outer frame does. The outer frame is `frame.html`, with a script of this package
+    only. While scripts of the document run, a button covers the inner frame, as in the view's `focus.ts`: only a click
+    gives the inner frame the keyboard, and a document that takes the keyboard without a click is stopped.
     """
     page, runs = static_page(text_of(document))
     values = {

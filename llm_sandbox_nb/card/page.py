@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from llm_sandbox_nb.card.text import card_file, escape, markdown_html
-from llm_sandbox_nb.formatting import TAIL, clip, format_duration, format_short, format_spent, plural
+from llm_sandbox_nb.formatting import TAIL_LINES, clip, format_duration, format_short, format_spent, plural
 from llm_sandbox_nb.plain_text import first_line, plain
 from llm_sandbox_nb.sandbox.isolations import isolates
 from llm_sandbox_nb.trajectory import events as ev
@@ -28,7 +28,7 @@ _COLOURS = {
     "run": "#3b78c4",
     "away": "#e5534b",
 }
-"""Colours of the sign before the state, visible on a light and on a dark page, also without a style sheet."""
+"""Colours of the sign before the state, inline because a style sheet may be missing; visible on light and dark."""
 _TINTS = {"bad": " lsn-r", "human": " lsn-y"}
 _ICONS = {"bash": "$", "edit": "✎", "submit": "✓"}
 _MAX_ROWS = 200
@@ -39,7 +39,7 @@ _MAX_OPEN_FILES = 12
 
 
 def run_html(trajectory: Trajectory, files: list[str], notes: list[str], *, limit: int, live: bool) -> str:
-    """Return the whole card; `files` are figures, each text has at most about `limit` characters."""
+    """Return the whole card. `files` are figures as HTML; each text has about `limit` characters at most."""
     rows, hidden = listed_rows(trajectory, live=live)
     lines = "".join(f"<div class='lsn-quiet'>{escape(clip(note, 500))}</div>" for note in notes)
     parts = [
@@ -97,7 +97,7 @@ def check_html(trajectory: Trajectory) -> str:
     notes = [*([] if verdict.protected else [UNPROTECTED]), *check.left_out]
     lines = "".join(f"<div class='lsn-quiet'>{escape(clip(plain(note), 300))}</div>" for note in notes)
     code = f"<code>{escape(clip(plain(check.what), 1_000))}</code>"
-    output = clip("\n".join(plain(shown_text(check.output)).rstrip().split("\n")[-TAIL:]), 4_000)
+    output = clip("\n".join(plain(shown_text(check.output)).rstrip().split("\n")[-TAIL_LINES:]), 4_000)
     text = f"<pre class='lsn-text'>{escape(output)}</pre>" if output else ""
     unfolded = " open" if verdict.outcome != "passed" or notes else ""
     return f"<details{unfolded}><summary>{summary}</summary>{code}{text}{lines}</details>"
@@ -146,7 +146,7 @@ def findings(trajectory: Trajectory) -> list[tuple[int, str]]:
 
 
 def figures(trajectory: Trajectory) -> list[str]:
-    """Return steps, tokens, time, model and cost, as far as they are known."""
+    """Return steps, tokens, time, model and cost, if known."""
     usage = trajectory.usage
     parts = [plural(trajectory.steps_done, "step")]
     if usage.total_tokens:
@@ -173,7 +173,7 @@ def _seconds(trajectory: Trajectory) -> float:
 
 
 def step_anchor(trajectory: Trajectory, number: int) -> str:
-    """Return the id of a step's element: different for each run, and without any text of a model."""
+    """Return the id of a step's element, different for each run and without text of a model."""
     run = trajectory.start.run_id if trajectory.start else ""
     return f"lsn-{hashlib.sha256(run.encode('utf-8', 'replace')).hexdigest()[:10]}-{number}"
 
@@ -188,8 +188,8 @@ def _protection_html(protection: dict[str, Any]) -> str:
 
 
 def listed_rows(trajectory: Trajectory, *, live: bool) -> tuple[list[Step | CalmSteps], int]:
-    """Return the listed steps, uneventful ones as one row, and the number of steps before them."""
-    if live:  # an update costs the same at any step
+    """Return the rows to list, and the number of earlier steps left out. Successive uneventful steps share a row."""
+    if live:  # at most this many rows, so that the cost of an update does not grow with the run
         return [*trajectory.steps[-_MAX_LIVE_ROWS:]], max(0, len(trajectory.steps) - _MAX_LIVE_ROWS)
     rows = step_rows(trajectory, live=live)[-_MAX_ROWS:]
     shown = sum(len(row.steps) if isinstance(row, CalmSteps) else 1 for row in rows)
@@ -197,7 +197,7 @@ def listed_rows(trajectory: Trajectory, *, live: bool) -> tuple[list[Step | Calm
 
 
 def shown_line(trajectory: Trajectory, step: Step, *, live: bool) -> ev.StepLine:
-    """Return the line of a step; `live`: the last step may still change."""
+    """Return the line of a step. With `live`, the last step may still change."""
     running = live and trajectory.finish is None and step is trajectory.steps[-1]
     return step_line(step, trajectory.root, running=running, start=trajectory.start)
 
@@ -207,7 +207,7 @@ def _before(count: int) -> str:
 
 
 def _row_html(trajectory: Trajectory, row: Step | CalmSteps, *, live: bool) -> str:
-    """Return the line of a step, or one line for several uneventful steps, which unfolds to the line of each."""
+    """Return the line of a step, or a line for several uneventful steps that unfolds into their lines."""
     if not isinstance(row, CalmSteps):
         return _step_html(trajectory, row, live=live)
     lines = (_step_html(trajectory, step, live=live) for step in row.steps[-_MAX_ROWS:])
@@ -245,17 +245,17 @@ def _output_html(trajectory: Trajectory, limit: int) -> str:
     """Return the end of the running call's output so far."""
     calls = trajectory.steps[-1].calls if trajectory.steps else []
     tail = next((call.live_output for call in calls if call.live_output and not call.finished), "")[-limit:]
-    lines = tail.rstrip("\n").split("\n")[-TAIL:]
+    lines = tail.rstrip("\n").split("\n")[-TAIL_LINES:]
     return f"<pre>{escape(chr(10).join(lines))}</pre>" if tail.strip() else ""
 
 
 def card_html(body: str) -> str:
-    """Return the whole card around its parts."""
+    """Return the card that consists of these parts."""
     return f"<div class='lsn'>{style()}{body}</div>"
 
 
 @cache
 def style() -> str:
-    """Return the style of a card. Every card has a copy, because the outputs of a notebook are independent."""
+    """Return the style sheet. Every card has a copy, because a notebook's outputs can be moved and deleted alone."""
     rules = re.sub(r"/\*.*?\*/\n|\n *", "", card_file("card.css"), flags=re.DOTALL)
     return f"<style>{rules}</style>"

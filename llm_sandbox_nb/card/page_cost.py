@@ -17,7 +17,7 @@ from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import format_count, format_size
 
 MAX_ELEMENTS = 60_000
-"""Elements of a page that is shown without a click."""
+"""Maximum number of elements of a page that is shown without a click."""
 _FORMATTING = "a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u"
 _TAG = re.compile(rf"<(/?)(?:({_FORMATTING})(?=[\s>/])|[a-z])", re.IGNORECASE)
 _ADDRESS = re.compile(r"data:([^,]{0,200}),([^\"')]*)", re.IGNORECASE)
@@ -28,7 +28,7 @@ _VOID = frozenset(
 _MAX_OPEN_ELEMENTS = 100
 """Maximum number of open elements that are remembered."""
 _MAX_DEPTH = 3
-"""Levels of drawings within drawings that are counted."""
+"""Maximum depth of counted drawings within drawings."""
 
 
 def unfolding_warning(text: str) -> str:
@@ -66,7 +66,7 @@ def page_cost(text: str, depth: int = 0) -> tuple[int, int]:
     return min(count.elements + copied, _MANY), count.decoded
 
 
-_MANY = 10**9  # elements of a page that is not counted further
+_MANY = 10**9  # more than any limit: counting stops here
 
 
 @dataclass
@@ -129,7 +129,7 @@ class _Count(HTMLParser):
             self._addresses(data)
 
     def copied(self, name: str, within: int) -> int:
-        """Return the number of elements in a copy of the element with this id, with all nested copies."""
+        """Return the number of elements that `<use>` of this id adds, including nested `<use>` elements."""
         if name in self._sizes or within > 100:
             return self._sizes.get(name, _MANY)
         self._sizes[name] = 1  # browsers do not draw circular references

@@ -23,13 +23,13 @@ class PictureSize:
     width: int
     height: int
     frames: int = 1
-    """Number of pictures in the file, one after the other."""
+    """Number of frames of an animation."""
     depth: int = 4
     """Bytes of a pixel during decoding."""
 
     @property
     def decoded(self) -> int:
-        """Bytes that a browser needs to show the picture: for a film, three of its frames."""
+        """Bytes that a browser needs to show the picture; an animation needs three frames at a time."""
         return self.width * self.height * self.depth * (3 if self.frames > 1 else 1)
 
 

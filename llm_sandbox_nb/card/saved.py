@@ -1,10 +1,10 @@
-"""Prints the final card of a run that no process executes any more, as JSON: data and metadata of its output.
+"""Print the final card of an ended or abandoned run, as JSON: the data and metadata of a cell's output.
 
     python -m llm_sandbox_nb.card.saved FOLDER
 
-For the Jupyter server, which puts the card into a notebook that was saved while the run was live. A separate process
-reads the record, so that a damaged or very large record costs the server nothing. Files are named relative to the
-working folder, which is that of the notebook.
+The Jupyter server runs this to put the card into a notebook that was saved while the run was live. A separate process
+reads the record, so that a damaged or very large record does not slow the server. Paths of files are relative to the
+working folder, which is the notebook's folder.
 """
 
 from __future__ import annotations

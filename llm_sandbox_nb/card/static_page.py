@@ -10,9 +10,9 @@ from llm_sandbox_nb.card.text import card_file
 
 _PROGRAMS = ("script", "iframe", "frame", "object", "embed")
 _REMOVED = (*_PROGRAMS, "noscript", "template")
-"""Elements that are removed with their content; of other forbidden elements the content stays."""
+"""Elements that are removed with their content; other forbidden elements leave their content behind."""
 _ADDRESSES = frozenset(["href", "xlink:href", "src"])
-_WITHIN = re.compile(r"\s*(?:#|data:(?:image|audio|video|font)/)", re.IGNORECASE)
+_EMBEDDED_PATTERN = re.compile(r"\s*(?:#|data:(?:image|audio|video|font)/)", re.IGNORECASE)
 """Addresses allowed without scripts: places in the page itself, and embedded pictures and sound."""
 _SCRIPT = re.compile(r"\s*javascript:", re.IGNORECASE)
 _ROOTS = ("html", "body")
@@ -22,9 +22,9 @@ _ROOT_ATTRIBUTES = ("class", "id", "style", "lang", "dir", "bgcolor", "text")
 def static_page(text: str) -> tuple[str, bool]:
     """Remove the scripts of an HTML or SVG file. Return the page, which needs a policy, and True if there were scripts.
 
-    Nothing in the result runs, loads or navigates. A policy and a sandbox are not enough. Chromium looks up the host of
-    a frame, a form or a link, and connects to it, before the policy refuses to go there, so that data leaves in the
-    name: all attributes with an address are removed. The view does the same in
+    Nothing in the result runs, loads or navigates. All attributes with an address are removed, because a policy and a
+    sandbox are not enough: Chromium looks up the host of a frame, form or link, and connects to it, before the policy
+    refuses the address, so a host name could contain secret data. The view does the same in
     `labextension/src/artifacts/static-page.ts`.
     """
     import nh3
@@ -49,7 +49,7 @@ def static_page(text: str) -> tuple[str, bool]:
 
 
 def _kept_attribute(tag: str, name: str, value: str) -> str | None:
-    return None if name in _ADDRESSES and not _WITHIN.match(value) else value
+    return None if name in _ADDRESSES and not _EMBEDDED_PATTERN.match(value) else value
 
 
 class _Scan(HTMLParser):

@@ -1,7 +1,7 @@
-"""The first rows of tables, and the number of further rows.
+"""The first rows of tables, and the number of rows left out.
 
-Parquet is read by a separate process with little memory and time: a file of two kilobytes can hold gigabytes of text,
-and in the kernel it would end the notebook.
+Parquet is read by a separate process with limited memory and time: a file of two kilobytes can hold gigabytes of text,
+which would kill the kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_ROWS = 30
 _MAX_COLUMNS = 20
 _CELL_CHARACTERS = 80
 _MEMORY_BYTES = 2 * 1024**3
-"""Bytes of address space of the reading process."""
+"""Maximum bytes of address space of the reading process."""
 _TIMEOUT_SECONDS = 30.0
 
 _READER = """

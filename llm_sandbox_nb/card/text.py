@@ -1,4 +1,4 @@
-"""Text as safe HTML: escaped, as JSON, or read as Markdown; and the texts of files in this folder."""
+"""Text as safe HTML: escaped, as JSON, or rendered from Markdown; and the texts of files in this folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _renderer() -> Markdown:
     import mistune
 
     class _Renderer(mistune.HTMLRenderer):
-        """Renderer of the two elements of Markdown that hold an address."""
+        """Renderer of links and pictures, the two elements of Markdown with an address."""
 
         def link(self, text: str, url: str, title: str | None = None) -> str:
             if not url.lower().startswith(_SAFE_LINKS):

@@ -1,4 +1,4 @@
-"""The command line, `llm-sandbox-nb COMMAND`: which module has the function `COMMAND_command`, and the exit codes."""
+"""The command line `llm-sandbox-nb COMMAND`: the module of each command, and the exit codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
 ENDED_WELL = 0
 FAILED = 1
-"""Any failure that the other codes do not name."""
+"""Any other failure."""
 USAGE = 2
 """Invalid command line, or invalid file named there; nothing was started."""
 MODEL_ERROR = 3
@@ -47,7 +47,7 @@ _MODULES = {
     "train": "train_command",
     "mcp": "mcp_command",
 }
-"""Their imports are heavy, so only the module of the command is imported."""
+"""Module of each command. Only the module of the given command is imported, because imports are slow."""
 _WITH_SANDBOX = ("run", "doctor", "benchmark", "train", "mcp")
 _BY_STOP_REASON = {
     "submitted": ENDED_WELL,

@@ -35,7 +35,7 @@ def benchmark_command(arguments: argparse.Namespace) -> int:
     """List the tasks, run some, or report on results.
 
     Raises:
-        UsageError: if something named is not there or cannot be understood; nothing was started.
+        UsageError: if a named file, task or option is missing or invalid; nothing was started.
     """
     if arguments.action == "list":
         print(list_text())
@@ -113,7 +113,7 @@ async def _until_signal(work: Coroutine[Any, Any, object]) -> None:
 
 
 class ProgressLine:
-    """The progress: one line that is rewritten on a terminal, one line every half minute elsewhere."""
+    """Progress in one line: rewritten in place on a terminal, printed every half minute elsewhere."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress

@@ -51,7 +51,7 @@ def convert_command(arguments: argparse.Namespace) -> int:
 
 
 def _read(named: str) -> tuple[dict[str, Trajectory], Path]:
-    """Return the runs by name, and the folder with long outputs of this package's records. Raises UsageError."""
+    """Return the runs by name, and the folder with their long outputs if this package recorded them."""
     given, name = split_name(named)
     path = run_path(str(given))
     journal = path / JOURNAL if path.is_dir() else path.resolve()
@@ -82,7 +82,7 @@ def _form_of(out: str) -> str:
     if not Path(out).suffix:
         return JOURNAL_FORM
     endings = [
-        (ending, one.name) for one in FORMATS.values() for ending in one.endings if one.name in WRITTEN
+        (ending, form.name) for form in FORMATS.values() for ending in form.endings if form.name in WRITTEN
     ]
     fitting = [pair for pair in endings if out.endswith(pair[0])]
     if not fitting:
@@ -99,7 +99,7 @@ def _with_word(out: str, word: str) -> str:
 
 
 def _written(trajectory: Trajectory, folder: Path, form: str, out: str, *, content: bool) -> list[str]:
-    """Write the files and return a line for each; without branches in the format, each branch gets a separate file."""
+    """Write the files and return a line for each. Each branch gets its own file if the format has no branches."""
     if form == JOURNAL_FORM:
         return [str(_write_journal(trajectory, Path(out).expanduser()))]
     if out.startswith(("http://", "https://")):

@@ -39,12 +39,12 @@ class OpenNotebook:
 
 
 async def open_notebooks(wanted: Path | None = None) -> list[OpenNotebook]:
-    """Return the open notebooks of this user's Jupyter servers here, or only that of the file `wanted`."""
+    """Return the open notebooks of this user's Jupyter servers on this machine, or only `wanted`."""
     from jupyter_core.paths import jupyter_runtime_dir
 
     files = sorted(Path(jupyter_runtime_dir()).glob("jpserver-*.json"))
     found = await asyncio.gather(*(_open_at(file, wanted) for file in files))
-    return [one for some in found for one in some]
+    return [notebook for some in found for notebook in some]
 
 
 async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
@@ -68,7 +68,7 @@ async def _open_at(file: Path, wanted: Path | None) -> list[OpenNotebook]:
 
 
 class Bridge:
-    """Passes each message on, and each answer back. A request that is cancelled is hung up on."""
+    """Forwards messages to the server and answers to the client. Cancelling a request closes its connection."""
 
     def __init__(self, opened: OpenNotebook, write: Callable[[Json], None]) -> None:
         self._opened = opened

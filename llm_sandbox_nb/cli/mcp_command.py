@@ -50,7 +50,9 @@ def mcp_command(arguments: argparse.Namespace) -> int:
     values = resolve(flags, os.environ)
     own = any(flags.get(name) is not None for name in _NEW_SANDBOX_OPTIONS)
     if notebook and own:
-        raise UsageError("--notebook uses the notebook's own sandbox: leave out --isolation and the like.")
+        raise UsageError(
+            "--notebook uses the notebook's sandbox: leave out --isolation and other sandbox options."
+        )
     # stdout is for messages only, so the output of libraries is redirected.
     messages, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
@@ -74,7 +76,7 @@ async def _serve(values: dict[str, Any], notebook: str | None, own: bool, messag
                 f"{notebook} does not offer its sandbox: execute %sandbox mcp in it, then start this again."
             )
         if opened:
-            names = ", ".join(one.notebook for one in opened)
+            names = ", ".join(notebook.notebook for notebook in opened)
             raise UsageError(f"Several notebooks offer their sandboxes: name one with --notebook: {names}.")
     return await _serve_own(values, messages)
 

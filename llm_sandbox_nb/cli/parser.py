@@ -1,4 +1,4 @@
-"""Commands and flags of the command line. `options.values` turns values into numbers later.
+"""Commands and flags of the command line. Values stay text here; `options.values` converts them.
 
 A new command is a parser here, a row of `cli.__init__._MODULES`, and its function in the module named there.
 """
@@ -125,8 +125,8 @@ def _add_examples(commands: argparse._SubParsersAction[Parser]) -> dict[str, Par
 def _add_run_options(parser: Parser, titles: Iterable[str] = tuple(GROUPS)) -> None:
     for title in titles:
         group = parser.add_argument_group(title)
-        for one in GROUPS[title]:
-            parser.add_option(group, one)
+        for flag in GROUPS[title]:
+            parser.add_option(group, flag)
 
 
 def _add_setup(commands: argparse._SubParsersAction[Parser]) -> dict[str, Parser]:

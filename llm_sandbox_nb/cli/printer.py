@@ -31,7 +31,7 @@ from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 LIVE_LINES = 20
-"""Lines shown of the beginning of a thought or output during a run; as many of the end, and of stderr."""
+"""Lines shown during a run of the beginning of a thought or output, of its end, and of stderr."""
 _MAX_LINE_CHARACTERS = 400
 
 _DECISION_LABELS = {
@@ -59,9 +59,10 @@ def protection_lines(protection: dict[str, Any]) -> Iterator[str]:
 class Printer:
     """Printer of events. `lines` limits a block of text; None shows all.
 
-    `folder` is the run's folder, needed only to show large outputs of a loaded run whole. `trajectory` is that of a
-    loaded run, because events of the current attempt do not show how far an earlier one went. With `calm`, calm steps
-    share a line. A run asks its model while its sandbox starts: its steps are printed below the isolation, once known.
+    `folder` is the run's folder, needed only to show large outputs of a loaded run in full. `trajectory` is given for
+    a loaded run, because events of the current attempt do not show the last step of an earlier attempt. With `calm`,
+    successive uneventful steps share a line. A run asks its model while its sandbox starts: its steps are printed
+    only after the isolation is known.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Printer:
         self._own = ""
         """Tokens and cost of the newest reply, until they are printed."""
         self._early: list[ev.Event] | None = []
-        """Events of steps before the sandbox was ready; None since then."""
+        """Events of steps before the sandbox was ready; None afterwards."""
         self._calm = {step.number: row for row in calm for step in row.steps}
         self._status = Status()
         self._said = ""
@@ -178,7 +179,7 @@ class Printer:
                 self._finish(event)
 
     def _show_calm(self, row: CalmSteps, event: ev.Event) -> None:
-        """Print a row of calm steps once, at its first event."""
+        """Print a row of uneventful steps once, at the row's first event."""
         if isinstance(event, ev.ModelReplied):
             self._usage = self._usage + (event.usage or ev.Usage())
         if self._step != row.steps[-1].number:
@@ -187,7 +188,7 @@ class Printer:
             self._say(f"\nSteps {row.numbers} · {' · '.join(filter(None, (row.words, row.figures)))}")
 
     def _checked(self, event: ev.Checked) -> None:
-        """Print the end of the check's output, or all that a loaded run has, and the verdict."""
+        """Print the end of the check's output (all of it for a loaded run), and the verdict."""
         lines = self._text(event.output).rstrip().split("\n")
         shown = lines if self._lines is None else lines[-self._lines :]
         if len(shown) < len(lines):
@@ -231,14 +232,14 @@ class Printer:
                 self._block(message_text(event.message), "  ")
 
     def _failed(self, event: ev.ModelFailed) -> None:
-        """Print a failure that is followed by another attempt, each sentence once; the last one waits for the end."""
+        """Print a failure before the next attempt, each sentence once; the last failure is printed at the end."""
         said, self._said = self._said, event.message
         if event.retry_in is not None:
             what = "failed again" if event.message == said else f"failed: {event.message}"
             self._say(f"  the model {what}; trying again in {format_duration(event.retry_in)}")
 
     def _own_figures(self) -> None:
-        """Print the tokens of a step that has no call to stand at."""
+        """Print the tokens of a step without a tool call."""
         own, self._own = self._own, ""
         if own:
             self._say(f"  {own}")
@@ -251,7 +252,7 @@ class Printer:
     def _spent(self, cost: float | None) -> str:
         if self._start is not None and self._start.scripted:
             return "scripted: free"
-        named = [one["cost"] for one in self._limits if isinstance(one, dict) and "cost" in one]
+        named = [limit["cost"] for limit in self._limits if isinstance(limit, dict) and "cost" in limit]
         return format_spent(cost, named[-1] if named else None)
 
     def _call(self, event: ev.CallStarted | ev.CallOutput | ev.CallFinished) -> None:
@@ -322,7 +323,7 @@ class Printer:
         self._write(lambda: self._out.write(harmless(text) + "\n"))
 
     def _write(self, write: Callable[[], object]) -> None:
-        """When nothing can be written any more (`| head`, a full disk), the run continues unseen."""
+        """Write to the terminal. If that fails (`| head`, a full disk), the run continues without output."""
         try:
             write()
         except OSError:
@@ -341,9 +342,9 @@ class _Block:
         self._lines = lines
         self._count = 0
         self._rest: dict[str, str] = {}
-        """Of each stream, the line that is not whole."""
+        """Incomplete last line of each stream."""
         self._last: dict[str, deque[tuple[int, str]]] = {}
-        """Numbers and texts of the last lines: of all, and of stderr."""
+        """Numbers and texts of the last lines: of all output, and of stderr."""
         self.used = False
 
     def add(self, text: str, stream: str = "stdout") -> None:
@@ -358,7 +359,7 @@ class _Block:
             if rest:
                 self._line(rest, stream)
         shown = self._lines or 0
-        for number, line in sorted({one for lines in self._last.values() for one in lines}):
+        for number, line in sorted({line for lines in self._last.values() for line in lines}):
             if number > shown + 1:
                 self._say(f"{self._indent}... {plural(number - shown - 1, 'line')} hidden ...")
             self._say(self._indent + line)

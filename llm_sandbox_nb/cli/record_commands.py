@@ -97,7 +97,7 @@ def _confirmed() -> bool:
 def show_command(arguments: argparse.Namespace) -> int:
     """Print the current attempt of a run, calm steps in one line, or with `--all` every event.
 
-    Of a killed run, print everything up to its last event.
+    A killed run is printed up to its last event.
 
     Raises:
         UsageError: if the run is missing or cannot be read.
@@ -157,11 +157,11 @@ def show_command(arguments: argparse.Namespace) -> int:
 
 def _current_attempt(trajectory: Trajectory) -> Iterator[ev.Event]:
     """Yield the events of the current attempt, with each rewind after its target event."""
-    undone = {one.undo_of for one in trajectory.rewinds if one.undo_of}
+    undone = {rewind.undo_of for rewind in trajectory.rewinds if rewind.undo_of}
     led_here: dict[str, list[ev.Event]] = {}
-    for one in trajectory.rewinds:
-        if one.what != "files" and one.undo_of is None and one.id not in undone:
-            led_here.setdefault(one.to, []).append(one)
+    for earlier in trajectory.rewinds:
+        if earlier.what != "files" and earlier.undo_of is None and earlier.id not in undone:
+            led_here.setdefault(earlier.to, []).append(earlier)
     for event in trajectory.path:
         yield event
         yield from led_here.get(event.id, ())
@@ -196,10 +196,10 @@ def export_command(arguments: argparse.Namespace) -> int:
 
 
 def analyze_command(arguments: argparse.Namespace) -> int:
-    """Read the runs, print the table of groups, write the report when one is asked for.
+    """Read the runs, print the table of groups, and write the report if requested.
 
     Raises:
-        UsageError: if a path is not there, no run is found, or pandas or matplotlib is missing.
+        UsageError: if a path does not exist, no run is found, or pandas or matplotlib is missing.
     """
     from llm_sandbox_nb.analysis.load import load_runs
 
@@ -248,7 +248,7 @@ def _shown(value: object) -> str:
 
 
 def load_run(named: str) -> Run:
-    """Load the run with this path, id or part of an id, or one of several runs in a file. Raises UsageError."""
+    """Load the run with this path, id or part of an id; `FILE#NAME` is a run in a file. Raises UsageError."""
     from llm_sandbox_nb.runs.run import Run
 
     given, name = split_name(named)

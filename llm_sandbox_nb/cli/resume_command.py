@@ -37,7 +37,7 @@ _PYTHON_TO_SHELL = (
     (re.compile(r"result\.resume\(model='([^']*)'\)"), r"--model \1"),
     (re.compile(r'isolation="(\w+)"'), r"--isolation \1"),
 )
-"""Advice in Python, with the same advice for the shell."""
+"""Pairs of advice: for Python, and the same for the shell."""
 
 
 def resume_command(arguments: argparse.Namespace) -> int:
@@ -109,7 +109,7 @@ async def _resume(run: Run, text: str | None, values: Mapping[str, Any], given: 
 
 def _pauses(values: Mapping[str, Any], given: Mapping[str, Any], prompt: TerminalPrompt) -> dict[str, Any]:
     if not any(name in given for name in _PAUSE_NAMES):
-        return {"on_pause": prompt.ask} if values["mcp"] else {}  # calls of MCP servers ask in any case
+        return {"on_pause": prompt.ask} if values["mcp"] else {}  # calls of MCP servers always ask
     return {
         "step": values["step"],
         "breakpoints": values["break"],

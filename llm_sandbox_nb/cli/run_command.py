@@ -1,4 +1,4 @@
-"""`llm-sandbox-nb run` and `examples`: one task, one sandbox, one folder with everything that happened.
+"""`llm-sandbox-nb run` and `examples`: run one task in a new sandbox, recorded in one folder.
 
 At a pause a person at the terminal decides.
 """
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _POLL_SECONDS = 0.05
-"""Seconds between two looks at the input; short, so that an interrupt takes effect at once."""
+"""Seconds between two polls of the input; short, so that an interrupt takes effect at once."""
 _MAX_LINE_BYTES = 1_000_000
 _MAX_QUESTION_CHARACTERS = 20_000
-"""Characters of a call or an observation that are printed."""
+"""Maximum number of printed characters of a call or an observation."""
 _PRINTED_EVENTS = (
     ev.SandboxReady,
     ev.ArtifactSaved,
@@ -71,7 +71,7 @@ def examples_command(arguments: argparse.Namespace) -> int:
     name = flags.pop("name")
     if name is None:
         width = max(map(len, EXAMPLES))
-        print("\n".join(f"{one.name:<{width}}  {one.title}" for one in EXAMPLES.values()))
+        print("\n".join(f"{example.name:<{width}}  {example.title}" for example in EXAMPLES.values()))
         return ENDED_WELL
     example = EXAMPLES.get(name)
     if example is None:
@@ -158,9 +158,9 @@ def _check(values: dict[str, Any]) -> None:
 
 
 def run_to_end(work: Callable[[], Awaitable[None]], started: list[Run]) -> tuple[str, int | None]:
-    """Await `work`, and return an error sentence, with an exit code if the stop reason does not imply the code.
+    """Await `work`. Return an error sentence, and an exit code if the stop reason alone does not decide it.
 
-    `started` has the run once the run exists.
+    `started` holds the run once the run exists.
 
     Raises:
         NotStartedError, UsageError: if no run was started.
@@ -248,11 +248,11 @@ _RESUMABLE = frozenset(
     }
 )
 _REPEATED_FLAGS = ("api_base", "isolation")
-"""Options that records lack, or that a loaded run does not read from its record."""
+"""Options that a resumed run cannot read from its record."""
 
 
 def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
-    """Return the command that continues a run that has ended too early; `flags` are those of its start."""
+    """Return the command that continues a run that ended too early; `flags` are the flags of its start."""
     words = ["llm-sandbox-nb", "resume", str(run.folder)]
     for name in _REPEATED_FLAGS:
         if flags.get(name):
@@ -264,10 +264,10 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
     limits = {"steps": "--steps", "tokens": "--tokens", "total_tokens": "--total_tokens", "cost": "--budget"}
     for reason, flag in limits.items():
         set_limits = [start.settings.get("limits") if start else {}, *(change.limits for change in changed)]
-        values = [one[reason] for one in set_limits if isinstance(one, dict) and reason in one]
+        values = [limit[reason] for limit in set_limits if isinstance(limit, dict) and reason in limit]
         if run.stop_reason == reason and values and isinstance(values[-1], int | float):
             words += [flag, f"{values[-1] * 2:.10g}"]
-    loop = next((one for one in run.doubts if one.text.endswith(MORE_STEPS)), None)
+    loop = next((doubt for doubt in run.doubts if doubt.text.endswith(MORE_STEPS)), None)
     warning = f"More steps will not help: {loop.line.removesuffix(MORE_STEPS)}. " if loop else ""
     return f"{warning}`{shlex.join(words)}` continues this run."
 
@@ -322,7 +322,7 @@ def _function(option: str, name: str) -> Callable[..., Any]:
 class TerminalPrompt:
     """Questions at pauses, line by line. Without an answer the run is ended.
 
-    Output of the run appears above the question: register `listen` with the run after the listener that prints events.
+    To keep the run's output above the question, register `listen` with the run after the listener that prints events.
     """
 
     def __init__(self, source: TextIO | None, out: TextIO) -> None:
@@ -336,7 +336,7 @@ class TerminalPrompt:
         """Function that returns the current question; None if there is none."""
 
     def listen(self, event: ev.Event) -> None:
-        """Ask again below the output of an event: the sandbox becomes ready while a person reads the question."""
+        """Repeat the question after an event was printed, such as that the sandbox is ready."""
         if isinstance(event, ev.SandboxReady):
             self._ready.set()
         if self._asked is not None and isinstance(event, _PRINTED_EVENTS):
@@ -375,7 +375,7 @@ class TerminalPrompt:
         self._out.flush()
 
     async def _line(self) -> str | None:
-        """Return the next line; None when no more come. Waits without a thread, which could not be ended."""
+        """Return the next line; None at the end of the input. Polls, because a waiting thread could not be ended."""
         while b"\n" not in self._read and not self._ended:
             assert self._source is not None
             number = self._source.fileno()

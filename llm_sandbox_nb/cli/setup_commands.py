@@ -18,7 +18,7 @@ from llm_sandbox_nb.options.values import resolve_sources, settings_json, settin
 
 
 def image_command(arguments: argparse.Namespace) -> int:
-    """Build, pull, list or check the images that sandboxes are made of.
+    """Build, pull, list or check the images of sandboxes.
 
     Raises:
         UsageError: if a file named on the command line is missing.
@@ -80,7 +80,7 @@ def _check_image(name: str | None) -> int:
 
 
 def doctor_command(_: argparse.Namespace) -> int:
-    """Print a paragraph for each isolation; exit code 0 if `auto` finds one and no malicious release is installed.
+    """Print a paragraph for each isolation. Return 0 if `auto` finds one and no malicious release is installed.
 
     An isolation works if a sandbox with the defaults opens. Remains of killed processes are removed first.
     """
@@ -120,7 +120,7 @@ def doctor_command(_: argparse.Namespace) -> int:
 
 
 async def _why_it_fails(isolation: str) -> str:
-    """Open a sandbox with the defaults; return the reason of a failure without its full stop, else an empty text."""
+    """Open a sandbox with the defaults; return the reason of a failure, without full stop, or an empty text."""
     from llm_sandbox_nb.sandbox.errors import SandboxError
     from llm_sandbox_nb.sandbox.open import load_isolation, open_sandbox
 
@@ -135,7 +135,7 @@ async def _why_it_fails(isolation: str) -> str:
 
 
 OLDEST_FRONT_ENDS = {"jupyterlab": ("JupyterLab", "4.4"), "notebook": ("Notebook", "7.4")}
-"""The oldest releases that the view is built for and tested in: labextension/package.json, tests/versions.py."""
+"""Oldest supported releases, as in labextension/package.json and tests/versions.py."""
 
 
 def old_front_ends() -> list[str]:
@@ -156,7 +156,7 @@ def old_front_ends() -> list[str]:
 
 
 def models_command(arguments: argparse.Namespace) -> int:
-    """List the local models by name, or fetch one and print the path of its file."""
+    """List the local models by name, or download a model and print the path of its file."""
     from llm_sandbox_nb.model.contract import ModelError
     from llm_sandbox_nb.model.local.listing import fetch_model, models_json, models_text
 

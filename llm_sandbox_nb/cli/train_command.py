@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def train_command(arguments: argparse.Namespace) -> int:
-    """Train a policy, show a training, evaluate its policy, or build its data.
+    """Train a policy, show a training, evaluate a trained policy, or build training data.
 
     Raises:
         UsageError: if a named file or option is missing or invalid; nothing was started.

@@ -1,1 +1,1 @@
-"""Ten examples, after those of the paper's project: six domains, and four whose results are media files."""
+"""Ten examples, modelled on the paper's project: six domains, and four examples that produce media files."""

@@ -1,4 +1,4 @@
-"""Checks of the results of the examples. The files are from a sandbox: they are read as data, never executed."""
+"""Checks of the examples' results. The files come from a sandbox, so they are read as data and never executed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from llm_sandbox_nb.errors import LLMSandboxError
 
 Files = Mapping[str, bytes]
 MAX_FILE_BYTES = 20 * 2**20
-"""Bytes of the largest file that is checked."""
+"""Maximum bytes of a checked file."""
 _PROTEIN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
 
 
 def read_files(folder: Path) -> Files:
-    """Read the files of a folder by name, each up to one byte more than the limit. Links are
-    left out."""
+    """Read the files of a folder by name, each up to one byte more than the limit. Links are left out."""
     found = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_file() and not path.is_symlink():
@@ -61,7 +60,7 @@ def _numbers(files: Files, wanted: tuple[float, ...], within: float) -> str:
 
 
 def _check(name: str) -> Callable[[Callable[[Files], str]], Callable[[Files], str]]:
-    """Decorate a check of the file `name`: a file that cannot be parsed is a fault, not an exception."""
+    """Decorate a check of the file `name`, so that a file that cannot be parsed is a fault and not an exception."""
 
     def decorate(check: Callable[[Files], str]) -> Callable[[Files], str]:
         @functools.wraps(check)
@@ -81,7 +80,7 @@ def _check(name: str) -> Callable[[Callable[[Files], str]], Callable[[Files], st
 
 @_check("answer.txt")
 def math(files: Files) -> str:
-    """Check that the answer is 1,072 numbers, by counting."""
+    """Check that the answer is 1,072, computed by counting the numbers."""
     return _numbers(files, (1072,), 0)
 
 
@@ -116,7 +115,7 @@ def long_context(files: Files) -> str:
 
 @_check("poem.txt")
 def instructions(files: Files) -> str:
-    """Check for five lines that spell LIGHT, seven words each, no word twice, no z."""
+    """Check for five lines of seven words whose first letters spell LIGHT, without z and repeated words."""
     lines = [line for line in _text(files, "poem.txt").split("\n") if line.strip()]
     words = re.findall(r"[^\W\d_]+(?:['’][^\W\d_]+)*", "\n".join(lines).casefold())
     if "".join(line.strip()[0] for line in lines).upper() != "LIGHT":
@@ -144,7 +143,7 @@ class _Page(HTMLParser):
 
 @_check("map.html")
 def city_map(files: Files) -> str:
-    """Check for an HTML page with eight circles and a script, which loads nothing."""
+    """Check for an HTML page with eight circles and a script that does not load anything."""
     page = _Page()
     page.feed(_text(files, "map.html"))
     if page.circles != 8:
@@ -196,7 +195,7 @@ def _inside(data: bytes, *kinds: bytes) -> bytes:
 
 @_check("countdown.mp4")
 def countdown(files: Files) -> str:
-    """Check for an MP4 file of 10 to 12 seconds with eleven pictures or more."""
+    """Check for an MP4 file of 10 to 12 seconds with at least eleven pictures."""
     data = _file(files, "countdown.mp4")
     movie = _inside(data, b"moov")
     head = _inside(movie, b"mvhd")
@@ -214,7 +213,7 @@ def countdown(files: Files) -> str:
 
 @_check("piece.wav")
 def piano(files: Files) -> str:
-    """Check for a MIDI file with notes, and 16 seconds of sound, mono, 8,000 Hz, 16 bit."""
+    """Check for a MIDI file with notes, and a sound file of 16 seconds, mono, 8,000 Hz, 16 bit."""
     midi = _file(files, "piece.mid")
     if (
         midi[:8] != b"MThd\0\0\0\6"

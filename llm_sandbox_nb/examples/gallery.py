@@ -11,12 +11,12 @@ from llm_sandbox_nb.examples import checks
 
 TASKS = Path(__file__).with_name("tasks")
 Check = Callable[[Mapping[str, bytes]], str]
-"""Function of the files of the output folder; returns the fault in one sentence, or an empty text."""
+"""Function that checks the files of the output folder; returns a sentence about the fault, or an empty text."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """An example. `scripted/NAME` plays a model that finds the solution after a mistake."""
+    """An example. The scripted model `scripted/NAME` finds the solution after a mistake."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""The examples as one notebook, with a section for each, which JupyterLab's launcher opens."""
+"""The examples as a notebook with a section for each; JupyterLab's launcher opens it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from llm_sandbox_nb.examples.gallery import EXAMPLES, Example
 
 _LINE_CHARACTERS = 96
-"""Width of a line in a cell that can be read without scrolling."""
+"""Maximum characters of a line in a cell that can be read without scrolling."""
 _INTRODUCTION = """\
 # Ten examples
 

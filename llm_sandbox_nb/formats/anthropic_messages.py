@@ -1,6 +1,6 @@
 """A conversation as the messages of Anthropic's API: `system`, `messages` with blocks of content, and `tools`.
 
-The format cannot hold anything else of a run.
+The format has no fields for other data of a run.
 """
 
 from __future__ import annotations
@@ -26,11 +26,16 @@ _BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 
 def fits(content: Any) -> bool:
-    """Return True for a conversation with a block that only this API has, or with `system` next to the messages."""
+    """Return True for a conversation with a field `system`, or with a block type that only this API has."""
     messages = messages_of(content)
     if messages is None:
         return False
-    blocks = [block for one in messages if isinstance(one.get("content"), list) for block in one["content"]]
+    blocks = [
+        block
+        for message in messages
+        if isinstance(message.get("content"), list)
+        for block in message["content"]
+    ]
     has_own_block = any(isinstance(block, dict) and block.get("type") in _BLOCKS for block in blocks)
     return has_own_block or (isinstance(content, dict) and "system" in content)
 
@@ -59,7 +64,7 @@ def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[i
 
 
 def _add(messages: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
-    """Add blocks to the last message of the same role, else in a new message: roles have to alternate."""
+    """Add blocks to the last message if it has the same role, else in a new message, because roles must alternate."""
     if messages and messages[-1]["role"] == role:
         messages[-1]["content"] += blocks
     else:

@@ -1,7 +1,7 @@
 """The Agent Trajectory Interchange Format (ATIF) 1.8, of Harbor and others; versions 1.0 to 1.8 are read.
 
-A branch is a file. The result of a call is in the step of its reply. Steps that are also in another branch's file are
-marked `is_copied_context`, so that training does not count them twice.
+Each branch is a separate file. The result of a call is in the step of its reply. Steps that another branch's file
+contains too are marked `is_copied_context`, so that training does not count them twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def fits(content: Any) -> bool:
 
 
 def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
-    """Write the document of a branch; `copied` are the indexes of entries that another file has too."""
+    """Write the document of a branch; `copied` are the indexes of entries that are also in another file."""
     steps: list[dict[str, Any]] = []
     places: list[Place] = []
     root: dict[str, Any] = {"schema_version": VERSION}

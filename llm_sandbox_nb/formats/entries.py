@@ -1,8 +1,8 @@
 """A branch of a run in the terms that other formats share: messages, replies, results and an end.
 
 A format writes entries with its own fields and reads them again. `add_rest` compares the entries that were read with
-the events of the journal, and puts each difference where the format has room for other programs' data, under the key
-`llm_sandbox_nb`. So a format with such room loses nothing; docs/reference/formats.md lists the losses of the others.
+the events of the journal, and stores each difference under the key `llm_sandbox_nb` in a field for other programs'
+data. A format with such a field loses nothing; docs/reference/formats.md lists the losses of all other formats.
 
     entries = entries_of(trajectory)
     trajectory = Trajectory(events_of(entries, "name"))
@@ -26,7 +26,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 REST = "llm_sandbox_nb"
 """Key of the data that a format has no field for."""
 MAX_TEXT_CHARACTERS = 1024**2
-"""Characters of an output that is written whole; a longer output is cut in the middle."""
+"""Maximum characters of an output; the middle of a longer output is left out."""
 _AFTER_END = (ev.Checked, ev.CheckStarted, ev.Rewarded, ev.Forked, ev.Noted, ev.StepFacts, ev.DoubtsFound,
               ev.ArtifactSaved, ev.ArtifactSkipped, ev.ArtifactRemoved, ev.Checkpointed, ev.Controlled)  # fmt: skip
 
@@ -44,7 +44,7 @@ class RecordedCall:
         self.raw = self.raw or json.dumps(self.arguments or {}, ensure_ascii=False)
 
     def message(self) -> dict[str, Any]:
-        """Return the call as in a message of the chat completions API."""
+        """Return the call in the form of the chat completions API."""
         return {"id": self.id, "type": "function", "function": {"name": self.tool, "arguments": self.raw}}
 
 
@@ -92,7 +92,7 @@ class ModelReply(RecordEntry):
 
 @dataclass
 class CallResult(RecordEntry):
-    """The result of a call of the preceding reply. `streams`: stdout and stderr, where they are known."""
+    """The result of a call of the preceding reply. `streams` holds stdout and stderr, if known."""
 
     call_id: str
     observation: str
@@ -138,14 +138,14 @@ def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[Recor
                 role, content = str(event.message.get("role")), message_text(event.message)
                 entries.append(Message(role, content, time=event.time, events=[event]))
             case ev.ModelReplied():
-                begun = _since(here, lambda one, step=event.step: _is_request(one, step))
+                begun = _since(here, lambda other, step=event.step: _is_request(other, step))
                 entries.append(_reply(event, [*begun, event]))
             case ev.CallProposed() if (reply := _reply_before(entries)) is not None:
                 call = RecordedCall(event.call_id, event.tool, event.arguments, event.raw_arguments)
                 reply.calls.append(call)
                 here.append(event)
             case ev.CallFinished() if _is_answer(entries, event):
-                begun = _since(here, lambda one, id=event.call_id: _is_begin(one, id))
+                begun = _since(here, lambda other, id=event.call_id: _is_begin(other, id))
                 entries.append(_result(event, [*begun, event]))
             case ev.CallDecided(action="observe", observation=str() as shown) if _is_result(
                 entries[-1], event.call_id
@@ -182,7 +182,7 @@ def _is_begin(event: ev.Event, call_id: str) -> bool:
 
 
 def _since(events: list[ev.Event], begins: Any) -> list[ev.Event]:
-    """Remove and return the events from the first that `begins`."""
+    """Remove and return all events from the first for which `begins` is true."""
     place = next((place for place, event in enumerate(events) if begins(event)), len(events))
     taken = events[place:]
     del events[place:]
@@ -190,7 +190,7 @@ def _since(events: list[ev.Event], begins: Any) -> list[ev.Event]:
 
 
 def _is_answer(entries: Sequence[RecordEntry], result: ev.CallFinished) -> bool:
-    """Return True if a result follows its reply, and is the first of its call."""
+    """Return True if a result directly follows its reply, and is the first result of its call."""
     reply = _reply_before(entries)
     if reply is None or [call.id for call in reply.calls].count(result.call_id) != 1:
         return False
@@ -199,7 +199,7 @@ def _is_answer(entries: Sequence[RecordEntry], result: ev.CallFinished) -> bool:
 
 
 def _reply_before(entries: Sequence[RecordEntry]) -> ModelReply | None:
-    """Return the reply after which only results were added; None if anything else follows."""
+    """Return the newest reply if only results follow it, else None."""
     for entry in reversed(entries):
         if isinstance(entry, ModelReply):
             return entry
@@ -234,7 +234,7 @@ def _end_place(path: Sequence[ev.Event]) -> int | None:
 
 
 def _whole_texts(event: ev.Event, folder: Path | None) -> ev.Event:
-    """Return the event with its long outputs in place of their digests."""
+    """Return the event with the full text of long outputs in place of their digests."""
     blobs = {name: value for name, value in event if isinstance(value, ev.Blob)}
     return event.model_copy(update={name: _text(blob, folder) for name, blob in blobs.items()})
 
@@ -252,7 +252,7 @@ def _text(blob: ev.Blob, folder: Path | None) -> str:
 
 
 def implied_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
-    """Return the events that each entry expresses by its fields alone."""
+    """Return the events that follow from the fields of each entry."""
     step, now, calls = 0, 0.0, dict[str, RecordedCall]()
     implied: list[list[ev.Event]] = []
     for entry in entries:
@@ -285,10 +285,12 @@ def implied_events(entries: Sequence[RecordEntry]) -> list[list[ev.Event]]:
 
 
 def _digest(entries: Sequence[RecordEntry]) -> str:
-    """Return a digest of a run whose format has no ids: the same at every reading."""
+    """Return a digest that identifies a run whose format has no ids, the same at every reading."""
     digest = hashlib.sha256()
     for entry in entries:
-        values = [getattr(entry, one.name) for one in fields(entry) if one.name not in ("rest", "events")]
+        values = [
+            getattr(entry, field.name) for field in fields(entry) if field.name not in ("rest", "events")
+        ]
         digest.update(repr(values).encode("utf-8", "replace"))
     return digest.hexdigest()[:10]
 
@@ -344,7 +346,7 @@ def _end_events(step: int, end: End) -> list[ev.Event]:
 
 
 def add_rest(entries: Sequence[RecordEntry], read: Sequence[RecordEntry], places: Sequence[Place]) -> None:
-    """Write to `places`, one for each entry, the data that is missing in `read`, the entries read back."""
+    """Store the data that is missing in `read`, the entries read back, in `places`, one for each entry."""
     for entry, implied, place in zip(entries, implied_events(read), places, strict=True):
         rest = _difference(entry.events, implied)
         if len(rest) != len(implied) or any(len(values) > 1 for values in rest):
@@ -352,7 +354,7 @@ def add_rest(entries: Sequence[RecordEntry], read: Sequence[RecordEntry], places
 
 
 def _difference(actual: Sequence[ev.Event], implied: Sequence[ev.Event]) -> list[dict[str, Any]]:
-    """Return the kind of each event, with each field that differs from the event that was read back."""
+    """Return the kind of each event, with the fields that differ from the event that was read back."""
     waiting = [plain_event(event) for event in implied]
     rest = []
     for line in map(plain_event, actual):
@@ -373,12 +375,12 @@ def plain_event(event: ev.Event) -> dict[str, Any]:
 
 def _take(waiting: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
     """Remove and return the first event of a kind."""
-    place = next((place for place, one in enumerate(waiting) if one["kind"] == kind), None)
+    place = next((place for place, known in enumerate(waiting) if known["kind"] == kind), None)
     return None if place is None else waiting.pop(place)
 
 
 def events_of(entries: Sequence[RecordEntry], name: str) -> Iterator[ev.Event]:
-    """Yield the events of a run, one branch. `name` is the run's id if the format has no ids.
+    """Yield the events of a run with a single branch. `name` is the run's id if the format has no ids.
 
     Raises:
         ValueError: if the value under `llm_sandbox_nb` is not a list of events.
@@ -397,14 +399,14 @@ def events_of(entries: Sequence[RecordEntry], name: str) -> Iterator[ev.Event]:
 
 def _with_rest(implied: Iterable[ev.Event], rest: Any) -> Iterator[ev.Event]:
     if not isinstance(rest, list) or not all(
-        isinstance(one, dict) and isinstance(one.get("kind"), str) for one in rest
+        isinstance(stored, dict) and isinstance(stored.get("kind"), str) for stored in rest
     ):
         raise ValueError(f"the value under {REST} is not a list of events")
     waiting = [plain_event(event) for event in implied]
-    for one in rest:
-        known = _take(waiting, one["kind"]) or {}
+    for fields_of_event in rest:
+        known = _take(waiting, fields_of_event["kind"]) or {}
         try:
-            yield ev.parse_python({**known, **one, "parent": None})
+            yield ev.parse_python({**known, **fields_of_event, "parent": None})
         except ValueError as error:
             raise ValueError(
                 f"{REST} holds something that is not an event ({first_problem(error)})"
@@ -418,7 +420,7 @@ _SUBMIT_TOOLS = ("submit", "finish", "mark_task_complete", "complete_task")
 
 
 class Place(NamedTuple):
-    """The field of an object in a document that has room for other programs' data."""
+    """A field for other programs' data in an object of a document."""
 
     holder: dict[str, Any]
     name: str
@@ -426,7 +428,7 @@ class Place(NamedTuple):
 
 @dataclass
 class WrittenRecord:
-    """A document, and for each entry the place for data without a field; no places if there can be none."""
+    """A document, and for each entry the place for data without a field; no places if the format has none."""
 
     content: Any
     places: Sequence[Place] = ()
@@ -434,7 +436,9 @@ class WrittenRecord:
 
 def first_task(entries: Iterable[RecordEntry]) -> str:
     """Return the task of a format without a field for tasks: the first message of the user."""
-    return next((one.content for one in entries if isinstance(one, Message) and one.role == "user"), "")
+    return next(
+        (entry.content for entry in entries if isinstance(entry, Message) and entry.role == "user"), ""
+    )
 
 
 def implied_end(entries: Sequence[RecordEntry]) -> End:
@@ -451,16 +455,16 @@ def implied_end(entries: Sequence[RecordEntry]) -> End:
 
 
 def conversation(entries: Iterable[RecordEntry]) -> list[dict[str, Any]]:
-    """Return all messages in the form of the chat completions API, including those that later requests left out."""
+    """Return all messages in the form of the chat completions API, including those left out of later requests."""
     messages: list[dict[str, Any]] = []
     in_text = False
     for entry in entries:
         match entry:
             case Message():
-                made = [one.message for one in entry.events if isinstance(one, ev.MessageAdded)]
+                made = [event.message for event in entry.events if isinstance(event, ev.MessageAdded)]
                 add_message(messages, made[0] if made else {"role": entry.role, "content": entry.content})
             case ModelReply():
-                recorded = [one for one in entry.events if isinstance(one, ev.ModelReplied)]
+                recorded = [event for event in entry.events if isinstance(event, ev.ModelReplied)]
                 in_text = (
                     bool(recorded) and recorded[0].calls_from == "text" and not call_ids(recorded[0].message)
                 )

@@ -1,4 +1,4 @@
-"""The kind of a file without a trajectory, so that an error can name the kind of the given file."""
+"""Description of a file that is not a trajectory, for errors."""
 
 from __future__ import annotations
 

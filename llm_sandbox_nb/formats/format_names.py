@@ -1,4 +1,4 @@
-"""The names of the formats, for the command line: this module imports no other."""
+"""The names of the formats, in a module without imports so that the command line starts fast."""
 
 WRITTEN = ("atif", "mini-swe-agent", "inspect", "llm-in-sandbox", "anthropic", "openai", "opentelemetry")
 """Formats that `convert --to` writes."""

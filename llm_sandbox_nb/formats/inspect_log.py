@@ -1,8 +1,8 @@
 """Logs of Inspect AI, `.eval`: read and written with its own package, `pip install llm-sandbox-nb[inspect]`.
 
-A run is a log of one sample. Its checkpoints are anchors, a person's decisions on calls are approvals, and each branch
-other than HEAD's is a span with a branch event, so that Inspect's viewer shows them. All events of the journal are
-read back in their order.
+A run is a log with one sample. Checkpoints become anchors, a person's decisions on calls become approvals, and each
+branch other than HEAD's becomes a span with a branch event, so that Inspect's viewer shows them. All events of the
+journal can be read back in order.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MAX_FILES = 100_000
 _CHUNK_BYTES = 1024**2
 _ZSTANDARD_METHOD = 93
 _MARKER_FILES = ("header.json", "_journal/start.json")
-"""Files of which each log has at least one."""
+"""Files of a log; every log has at least one of them."""
 _LIMITS: dict[str, ev.StopReason] = {
     "message": "steps", "turn": "steps", "token": "total_tokens", "context": "tokens", "time": "time",
     "working": "time", "cost": "cost", "operator": "interrupted",
@@ -103,10 +103,10 @@ def read(data: bytes) -> list[tuple[str, list[ev.Event]]]:
         path.write_bytes(content)
         try:
             log = read_eval_log(str(path), resolve_attachments=True)
-            samples = [one.model_dump(mode="json") for one in log.samples or []]
+            samples = [sample.model_dump(mode="json") for sample in log.samples or []]
         except (
             Exception
-        ) as error:  # the log may come from anyone, and Inspect's package may raise any exception
+        ) as error:  # the log may come from anyone, so Inspect's package may raise any exception
             raise ValueError(f"Inspect cannot read it: {str(error).splitlines()[0][:200]}") from error
     found = []
     for sample in samples:
@@ -127,9 +127,9 @@ def _repacked(data: bytes) -> bytes:
             members = archive.infolist()
             if len(members) > _MAX_FILES:
                 raise ValueError(f"it holds more than {_MAX_FILES:,} files")
-            if any(one.compress_type == _ZSTANDARD_METHOD for one in members):
+            if any(member.compress_type == _ZSTANDARD_METHOD for member in members):
                 import zipfile_zstd  # noqa: F401 - makes zipfile read Zstandard; a dependency of Inspect
-            for member in {one.filename: one for one in members}.values():
+            for member in {member.filename: member for member in members}.values():
                 content = _unpacked(archive, member, left)
                 left -= len(content)
                 plain.writestr(member.filename, _checked(content))
@@ -149,7 +149,7 @@ def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, limit: int) -> 
 
 
 def _checked(content: bytes) -> bytes:
-    """Return the content if its JSON is neither too deep nor has too many objects. Raises ValueError."""
+    """Return the content. Raises ValueError if its JSON is nested too deeply or has too many objects."""
     if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
         raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
     try:
@@ -160,7 +160,7 @@ def _checked(content: bytes) -> bytes:
 
 
 def sample_events(sample: dict[str, Any], model: str, name: str) -> list[ev.Event]:
-    """Return the events of a sample: of all branches in the order of the journal, or those of its messages."""
+    """Return the events of a sample: from the stored journal order of all branches, else from its messages."""
     own = mapping(mapping(sample.get("metadata"), "metadata").get(REST) or {}, REST)
     entries = read_sample(sample, model)
     events = list(events_of(entries, name))
@@ -196,11 +196,13 @@ def read_sample(sample: dict[str, Any], model: str) -> list[RecordEntry]:
     asked = given if isinstance(given, str) else ""
     events = _outside_branches(rows(sample, "events"))
     replies = {
-        _message_id(one): one for one in events if one.get("event") == "model" and isinstance(one.get("output"), dict)
-    }  # fmt: skip
-    tools = {one.get("id"): one for one in events if one.get("event") == "tool"}
+        _message_id(event): event
+        for event in events
+        if event.get("event") == "model" and isinstance(event.get("output"), dict)
+    }
+    tools = {event.get("id"): event for event in events if event.get("event") == "tool"}
     if not opening.tools and replies:
-        opening.tools = [_read_tool(one) for one in rows(next(iter(replies.values())), "tools")]
+        opening.tools = [_read_tool(tool) for tool in rows(next(iter(replies.values())), "tools")]
     entries: list[RecordEntry] = [opening]
     waiting: list[str] = []
     for message in rows(sample, "messages"):
@@ -225,9 +227,11 @@ def read_sample(sample: dict[str, Any], model: str) -> list[RecordEntry]:
 def _outside_branches(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the events that do not belong to the span of another branch."""
     spans = {
-        one.get("id") for one in events if one.get("event") == "span_begin" and one.get("type") == "branch"
+        event.get("id")
+        for event in events
+        if event.get("event") == "span_begin" and event.get("type") == "branch"
     }
-    return [one for one in events if one.get("span_id") not in spans or one.get("span_id") is None]
+    return [event for event in events if event.get("span_id") not in spans or event.get("span_id") is None]
 
 
 def _message_id(event: dict[str, Any]) -> Any:
@@ -246,11 +250,11 @@ def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> ModelReply:
     given = message.get("content")
     parts = given if isinstance(given, list) else []
     thoughts = [
-        str(one.get("reasoning") or "")
-        for one in parts
-        if isinstance(one, dict) and one.get("type") == "reasoning"
+        str(part.get("reasoning") or "")
+        for part in parts
+        if isinstance(part, dict) and part.get("type") == "reasoning"
     ]
-    texts = [one for one in parts if not (isinstance(one, dict) and one.get("type") == "reasoning")]
+    texts = [part for part in parts if not (isinstance(part, dict) and part.get("type") == "reasoning")]
     calls = []
     for call in rows(message, "tool_calls"):
         raw = text(call, "parse_error") and json.dumps(call.get("arguments"))
@@ -301,7 +305,7 @@ def _read_end(sample: dict[str, Any], entries: Sequence[RecordEntry]) -> End:
         end.answer = text(output, "completion") or None
     scores = sample.get("scores")
     if isinstance(scores, dict) and end.reason:
-        end.checks = [_read_score(name, one) for name, one in scores.items() if isinstance(one, dict)]
+        end.checks = [_read_score(name, score) for name, score in scores.items() if isinstance(score, dict)]
     return end
 
 
@@ -387,8 +391,8 @@ def write_sample(
         why = trajectory.finish.error if trajectory.finish else None
         sample["error"] = {"message": why or end.reason, "traceback": "", "traceback_ansi": ""}
     if trajectory.checks:
-        sample["scores"] = {one.what or "check": _score(one) for one in trajectory.checks}
-    places = [Place(own, "opening"), *(Place(one, "metadata") for one in messages), Place(own, "end")]
+        sample["scores"] = {check.what or "check": _score(check) for check in trajectory.checks}
+    places = [Place(own, "opening"), *(Place(message, "metadata") for message in messages), Place(own, "end")]
     add_rest(entries, read_sample(sample, opening.model), places)
     return sample, entries
 
@@ -403,7 +407,7 @@ def add_branches(
     branches: Sequence[Trajectory],
     folder: Path | None,
 ) -> None:
-    """Add all branches but HEAD's, and the order of all events."""
+    """Add all branches except HEAD's, and the order of all events."""
     own = sample["metadata"][REST]
     head = branches[0]
     known = {event.id for event in head.path}
@@ -436,10 +440,10 @@ def _shared(
     messages: Sequence[dict[str, Any]],
     other_messages: Sequence[dict[str, Any]],
 ) -> int:
-    """Return the number of first entries that two branches share: same events and same messages."""
+    """Return the number of entries at the beginning that are equal in two branches: same events and messages."""
     place = 1
     while place <= min(len(messages), len(other_messages)):
-        known = [[one.id for one in of[place].events] for of in (entries, others)]
+        known = [[event.id for event in of[place].events] for of in (entries, others)]
         if known[0] != known[1] or messages[place - 1] != other_messages[place - 1]:
             break
         place += 1
@@ -525,7 +529,7 @@ def _sample_events(
             )
         elif isinstance(entry, CallResult) and entry.call_id in calls:
             found += _tool_events(entry, calls[entry.call_id])
-        found += [one for event in entry.events for one in _mark(event, calls)]
+        found += [mark for event in entry.events for mark in _mark(event, calls)]
     return found
 
 
@@ -609,6 +613,6 @@ def _branch_span(
     yield {**_base("anchor", when), "anchor_id": f"{id}-from"}
     yield {**_base("span_begin", when), "id": id, "type": "branch", "name": f"branch {number_}"}
     yield {**_base("branch", when), "from_anchor": f"{id}-from", "span_id": id}
-    for one in inside:
-        yield {**one, "span_id": id}
+    for event in inside:
+        yield {**event, "span_id": id}
     yield {**_base("span_end", entries[-2].time), "id": id}

@@ -1,8 +1,9 @@
 """The `trajectory.json` of the LLM-in-Sandbox paper's own package: written next to every journal, and read.
 
-One record is one call, as in that package; a reply with several calls gives several records, of which only the first
-has the thought. The package's `run` calls the records `steps`; its `benchmark` calls them `trajectory`, and adds
-`agent_answer`. `save_responses` writes each request to the model and its reply as that package does, a file each.
+As in that package, each call is a record. A reply with several calls gives several records, of which only the first has
+the thought. The key of the records is `steps` in files of the package's `run`, and `trajectory` in files of its
+`benchmark`, which also have `agent_answer`. `save_responses` writes a file for each request and each reply, like that
+package.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _LABEL = re.compile(r"Execution output of \\?\[[^\]\n]*\]:\n?")
 _STREAMS = re.compile(r"\\?\[STDOUT\]\n(.*?)(?:\n?\\?\[STDERR\]\n(.*))?", re.DOTALL)
 _COUNTER = re.compile(r"\s*\[?Steps remaining: -?\d+\]?[ \t]*(?:\n[^\n]*)?\s*\Z", re.IGNORECASE)
 _COUNTER_CHARACTERS = 400
-"""Characters at the end in which the counter of remaining steps is searched."""
+"""Characters at the end of a text that are searched for the counter of remaining steps."""
 _REFUSED = re.compile(r"\s*(?:ERROR\b|Error\b[:!]?|Unknown command:)")
 _SHELLS = ("execute_bash", "bash")
 NEW_SHELLS = {"shell": "of each call"}
-"""Settings of a run in which each command gets a new shell, as in the paper's package."""
+"""Recorded settings of a run with a new shell for each command, as in the paper's package."""
 _TIMEOUT_TEXT = "The command took too long"
 
 
@@ -80,12 +81,12 @@ def _observation(call: Call) -> str:
 
 
 def is_seed(content: Any) -> bool:
-    """Return True if parsed JSON holds the records of one run."""
+    """Return True if parsed JSON holds the records of a single run."""
     return isinstance(content, dict) and any(isinstance(content.get(key), list) for key in _RECORDS)
 
 
 def from_seed(content: Any, name: str) -> Trajectory:
-    """Return the trajectory in parsed JSON; `name` becomes the run's id. Raises ValueError for anything else."""
+    """Convert parsed JSON to a trajectory; `name` becomes the run's id. Raises ValueError for any other content."""
     try:
         return Trajectory(_events(content, name))
     except KeyError as error:
@@ -110,7 +111,7 @@ def _events(content: dict[str, Any], name: str) -> Iterator[ev.Event]:
 
 
 def _is_by_package(record: dict[str, Any]) -> bool:
-    """Return True if the paper's own package wrote a record: this package formats results differently."""
+    """Return True if the paper's package wrote a record; this package formats results differently."""
     return record["action"].get("function") in _SHELLS and bool(
         _LABEL.match(_EXIT.sub("", record["observation"], count=1))
     )
@@ -146,9 +147,9 @@ def _step_events(number: int, record: dict[str, Any]) -> Iterator[ev.Event]:
 
 
 def outcome(tool: str, observation: str) -> dict[str, Any]:
-    """Return how a call ended, from its observation: `exit_code`, `timed_out`, `error`, `stdout` and `stderr`.
+    """Parse the outcome of a call from its observation: `exit_code`, `timed_out`, `error`, `stdout` and `stderr`.
 
-    The package's record has no other field for these values.
+    The package's record has no fields for these values.
     """
     facts: dict[str, Any] = {}
     rest = observation
@@ -170,7 +171,7 @@ def outcome(tool: str, observation: str) -> dict[str, Any]:
 
 
 def save_responses(trajectory: Trajectory, folder: Path, api_base: str | None = None) -> None:
-    """Write `request_001.json`, `response_001.json`, ... into `folder`, as the package does: a pair for each reply.
+    """Write `request_001.json`, `response_001.json`, ... into `folder`, a pair for each reply, like the package.
 
     `api_base` is the address of the model's server, which is not recorded.
     """

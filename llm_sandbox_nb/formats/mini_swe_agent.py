@@ -1,7 +1,7 @@
-"""The trajectories of mini-swe-agent: version 1.1 is written; 1.1, 1 and plain lists of its messages are read.
+"""Trajectories of mini-swe-agent: written in version 1.1; read in versions 1.1 and 1, or as a list of messages.
 
-Its messages are those of the chat completions API with a field `extra`. Where a model has no tool calls, a reply holds
-a block of shell code, and a message of the user holds the result.
+The messages are those of the chat completions API with a field `extra`. For a model without tool calls, a reply
+contains a block of shell code, and the next user message contains the result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STATUS: dict[str, ev.StopReason] = {
     "UserInterruption": "interrupted",
     "ContextWindowExceededError": "tokens",
 }
-"""Exit statuses and their stop reasons; any other status is the name of an exception."""
+"""Stop reasons by exit status; any other status is the name of an exception."""
 _TO_STATUS = {reason: status for status, reason in _STATUS.items()}
 
 
@@ -51,7 +51,7 @@ def fits(content: Any) -> bool:
         return named or (isinstance(content.get("info"), dict) and isinstance(content.get("messages"), list))
     if not isinstance(content, list):
         return False
-    return any(isinstance(one, dict) and _OWN_BLOCK in str(one.get("content")) for one in content)
+    return any(isinstance(part, dict) and _OWN_BLOCK in str(part.get("content")) for part in content)
 
 
 def write(entries: Sequence[RecordEntry], branch: str = "", copied: Collection[int] = ()) -> WrittenRecord:
@@ -190,7 +190,8 @@ def _read_reply(
     if not calls:
         commands = [text(action, "command") for action in rows(extra, "actions")] or _BLOCK.findall(body)
         calls = [
-            RecordedCall(f"call_{place}_{n}", "bash", {"command": one}) for n, one in enumerate(commands)
+            RecordedCall(f"call_{place}_{n}", "bash", {"command": command})
+            for n, command in enumerate(commands)
         ]
     response = extra.get("response")
     response = response if isinstance(response, dict) else {}
@@ -224,7 +225,7 @@ def _read_result(
     dated: dict[str, Any],
 ) -> Iterator[RecordEntry]:
     call_id = text(message, "tool_call_id") or (waiting[0].id if waiting else "")
-    call = next((one for one in waiting if one.id == call_id), None)
+    call = next((call for call in waiting if call.id == call_id), None)
     if call is None:
         yield Message("user", body, **dated)
         return

@@ -1,7 +1,7 @@
 """A conversation as the messages of OpenAI's chat completions API, the usual form of training data.
 
-Written as an object with `messages` and `tools`. A list of messages, and such objects as JSON lines, are read too.
-The format cannot hold anything else of a run.
+A run is written as an object with `messages` and `tools`. Lists of messages, and JSON lines with such objects, can be
+read too. The format has no fields for other data of a run.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def messages_of(content: Any) -> list[dict[str, Any]] | None:
-    """Return the messages of a list, or of an object with `messages`; None for anything else."""
+    """Return the messages in a list, or in an object with `messages`; None for any other value."""
     messages = content.get("messages") if isinstance(content, dict) else content
     if not isinstance(messages, list) or not messages:
         return None
-    if not all(isinstance(one, dict) and one.get("role") in _ROLES for one in messages):
+    if not all(isinstance(message, dict) and message.get("role") in _ROLES for message in messages):
         return None
     return messages
 
 
 def fits(content: Any) -> bool:
-    """Return True if parsed JSON is such a conversation. Without calls, Anthropic's form is the same."""
+    """Return True if parsed JSON is such a conversation. Without calls, Anthropic's format looks the same."""
     return messages_of(content) is not None
 
 
@@ -74,7 +74,7 @@ def read(content: Any) -> list[RecordEntry]:
 
 
 def read_calls(message: dict[str, Any], place: int) -> list[RecordedCall]:
-    """Return the `tool_calls` of a message; a call without an id gets one from `place`, the message's index."""
+    """Return the `tool_calls` of a message. A call without an id gets an id from `place`, the message's index."""
     calls = []
     for number, call in enumerate(rows(message, "tool_calls")):
         id = text(call, "id") or f"call_{place}_{number}"

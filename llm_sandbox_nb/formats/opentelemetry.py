@@ -1,7 +1,7 @@
-"""Runs as OpenTelemetry spans with the names of the GenAI conventions: for Langfuse, Phoenix, Jaeger and others.
+"""Runs as OpenTelemetry spans with the names of the GenAI conventions, for example for Langfuse, Phoenix and Jaeger.
 
-A run is a trace: `invoke_agent` holds a `chat` for each reply and an `execute_tool` for each call. Each branch other
-than HEAD's is a separate trace, linked to the step where the branches part. Texts of prompts, replies, calls and
+A run is a trace: the span `invoke_agent` contains a `chat` for each reply and an `execute_tool` for each call. Each
+branch other than HEAD's is a separate trace, linked to the last common step. Texts of prompts, replies, calls and
 results are included only on request. The names of attributes are those of version 1.45 of the conventions.
 """
 
@@ -30,7 +30,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 MAX_CONTENT_CHARACTERS = 100_000
-"""Characters of the messages of one request; earlier messages are in the preceding spans."""
+"""Maximum characters of the messages of a request; earlier messages are in the preceding spans."""
 _TIMEOUT_SECONDS = 60.0
 _KIND_INTERNAL, _KIND_CLIENT = 1, 3
 _STATUS_ERROR = 2
@@ -39,7 +39,7 @@ _HEADERS_VARIABLE = "OTEL_EXPORTER_OTLP_HEADERS"
 
 
 def write(trajectory: Trajectory, folder: Path | None = None, *, content: bool = False) -> dict[str, Any]:
-    """Return all branches as the OTLP/JSON of one request; `content` adds the texts of prompts, replies and calls."""
+    """Return all branches as one OTLP/JSON request. With `content`, add the texts of prompts, replies and calls."""
     spans = list(_Trace(trajectory, folder, content).spans())
     for branch in trajectory.branches:
         if not branch.head:
@@ -80,7 +80,7 @@ def _value(value: Any) -> dict[str, Any]:
         case float():
             return {"doubleValue": value}
         case list():
-            return {"arrayValue": {"values": [_value(one) for one in value]}}
+            return {"arrayValue": {"values": [_value(item) for item in value]}}
     return {"stringValue": str(value)}
 
 
@@ -89,7 +89,7 @@ def _nanoseconds(seconds: float) -> str:
 
 
 class _Trace:
-    """The spans of one branch. `shared` is the last step in common with the run's own trace."""
+    """The spans of a branch. `shared` is the last step in common with the branch of HEAD."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class _Trace:
         status = (
             {"code": _STATUS_ERROR, "message": (finish.error or finish.stop_reason)} if bad and finish else {}
         )
-        marks = [one for event in path if self._is_own(event) for one in _mark(event)]
+        marks = [mark for event in path if self._is_own(event) for mark in _mark(event)]
         links = (
             [{"traceId": self.linked, "spanId": _id(8, _run_id(self.trajectory), "chat", self.shared)}]
             if self.linked
@@ -253,7 +253,7 @@ class _Trace:
 
 
 def _mark(event: ev.Event) -> Iterator[dict[str, Any]]:
-    """Yield the span event of a checkpoint, of a person's decision, or of a check's verdict."""
+    """Yield the span event for a checkpoint, a person's decision, or a verdict."""
     values: dict[str, Any]
     match event:
         case ev.Checkpointed():
@@ -299,7 +299,7 @@ def _message(entry: RecordEntry) -> dict[str, Any]:
 
 
 def _newest(entries: Sequence[RecordEntry]) -> list[dict[str, Any]]:
-    """Return the newest messages of a request; if messages are left out, a first message gives their number."""
+    """Return the newest messages of a request, after a message with the number of omitted messages, if any."""
     messages = [entry for entry in entries if isinstance(entry, Message | ModelReply | CallResult)]
     left, kept = MAX_CONTENT_CHARACTERS, list[dict[str, Any]]()
     for place in range(len(messages) - 1, -1, -1):
@@ -321,8 +321,8 @@ def _dumped(messages: list[dict[str, Any]]) -> str:
 def send(content: dict[str, Any], address: str) -> str:
     """Send spans to a collector and return a sentence for the user.
 
-    They go as protobuf where `opentelemetry-proto` is installed, else as JSON. Headers, such as a key, come from the
-    environment variable OTEL_EXPORTER_OTLP_HEADERS.
+    The spans are sent as protobuf if `opentelemetry-proto` is installed, else as JSON. The environment variable
+    OTEL_EXPORTER_OTLP_HEADERS sets headers, such as a key.
 
     Raises:
         ValueError: if the collector does not answer or refuses. The message names the problem.
@@ -345,7 +345,9 @@ def send(content: dict[str, Any], address: str) -> str:
         raise ValueError(
             f"No collector answers at {_without_password(address)} ({reason}): check the address."
         ) from error
-    spans = sum(len(scope["spans"]) for one in content["resourceSpans"] for scope in one["scopeSpans"])
+    spans = sum(
+        len(scope["spans"]) for resource in content["resourceSpans"] for scope in resource["scopeSpans"]
+    )
     return f"{spans} spans sent to {_without_password(address)}"
 
 
@@ -389,15 +391,15 @@ def to_protobuf(content: dict[str, Any]) -> Any:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     def in_base64(value: Any) -> Any:
-        """Convert ids: hexadecimal in OTLP/JSON, base64 in protobuf's own JSON."""
+        """Convert ids from hexadecimal (OTLP/JSON) to base64 (JSON of protobuf)."""
         if isinstance(value, list):
-            return [in_base64(one) for one in value]
+            return [in_base64(item) for item in value]
         if not isinstance(value, dict):
             return value
         ids = ("traceId", "spanId", "parentSpanId")
         return {
-            key: base64.b64encode(bytes.fromhex(one)).decode() if key in ids else in_base64(one)
-            for key, one in value.items()
+            key: base64.b64encode(bytes.fromhex(field)).decode() if key in ids else in_base64(field)
+            for key, field in value.items()
         }
 
     return ParseDict(in_base64(ev.clean_text(content)), ExportTraceServiceRequest())

@@ -1,4 +1,4 @@
-"""Values from a JSON file that a stranger made: no size, depth or type is trusted.
+"""Values from an untrusted JSON file, with checks of size, depth and types.
 
 content = parse_json(data)
 for message in rows(content, "messages"):
@@ -13,15 +13,15 @@ import math
 from typing import Any
 
 MAX_CONTAINERS = 4_000_000
-"""Objects and arrays of a file: each needs up to 200 bytes of memory, and two bytes in the file."""
+"""Maximum number of objects and arrays in a file; each needs up to 200 bytes of memory, but only two in the file."""
 _MAX_COUNT = 2**53  # floats hold larger whole numbers inexactly
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse JSON text; numbers have to be finite, and the number of objects is bounded.
+    """Parse JSON text with finite numbers and a limited number of objects.
 
     Raises:
-        ValueError: if the text is not JSON, too deep, or has too many objects. The message names the problem.
+        ValueError: if the text is not JSON, is nested too deeply, or has too many objects.
     """
     if data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
         raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
@@ -47,7 +47,7 @@ def _finite(written: str) -> float:
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """Return an object, `{}` for null. Raises ValueError, which calls the value `what`."""
+    """Return an object; `{}` for null. Raises ValueError for any other value; `what` names the value in the error."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -56,17 +56,17 @@ def mapping(value: Any, what: str) -> dict[str, Any]:
 
 
 def rows(holder: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the objects in the array `name` of an object; empty if the array is missing. Raises ValueError."""
+    """Return the objects in the array `name` of an object; empty if missing. Raises ValueError for other types."""
     value = holder.get(name)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise ValueError(f"{name} is not an array of objects")
     return value
 
 
 def text(holder: dict[str, Any], name: str) -> str:
-    """Return the text `name` of an object; empty if missing. Raises ValueError."""
+    """Return the text `name` of an object; empty if missing. Raises ValueError for other types."""
     value = holder.get(name)
     if value is None:
         return ""
@@ -76,7 +76,7 @@ def text(holder: dict[str, Any], name: str) -> str:
 
 
 def content_text(value: Any) -> str:
-    """Return the text of a message's content, a text or a list of parts. Parts of other types become `[type]`.
+    """Return the text of a message's content, which is a text or a list of parts. Other parts become `[type]`.
 
     Raises:
         ValueError: if the content has another type.
@@ -112,7 +112,7 @@ def count(holder: dict[str, Any], name: str) -> int:
 
 
 def seconds(value: Any) -> float | None:
-    """Return the seconds since the epoch of a time in ISO 8601 or of a number; None for anything else."""
+    """Convert a time, in ISO 8601 or already in seconds, to seconds since the epoch; None for any other value."""
     if isinstance(value, str):
         try:
             return datetime.datetime.fromisoformat(value).timestamp()
@@ -122,7 +122,7 @@ def seconds(value: Any) -> float | None:
 
 
 def iso_time(value: float | None) -> str | None:
-    """Return a time as ISO 8601 in UTC; None for a time outside of the calendar, and for 0, which means unknown."""
+    """Format seconds since the epoch as ISO 8601 in UTC; None for 0 (unknown) and for times outside the calendar."""
     if not value:
         return None
     try:
@@ -132,7 +132,7 @@ def iso_time(value: float | None) -> str | None:
 
 
 def arguments(value: Any) -> tuple[dict[str, Any] | None, str]:
-    """Return the arguments of a call, an object or its JSON text, as object and text; the object is None if invalid."""
+    """Return the arguments of a call as object and as JSON text; the object is None if the text is invalid."""
     if isinstance(value, dict):
         return value, ""
     if value is None or value == "":

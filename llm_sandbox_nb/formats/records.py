@@ -53,15 +53,15 @@ from llm_sandbox_nb.trajectory.saved_events import saved_events
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 MAX_FILE_BYTES = 512 * 1024**2
-"""Bytes of the largest record that is read."""
+"""Maximum bytes of a record."""
 MAX_MEMORY_BYTES = 4 * 1024**3
-"""Bytes of memory that the program may use."""
+"""Maximum bytes of memory of the program."""
 _NAME_PATTERNS = (f"{Path(SEED).stem}*.json", "*.traj", "*.traj.json", "*.eval")
 _MAX_RUNS = 10_000
 
 
 class NoRecordError(LLMSandboxError, ValueError):
-    """A file does not contain a run in a known format. The message names its actual content."""
+    """Raised if a file does not contain a run in a known format. The message describes the actual content."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ForeignRun:
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """A format: its name, and how its files are recognized, read and written."""
+    """A format: its name, and the functions that recognize, read and write its files."""
 
     name: str
     """Name for `convert --to`."""
@@ -83,21 +83,21 @@ class RecordFormat:
     endings: tuple[str, ...]
     """Endings of the names of its files."""
     loses: str = ""
-    """Sentence about content that the format cannot hold; empty when nothing is lost."""
+    """Sentence about content that is lost in this format; empty if nothing is lost."""
     fits: Callable[[Any], bool] | None = None
-    """Returns True for parsed JSON of this format."""
+    """Function that returns True for parsed JSON of this format."""
     read: Callable[[Any], list[RecordEntry]] | None = None
-    """Returns the entries of a document. Raises ValueError if a part has a wrong type."""
+    """Function that returns the entries of a document. Raises ValueError if a part has a wrong type."""
     write: Callable[[Sequence[RecordEntry], str, Collection[int]], WrittenRecord] | None = None
-    """Returns the document of a branch, from its entries, its name, and the indexes of entries in another file too."""
+    """Function that returns the document of a branch, from its entries, its name, and the indexes of copied entries."""
 
 
 _MESSAGES_ONLY = (
     "It holds only the messages: no separate outputs, files, checkpoints, times, tokens or decisions."
 )
 FORMATS: dict[str, RecordFormat] = {
-    one.name: one
-    for one in (
+    form.name: form
+    for form in (
         RecordFormat("atif", "ATIF 1.8", (".json",), "", atif.fits, atif.read, atif.write),
         RecordFormat(
             "mini-swe-agent", "mini-swe-agent 1.1", (".traj.json",), "",
@@ -123,7 +123,7 @@ FORMATS: dict[str, RecordFormat] = {
         ),
     )
 }  # fmt: skip
-"""The formats, in the order in which a file is compared with them."""
+"""Formats by name, in the order in which they are tried for a file."""
 READ = [name for name in FORMATS if name != "opentelemetry"]
 _ADVICE = "give a journal, or a file of one of " + ", ".join(FORMATS[name].title for name in READ)
 
@@ -137,7 +137,7 @@ def is_foreign(path: Path) -> bool:
 
 
 def _is_journal(path: Path) -> bool:
-    """Return True if JSON lines begin like a journal, or cannot be read: the journal's reader then reports why."""
+    """Return True if JSON lines begin like a journal, or cannot be read, so that the journal's reader reports it."""
     if path.name == JOURNAL:
         return True
     try:
@@ -148,7 +148,7 @@ def _is_journal(path: Path) -> bool:
 
 
 def is_record_name(name: str) -> bool:
-    """Return True if a file has a name that other projects give to their records."""
+    """Return True if the name of a file is one that other projects use for their records."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in _NAME_PATTERNS)
 
 
@@ -166,7 +166,7 @@ def read_run(path: Path, name: str = "") -> ForeignRun:
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        NoRecordError: if the file is not a record, or has several runs. The message names them.
+        NoRecordError: if the file is not a record, or has several runs, which the message names.
     """
     runs = read_file(path)
     named = [run for run in runs if run.name == name] if name else runs
@@ -180,7 +180,7 @@ def read_run(path: Path, name: str = "") -> ForeignRun:
 
 
 def read_file(path: Path) -> list[ForeignRun]:
-    """Read the runs of a file; a single run gets the name of the file.
+    """Read the runs in a file. A single run gets the name of the file.
 
     Raises:
         FileNotFoundError: if the file does not exist.
@@ -194,7 +194,7 @@ def read_file(path: Path) -> list[ForeignRun]:
 
 
 def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[ForeignRun]:
-    """Read the runs in the bytes of a file; `shown` stands for the file in errors. Raises NoRecordError."""
+    """Read the runs in the bytes of a file, which errors call `shown`. Raises NoRecordError."""
     try:
         if inspect_log.is_log(data):
             runs = inspect_log.read(data)
@@ -212,7 +212,7 @@ def read_bytes(data: bytes, name: str, shown: str = "This file") -> list[Foreign
 
 
 class _OtherKindError(LLMSandboxError, ValueError):
-    """A file is not a record; the message names the kind of the file."""
+    """Raised if a file is not a record; the message describes the file."""
 
 
 def _read_json(data: bytes, name: str) -> list[ForeignRun]:
@@ -229,7 +229,7 @@ def _read_json(data: bytes, name: str) -> list[ForeignRun]:
         return [_read_content(form, content, name)]
     if not (many := _many(content)):
         raise _OtherKindError(kind_of_json(content))
-    return [_read_content(its, one, key) for key, its, one in many]
+    return [_read_content(its, content, key) for key, its, content in many]
 
 
 def _json_lines(data: bytes) -> list[Any] | None:
@@ -244,8 +244,11 @@ def _json_lines(data: bytes) -> list[Any] | None:
 
 
 def format_of(content: Any) -> RecordFormat | None:
-    """Return the format of parsed JSON; None if the format is unknown or the content holds several runs."""
-    return next((one for one in FORMATS.values() if one.fits is not None and one.fits(content)), None)
+    """Return the format of parsed JSON; None for an unknown format or several runs."""
+    return next(
+        (form for form in FORMATS.values() if form.fits is not None and form.fits(content)),
+        None,
+    )
 
 
 def _read_content(form: RecordFormat, content: Any, name: str) -> ForeignRun:
@@ -255,7 +258,7 @@ def _read_content(form: RecordFormat, content: Any, name: str) -> ForeignRun:
 
 
 def _many(content: Any) -> list[tuple[str, RecordFormat, Any]]:
-    """Return the runs of a file that holds many: an object of runs by id, or a list. Empty if there are none."""
+    """Return the runs in an object of runs by id, or in a list of runs; empty for other content."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(content, dict):
         items = content.items()
@@ -273,18 +276,18 @@ def _many(content: Any) -> list[tuple[str, RecordFormat, Any]]:
 def write_record(
     trajectory: Trajectory, form: str, folder: Path | None = None, *, content: bool = False
 ) -> list[bytes]:
-    """Return the documents of a run, HEAD's branch first; Inspect and OpenTelemetry put all branches in one.
+    """Return a document for each branch of a run, HEAD's first; for Inspect and OpenTelemetry, one document for all.
 
     Args:
         form: a name of `format_names.WRITTEN`.
-        folder: of the run, with its long outputs.
-        content: True: OpenTelemetry's spans hold the texts of prompts, replies, calls and results.
+        folder: the run's folder, which holds long outputs.
+        content: True to include the texts of prompts, replies, calls and results in OpenTelemetry's spans.
 
     Raises:
-        ValueError: if there is nothing to write yet, or a package is missing. The message names the problem.
+        ValueError: if there is nothing to write yet, or a package is missing.
     """
     if form == "llm-in-sandbox":
-        return [llm_in_sandbox.dump_seed(one).encode() for one in branches_of(trajectory)]
+        return [llm_in_sandbox.dump_seed(branch).encode() for branch in branches_of(trajectory)]
     if form == "opentelemetry":
         return [_dumped(opentelemetry.write(trajectory, folder, content=content))]
     if form == "inspect":
@@ -294,7 +297,7 @@ def write_record(
     for number, branch in enumerate(branches_of(trajectory), 1):
         entries = entries_of(branch, folder)
         known = [all(event.id in seen for event in entry.events) for entry in entries]
-        copied = [place for place, one in enumerate(known) if one and entries[place].events]
+        copied = [place for place, rest in enumerate(known) if rest and entries[place].events]
         seen.update(event.id for event in branch.path)
         run_id = branch.start.run_id if branch.start else "run"
         documents.append(_dumped(document(FORMATS[form], entries, f"{run_id}-{number}", copied)))
@@ -303,14 +306,14 @@ def write_record(
 
 def branches_of(trajectory: Trajectory) -> list[Trajectory]:
     """Return the trajectory of each branch, HEAD's first."""
-    others = [one.tip for one in trajectory.branches if not one.head]
+    others = [branch.tip for branch in trajectory.branches if not branch.head]
     return [trajectory, *map(trajectory.at, others)]
 
 
 def document(
     form: RecordFormat, entries: Sequence[RecordEntry], branch: str = "run", copied: Collection[int] = ()
 ) -> Any:
-    """Return the document of a branch, with everything that the format can hold."""
+    """Return the document of a branch, including data that only the key `llm_sandbox_nb` can hold."""
     assert form.write is not None
     assert form.read is not None
     if not any(isinstance(entry, Message | ModelReply) for entry in entries):

@@ -1,7 +1,7 @@
 """The trajectories of SWE-agent, `.traj`: read only, because mini-swe-agent is the successor.
 
-A file has the steps (`trajectory`), the messages (`history`), or both. Demonstrations, which are shown to a model
-before its work, are left out.
+A file has the steps (`trajectory`), the messages (`history`), or both. Demonstrations (example conversations at the
+beginning) are left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def fits(content: Any) -> bool:
 
 def read(content: Any) -> list[RecordEntry]:
     root = mapping(content, "the trajectory")
-    history = [one for one in rows(root, "history") if one.get("is_demo") is not True]
+    history = [message for message in rows(root, "history") if message.get("is_demo") is not True]
     entries: list[RecordEntry] = [opening := Opening()]
     steps = rows(root, "trajectory")
     if steps:
@@ -77,7 +77,7 @@ def _step(place: int, step: dict[str, Any]) -> Iterator[RecordEntry]:
 
 
 def _shell_call(id: str, action: str) -> RecordedCall:
-    """Return the call of an action, a line of shell; `submit` is a command there."""
+    """Convert an action, which is a shell command, to a call; the command `submit` becomes the tool `submit`."""
     if action.strip() == "submit":
         return RecordedCall(id, "submit", {})
     return RecordedCall(id, "bash", {"command": action.rstrip("\n")})

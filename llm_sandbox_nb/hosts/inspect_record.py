@@ -1,6 +1,6 @@
-"""The record of an Inspect sample next to Inspect's log: a run folder whose steps are the calls of the sandbox.
+"""A record in addition to Inspect's log: a run folder for each sample, whose steps are the calls to the sandbox.
 
-Inspect's log has the conversation, this record has the files after each call. So a notebook can open a sample, rewind
+Inspect's log has the conversation; this record has the files after each call. So a notebook can open a sample, rewind
 it to a call, and fork a sandbox with the files of that time. `STORE_KEY` in the sample's store names the folder.
 """
 
@@ -25,10 +25,10 @@ from llm_sandbox_nb.trajectory import events as ev
 
 logger = logging.getLogger(__name__)
 STORE_KEY = "llm_sandbox_nb_run"
-"""Key in the store of a sample, with the path of the run folder as value."""
+"""Key of the run folder's path in the store of a sample."""
 _OBSERVATION_CHARACTERS = 20_000
 MAX_RECORDED_BYTES = 20_000
-"""Bytes of a written file, or of a command's input, in the arguments of a step; a checkpoint has all of a file."""
+"""Maximum bytes of a written file, or of a command's input, in the arguments of a step. Checkpoints have all bytes."""
 
 
 class SampleRecord:
@@ -46,7 +46,7 @@ class SampleRecord:
 
     @classmethod
     async def begin(cls, sandbox: Sandbox, parent: str, task_name: str) -> SampleRecord | None:
-        """Begin the record of a sample in `parent`, and name its folder in the sample's store.
+        """Begin the record of a sample in `parent`, and write the folder's path to the sample's store.
 
         Returns:
             None if the folder cannot be made, which is logged.
@@ -95,7 +95,7 @@ class SampleRecord:
             await self._recorded(self._checkpoints.settle())
 
     async def executed(self, command: Sequence[str], given: Mapping[str, Any], result: CommandResult) -> None:
-        """Record a command that has ended; `given` are its further arguments, and those that are None are left out."""
+        """Record a command that has ended; `given` are further arguments, of which None values are left out."""
         arguments = {"command": shlex.join(command)} | {
             name: value for name, value in given.items() if value is not None
         }
@@ -107,7 +107,7 @@ class SampleRecord:
         await self._record("write_file", {"path": path, "content": text}, None)
 
     async def finish(self, *, interrupted: bool) -> None:
-        """End the record: the conversation has ended, or was interrupted. The sandbox has to be open still."""
+        """End the record after the conversation has ended or was interrupted, and before the sandbox is closed."""
         state = _sample_state()
         answer = state.output.completion if state is not None and not interrupted else None
         await self.settle()
@@ -115,13 +115,13 @@ class SampleRecord:
         self._recorder.close()
 
     async def _record(self, tool: str, arguments: dict[str, Any], result: CommandResult | None) -> None:
-        """Record one call as a step, all at once: calls of a sample may run at the same time."""
+        """Record an ended call as a step, without an await between the events, because calls may run concurrently."""
         async with self._lock:
             await self._recorded(self._checkpoints.settle())
             await self._recorded(self._add_step(tool, arguments, result))
 
     async def _recorded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await a part of the record, unless an earlier part failed."""
+        """Await `work` for the record, unless recording has failed before."""
         if self._broken:
             work.close()
             return

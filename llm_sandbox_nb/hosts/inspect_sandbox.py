@@ -58,7 +58,7 @@ class InspectSandbox(SandboxEnvironment):
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
-        """Read the configuration from a log."""
+        """Make the configuration from its form in a log."""
         return SandboxConfig.model_validate(config)
 
     @classmethod
@@ -147,7 +147,7 @@ class InspectSandbox(SandboxEnvironment):
 
 
 def _config_of(config: SandboxEnvironmentConfigType | None) -> SandboxConfig:
-    """Return the configuration. The part after `llm-sandbox-nb:` is an isolation, which Inspect turns into a path."""
+    """Return the configuration. Inspect passes the part after `llm-sandbox-nb:`, an isolation, as a path."""
     match config:
         case None:
             return SandboxConfig()

@@ -36,8 +36,8 @@ from llm_sandbox_nb.options.parser import Parser
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.plain_text import first_line, plain
 
-CLOSING = 120.0
-"""Seconds that all sandboxes of a benchmark that was interrupted may take to be closed."""
+CLOSE_SECONDS = 120.0
+"""Seconds for closing all sandboxes of an interrupted benchmark."""
 _UPDATE_SECONDS = 1.0
 """Seconds between two updates of the table while nothing changes."""
 _SETTINGS = (
@@ -89,13 +89,14 @@ class BenchmarkCommand:
             print(plain(str(made.page)))
 
     def _flags(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of the line, else those of the notebook's settings."""
+        """Return the options of the line, with the notebook's settings as defaults."""
         given = {name: getattr(self._settings, name) for name in _SETTINGS if self._settings.is_given(name)}
         found = dict(flags) | {
             name: value for name, value in given.items() if name in flags and flags[name] is None and value
         }
         if found.get("model") and typed_key_of(found["model"], found["api_base"]):
-            found["api_key_env"] = flags["api_key_env"]  # a typed key comes before that of a setting
+            # a key typed by the person wins over the key of a setting
+            found["api_key_env"] = flags["api_key_env"]
         return found
 
     def _do(self, made: Prepared, open_items: list[Item], work: _Work) -> None:
@@ -123,7 +124,7 @@ class BenchmarkCommand:
         except BaseException as error:
             view.show("stopping")
             job.cancel()
-            ended = job.wait(CLOSING)
+            ended = job.wait(CLOSE_SECONDS)
             said = "" if ended else " Some sandboxes are still being closed."
             note = f"Results so far are in {made.out}: run the cell again to resume.{said}"
             view.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", note=note)
@@ -133,7 +134,7 @@ class BenchmarkCommand:
 
     def _end(self, made: Prepared, view: _View) -> None:
         wanted, unscored = {item.key for item in made.items}, unscored_keys(made)
-        failed = [one for one in read_results(made.out) if one.key in unscored and one.error_kind]
+        failed = [result for result in read_results(made.out) if result.key in unscored and result.error_kind]
         note = ""
         if unscored:
             note = f"{len(unscored)} of {len(wanted)} have no score: run the cell again to try them again."
@@ -149,7 +150,7 @@ class BenchmarkCommand:
 
 
 class _View:
-    """The one output of the cell, updated only after a change and at most once per interval."""
+    """The cell's output, updated only after a change and at most once per interval."""
 
     def __init__(self, table: BenchmarkTable, live: bool, interval: float) -> None:
         self._table, self._live, self._output = table, live, UpdatedOutput()
@@ -189,7 +190,7 @@ HEADS = ("task", "mode", "done", "running", "score", "errors", "tokens", "cost",
 SCRIPTED = "The replies are read from a file: no model is asked and no request is sent."
 """Explanation of the word "scripted"."""
 KINDS = 4
-"""Kinds of errors that a row names; the others are a number."""
+"""Kinds of errors named in a row; further kinds are only counted."""
 _MAX_ERROR_CHARACTERS = 200
 _MAX_CELL_CHARACTERS = 80
 
@@ -214,7 +215,7 @@ class BenchmarkTable:
     def bundle(self, state: str, found: Mapping[str, Any] | None = None, note: str = "") -> dict[str, str]:
         """Return the output for the current progress; `found` is the report, at the end of the benchmark."""
         rows = [_cells(row) for row in self.progress.rows()]
-        notes = [_note(*one) for one in self.progress.notes]
+        notes = [_note(*note) for note in self.progress.notes]
         now = _TableContent(state, rows, notes, found, note)
         return {"text/html": self._html(now), "text/plain": self._text(now)}
 
@@ -226,7 +227,7 @@ class BenchmarkTable:
             f"<span class='lsn-quiet'>results in {escape(self.out)}</span></div>"
         )
         parts = [head, _table(HEADS, now.rows)]
-        parts += [f"<div class='lsn-bad'>{escape(one)}</div>" for one in now.notes]
+        parts += [f"<div class='lsn-bad'>{escape(note)}</div>" for note in now.notes]
         parts += [f"<div>{escape(now.note)}</div>"] if now.note else []
         parts += [short_html(now.found)] if now.found else []
         return card_html("".join(parts))
@@ -259,7 +260,7 @@ def _cells(row: CellProgress) -> list[str]:
 
 
 def _errors(errors: Mapping[str, int]) -> str:
-    listed = sorted(errors.items(), key=lambda one: (-one[1], one[0]))
+    listed = sorted(errors.items(), key=lambda counted: (-counted[1], counted[0]))
     words = [f"{number} {first_line(plain(kind), 40)}" for kind, number in listed[:KINDS]]
     more = sum(number for _, number in listed[KINDS:])
     return ", ".join([*words, f"{more} others"] if more else words)

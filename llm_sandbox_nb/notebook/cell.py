@@ -53,7 +53,7 @@ class CellRun:
         self._shell = shell
 
     def run(self, options: argparse.Namespace, text: str, keep: Callable[[Run, Output], None]) -> None:
-        """Run the task to the end. `keep` is called with the run and the place of its card once the run exists.
+        """Run the task to the end. Once the run exists, call `keep` with the run and its card's output.
 
         Raises:
             SandboxUsageError, SandboxInputError, InputError, ModelError: nothing was started.
@@ -95,14 +95,14 @@ class CellRun:
         if finished.stop_reason in _WITHOUT_ANSWER:
             raise SandboxNoAnswerError(finished.error or "The model gave no answer.")
         if finished.stop_reason in _LIMIT_SENTENCES:
-            # A sentence in `error` means that the model's context was full, not that the run's limit was reached.
+            # With a sentence in `error`, the context of the model was full; no limit of the run was reached.
             raise SandboxLimitError(finished.error or _LIMIT_SENTENCES[finished.stop_reason])
         state = finished.trajectory.state(live=False)
         if state.check in ("failed", "error"):
             raise SandboxCheckError(f"{state.words.rstrip('.')}.")
 
     def _offer_original_files(self, task: CellTask) -> None:
-        """Print how to give the sandbox its earlier files, if this cell ran before in this sandbox."""
+        """Print how to restore the files from before the cell's first run, if the cell ran before in this sandbox."""
         if task.fresh or task.files_of is not None:
             return
         running = self._background.run(self._sandboxes.current())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _OF_SOLVE = [option for option in NOTEBOOK_SETTINGS if option not in SANDBOX_OPTIONS]
-"""Settings that become arguments of `solve`, except those of the sandbox, which `sandbox_options` reads."""
+"""Settings that become arguments of `solve`; `sandbox_options` reads those of the sandbox."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CellTask:
     sandbox: SandboxOptions
     fresh: bool
     sure_to_pause: str | None
-    """Option because of which the run pauses in any case; None without one."""
+    """Option that makes the run pause in any case; None without such an option."""
     on_pause: str | None
     files_of: tuple[Run, int] | None
     arguments: dict[str, Any]
@@ -55,7 +55,7 @@ def cell_task(
     """
     if not text.strip():
         raise SandboxUsageError("The task is empty: write below the first line what the model should do.")
-    values = {one.name: _given(options, settings, one.name) for one in _OF_SOLVE}
+    values = {setting.name: _given(options, settings, setting.name) for setting in _OF_SOLVE}
     model = values["model"]
     if not model:
         raise SandboxUsageError(
@@ -95,7 +95,8 @@ def sandbox_options(settings: SandboxSettings, options: argparse.Namespace | Non
         name: getattr(options, name, None) or getattr(settings, name) or None for name in names
     }
     allow, secrets = asked.pop("allow"), asked.pop("secret")
-    if asked["network"] in (None, "allow"):  # the lists of the settings are for this network only
+    # the settings with lists of hosts and secrets apply to this network only
+    if asked["network"] in (None, "allow"):
         asked |= {"allow": allow or (), "secrets": secrets or ()}
     elif getattr(options, "allow", None) or getattr(options, "secret", None):
         raise SandboxUsageError("--allow and --secret need --network allow.")
@@ -169,7 +170,7 @@ def _function(option: str, name: str, namespace: Mapping[str, Any]) -> Callable[
 
 
 def _check(text: str, namespace: Mapping[str, Any]) -> str | Callable[..., Any] | None:
-    """Return the function of this name, else the command; None when nothing is checked."""
+    """Return the check: the user's function of this name, else the command; None without a check."""
     function = namespace.get(text) if text.isidentifier() else None
     return function if callable(function) else text or None
 

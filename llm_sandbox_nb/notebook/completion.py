@@ -16,9 +16,9 @@ from llm_sandbox_nb.sandbox.network.policy import NAMED_SETS
 from llm_sandbox_nb.trajectory.run_folder import run_folders, short_ids
 
 _MAX_NAMES = 200
-"""Names that are offered, at most."""
+"""Maximum number of offered names."""
 _MAX_RUNS = 50
-"""Runs that are offered."""
+"""Maximum number of offered runs."""
 _SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "load": ("-o",),
     "fork": ("-o", "--run"),
@@ -36,7 +36,7 @@ _SUBCOMMAND_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "key": (*common_providers(), "--forget"),
 }
 """Words that may follow a subcommand of `%sandbox`."""
-_WORDS = {one.name: one.convert.words for one in RUN_OPTIONS if isinstance(one.convert, OneOf)}
+_WORDS = {option.name: option.convert.words for option in RUN_OPTIONS if isinstance(option.convert, OneOf)}
 """Values of options that accept a few words only."""
 _WITH_RUNS = ("load", "export", "compare")
 _WITH_FILES = ("put",)
@@ -65,7 +65,7 @@ Completion = tuple[str, list[str]]
 
 
 def complete_cell(line: str, magics: Names) -> Completion:
-    """For the first line of a cell, up to the cursor."""
+    """Complete the first line of a cell; `line` ends at the cursor."""
     before, word = _split(line)
     parser: argparse.ArgumentParser = magics.sandbox_cell.parser
     options = parser._option_string_actions
@@ -80,7 +80,7 @@ def complete_cell(line: str, magics: Names) -> Completion:
 
 
 def complete_line(line: str, magics: Names) -> Completion:
-    """For a line that begins with `%sandbox`, up to the cursor."""
+    """Complete a line that begins with `%sandbox` and ends at the cursor."""
     before, word = _split(line)
     if not before:
         return word, _beginning(word, magics.subcommands)
@@ -95,14 +95,14 @@ def complete_line(line: str, magics: Names) -> Completion:
 
 
 def _split(line: str) -> tuple[list[str], str]:
-    """Return the words after the magic's name, and the one at the cursor, which may be empty."""
+    """Return the words after the magic's name, and the word at the cursor, which may be empty."""
     words = line.split()
     word = "" if not line or line[-1].isspace() else words.pop()
     return words[1:], word
 
 
 def _open_option(before: list[str], options: Mapping[str, argparse.Action]) -> str | None:
-    """Return the option whose value the cursor is at; an option with several values ends at the next option."""
+    """Return the option whose value is being typed at the cursor."""
     for distance, word in enumerate(reversed(before)):
         if word in options:
             action = options[word]
@@ -112,7 +112,7 @@ def _open_option(before: list[str], options: Mapping[str, argparse.Action]) -> s
 
 
 def _values(name: str, begun: str, magics: Names) -> list[str]:
-    """Return the values of an option of a cell that begin with `begun`."""
+    """Return the values of an option that begin with `begun`."""
     namespace: dict[str, Any] = magics.shell.user_ns
     kinds: Mapping[str, Callable[[], Iterable[str]]] = {
         "model": lambda: _models(begun, magics),
@@ -139,7 +139,7 @@ def _models(begun: str, magics: Names) -> list[str]:
 
 
 def _runs(begun: str, magics: Names) -> list[str]:
-    """Short ids of the newest runs of the notebook; whole names, when one was begun."""
+    """Return the short ids of the newest runs of the notebook, or full names if a full name was begun."""
     folders = run_folders(magics.folder)[-_MAX_RUNS:]
     short = short_ids(folders)
     offered = [short[folder] for folder in reversed(folders)]

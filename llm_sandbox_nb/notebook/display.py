@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 from llm_sandbox_nb.card.artifacts import relative_path
 from llm_sandbox_nb.card.bundle import MIME, live_json
 from llm_sandbox_nb.card.card import Bundle, Card
-from llm_sandbox_nb.notebook.event_loop import CLEAN_UP, BackgroundTask
+from llm_sandbox_nb.notebook.event_loop import CLEAN_UP_SECONDS, BackgroundTask
 from llm_sandbox_nb.trajectory.events import Controlled, Event
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ T = TypeVar("T")
 Listener = Callable[[Event], None]
 
 _BYTES_A_SECOND = 1_000_000
-"""Most bytes a second that the page gets during a run."""
+"""Maximum bytes per second sent to the page during a run."""
 _RENDERING_SHARE = 0.1
-"""Share of the time that rendering may take."""
+"""Maximum share of the time for rendering."""
 _TICK_SECONDS = 0.05
 _CLOCK_SECONDS = 1.0
-"""Seconds after which the card is updated although nothing happened, so that its clock advances."""
+"""Seconds between two updates without an event, which advance the clock of the card."""
 
 
 class PageCell(TypedDict):
@@ -42,13 +42,13 @@ class PageCell(TypedDict):
     request: str
     """The id of the message that asked for the execution; all output of the cell names it."""
     client: str
-    """The page that asked."""
+    """The page that requested the execution."""
     count: int
     """The number in the cell's prompt."""
 
 
 def page_cell(shell: Any) -> PageCell | None:
-    """Return the cell that `shell` executes; None outside of a kernel. To be called in the thread of the cell."""
+    """Return the cell that `shell` executes; None outside a kernel. Call it in the cell's thread."""
     get_parent = getattr(shell, "get_parent", None)
     if getattr(shell, "kernel", None) is None or get_parent is None:
         return None
@@ -64,14 +64,14 @@ def page_cell(shell: Any) -> PageCell | None:
 
 
 class UpdatedOutput:
-    """Publishes bundles, each in the place of the one before."""
+    """An output in which each bundle replaces the previous one."""
 
     def __init__(self) -> None:
         self._id = uuid.uuid4().hex
         self._shown = False
 
     def publish(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
-        """Show `bundle`. Give the metadata with every update: one without erases the earlier metadata."""
+        """Show `bundle`. Every update needs the metadata: an update without metadata erases the earlier metadata."""
         from IPython import display
 
         publish: Any = display.publish_display_data
@@ -80,19 +80,19 @@ class UpdatedOutput:
         self._shown = True
 
     def finish(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
-        """Show the last bundle, which stays.
+        """Show the final bundle.
 
-        A run in the background may end while another cell is executed. nbconvert reads only output that is sent for the
-        cell that it executes, so the last update is sent for that cell: outside the context in which the run began.
+        A background run may end while another cell is executed. nbconvert reads only output that names the executing
+        cell, so the final update is sent outside the context in which the run began, and names the executing cell.
         """
         contextvars.Context().run(self.publish, bundle, metadata)
 
     def keep(self) -> None:
-        """Do nothing: something else is printed next, and an update finds its place in any case."""
+        """Do nothing: an update finds the output even after other text was printed."""
 
 
 class TerminalOutput:
-    """Texts on a terminal, each in the place of the one before, as much of their end as fits."""
+    """Output on a terminal in which each text replaces the previous one; only the end that fits is shown."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -108,12 +108,12 @@ class TerminalOutput:
         self._rows = len(shown)
 
     def finish(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
-        """Show the whole text, which stays."""
+        """Show the final text in full."""
         self._write([str(bundle["text/plain"]).rstrip("\n")])
         self._rows = 0
 
     def keep(self) -> None:
-        """Leave the shown output in place, because something else is printed below."""
+        """Leave the shown text in place before other text is printed below."""
         self._rows = 0
 
     def _write(self, lines: list[str]) -> None:
@@ -135,10 +135,10 @@ _CONSOLE_MESSAGE = re.compile(r"_\d+_\d+")
 
 
 def replaces_outputs(shell: Any) -> bool:
-    """Return True if the front end of this cell puts an updated output in the place of the one before.
+    """Return True if the front end of this cell replaces an output by its update. Call it in the cell's thread.
 
-    A console prints each output once and ignores updates. Its messages are those of a Python program that can answer
-    `input()`; those of nbclient cannot, and pages have ids of another form. Call it in the thread of the cell.
+    A console prints each output once and ignores updates. Its message ids have the form of Python programs, which
+    pages' ids do not have; and it can answer `input()`, which nbclient cannot.
     """
     get_parent = getattr(shell, "get_parent", None)
     parent: dict[str, Any] = (get_parent() if get_parent else None) or {}
@@ -151,11 +151,11 @@ class Watch(Protocol):
     """A place outside the output where a run can be watched."""
 
     def run_id(self) -> str | None:
-        """Return the id of the run at the server, while the run can be watched there; else None."""
+        """Return the id of the run at the server while people can watch it there; else None."""
         ...
 
     def pause_between_updates(self) -> float:
-        """Return the seconds between updates of the output meanwhile."""
+        """Return the seconds between updates of the output while people can watch the run at the server."""
         ...
 
 
@@ -171,11 +171,10 @@ class LiveDisplay:
         make_panel: Callable[[], Panel | None] = lambda: None,
         output: UpdatedOutput | None = None,
     ) -> None:
-        """Show the card in `output`, in place of the card shown there, or else in a new output.
+        """Show the card in `output`, replacing the card there, or else in a new output.
 
-        `watched` reports if the run can be watched at the server.
-
-        `make_panel` is called once, when the run has begun: the panel then follows the run to the end.
+        `watched` reports if people can watch the run at the server. `make_panel` is called once, at the beginning of
+        the run; its panel then follows the run to the end.
         """
         self._watched = watched
         self._make_panel = make_panel
@@ -205,7 +204,7 @@ class LiveDisplay:
             self.show()
 
     def show_now(self) -> None:
-        """Show the run so far, whenever the last update was."""
+        """Show the run so far at once."""
         self._due = 0.0
         self.update_if_due()
 
@@ -227,12 +226,12 @@ class LiveDisplay:
         self._due = time.monotonic() + pause
 
     def show_loading(self, line: str) -> None:
-        """Show how far the model's loading is, where the card will be."""
+        """Show the progress of loading the model in place of the card."""
         if line and self._live and not self._card.trajectory.start:
             self._publish({"text/plain": line, "text/html": f"<p>{html.escape(line)}</p>"})
 
     def keep(self) -> None:
-        """Something else is printed next."""
+        """Leave the shown card in place before other text is printed."""
         self.output.keep()
 
     def finish(self) -> None:
@@ -260,7 +259,7 @@ class LiveDisplay:
 
 
 class RunFollower:
-    """A follower that shows a run of the background loop from the main thread until the run ends."""
+    """Shows a run of the background loop from the main thread until the run ends."""
 
     def __init__(
         self,
@@ -269,9 +268,11 @@ class RunFollower:
         on_pause: Callable[[], None] = lambda: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_pause` is called in the main thread when the run has paused.
+        """Create the follower, which calls both functions in the main thread.
 
-        `stop` is called there at an interrupt. It returns True if the run will now end in order, as the person wants.
+        Args:
+            on_pause: called when the run has paused.
+            stop: called at an interrupt; returns True if the run will now stop in order.
         """
         self._stop = stop
         self._card = card
@@ -293,16 +294,16 @@ class RunFollower:
     def follow(self, task: BackgroundTask[T]) -> T:
         """Wait for `task` and show the events of its run.
 
-        An interrupt stops the run, waits until the run has cleaned up, shows that on the card, and is raised again.
-        A second interrupt, or `CLEAN_UP` seconds, end the wait. The card is complete in every case; there is no card
-        if the task failed before its run began.
+        After an interrupt, stop the run, wait for its clean-up, show the end on the card, and raise the interrupt
+        again. A second interrupt, or `CLEAN_UP_SECONDS`, end the wait. The final card is shown in any case, unless the
+        task failed before its run began.
         """
         try:
             self._show_until_done(task, None)
         except KeyboardInterrupt:
             if not self._stop():
                 task.cancel()
-            self._show_until_done(task, time.monotonic() + CLEAN_UP)
+            self._show_until_done(task, time.monotonic() + CLEAN_UP_SECONDS)
             raise
         finally:
             self._take_events()

@@ -1,4 +1,4 @@
-"""Errors of the magics. A notebook shows one sentence without a traceback; a headless run fails all the same."""
+"""Errors of the magics. A notebook shows one sentence without a traceback; an error also fails a headless run."""
 
 from __future__ import annotations
 
@@ -20,43 +20,40 @@ def in_one_sentence(error: E, message: str | None = None) -> E:
 
 
 class SandboxMagicError(LLMSandboxError):
-    """A magic failed."""
+    """Base of the errors of magics."""
 
 
 class SandboxUsageError(SandboxMagicError):
-    """An option, a subcommand or the task is wrong; nothing was started."""
+    """Raised if an option, a subcommand or the task is wrong; nothing was started."""
 
 
 class SandboxInputError(SandboxMagicError):
-    """An input or a name in the task is not there; nothing was started."""
+    """Raised if an input, or a name in the task, does not exist; nothing was started."""
 
 
 class SandboxLimitError(SandboxMagicError):
-    """A run that used up its steps, tokens, money or time before the model submitted, or whose calls kept failing."""
+    """Raised if a run reached a limit before the model submitted, or the model's calls kept failing."""
 
 
 class SandboxNoAnswerError(SandboxMagicError):
-    """A run that ended without an answer: the model wrote nothing, or refused."""
+    """Raised if a run ended without an answer: the model wrote nothing, or refused."""
 
 
 class SandboxCheckError(SandboxMagicError):
-    """The check of a run's result failed, or could not run."""
+    """Raised if the check of a run's result failed, or could not run."""
 
 
 class SandboxBenchmarkError(SandboxMagicError):
-    """A benchmark that cannot continue, or in which every item failed. Results so far are on disk."""
+    """Raised if a benchmark cannot continue, or every item failed. Results so far are on disk."""
 
 
 class SandboxTrainingError(SandboxMagicError):
-    """A training or an evaluation that ended with an error. Everything recorded so far is on disk."""
+    """Raised if a training or an evaluation ended with an error. Everything recorded so far is on disk."""
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Show errors of this package and interrupts that are raised inside in one sentence.
-
-    Any other exception is a bug and keeps its traceback.
-    """
+    """Show errors of this package, and interrupts, as one sentence. Other exceptions are bugs: show a traceback."""
     try:
         yield
     except KeyboardInterrupt as error:

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-CLEAN_UP = 15.0
-"""Seconds that a cancelled task may take to clean up."""
+CLEAN_UP_SECONDS = 15.0
+"""Seconds for the clean-up of a cancelled task."""
 
 
 class BackgroundLoop:
@@ -22,10 +22,10 @@ class BackgroundLoop:
         self._lock = threading.Lock()
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Wait for `coroutine`, which is cancelled on an interrupt or after `timeout` seconds.
+        """Run `coroutine` and wait for it; cancel it on an interrupt or after `timeout` seconds.
 
         Raises:
-            KeyboardInterrupt, TimeoutError: after the coroutine has cleaned up, or `CLEAN_UP` later.
+            KeyboardInterrupt, TimeoutError: after the coroutine has cleaned up, or `CLEAN_UP_SECONDS` later.
         """
         job = BackgroundTask(self, coroutine)
         try:
@@ -34,16 +34,16 @@ class BackgroundLoop:
             raise TimeoutError
         except (KeyboardInterrupt, TimeoutError):
             job.cancel()
-            job.wait(CLEAN_UP)
+            job.wait(CLEAN_UP_SECONDS)
             raise
 
     def stop(self) -> None:
-        """End the loop and the thread; a later use starts another."""
+        """End the loop and the thread; a later use starts a new loop."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(CLEAN_UP)
+            thread.join(CLEAN_UP_SECONDS)
 
     @property
     def started(self) -> bool:
@@ -76,7 +76,7 @@ class BackgroundTask(Generic[T]):
         self._task.add_done_callback(lambda _: self._ended.set())
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait at most this long, and return True if the task has ended."""
+        """Wait at most `timeout` seconds, and return True if the task has ended."""
         return self._ended.wait(seconds)
 
     def cancel(self) -> None:

@@ -13,17 +13,17 @@ from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.notebook.errors import SandboxInputError
 
 FrameFormat = Literal["csv", "parquet"]
-MOST_FILES = 5_000
-"""Most files of one folder."""
+MAX_INPUT_FILES = 5_000
+"""Maximum number of files of an input folder."""
 
 
 def collect_inputs(
     names: Iterable[str], namespace: Mapping[str, Any], staging: Path, frame_format: FrameFormat = "csv"
 ) -> dict[str, Path]:
-    """Return the files to hand in, by their name below the input folder; a folder keeps its name.
+    """Return the paths of the input files, by their names in the input folder of the sandbox.
 
-    Variables are written to the folder `staging`. A name that is both a variable and a file is refused:
-    `./name` is the file.
+    Variables are written to the folder `staging`. A name that is both a variable and a file is refused; `./name`
+    always means the file.
 
     Raises:
         SandboxInputError: if a name is unknown, two names are equal, or a value cannot be written.
@@ -69,7 +69,7 @@ def _matching(name: str, path: Path) -> list[Path]:
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the file or the folder with its name in the input folder."""
+    """Yield the path with its name in the input folder."""
     name = path.resolve().name or "input"
     if path.is_file():
         yield path.name or name, path
@@ -78,9 +78,11 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
         raise SandboxInputError(
             f"{path} is neither a file nor a folder: leave it out, or hand in the folder it is in."
         )
-    files = list(islice((found for found in path.resolve().rglob("*") if not found.is_dir()), MOST_FILES + 1))
-    if not files or len(files) > MOST_FILES:
-        has = "no files" if not files else f"more than {plural(MOST_FILES, 'file')}"
+    files = list(
+        islice((found for found in path.resolve().rglob("*") if not found.is_dir()), MAX_INPUT_FILES + 1)
+    )
+    if not files or len(files) > MAX_INPUT_FILES:
+        has = "no files" if not files else f"more than {plural(MAX_INPUT_FILES, 'file')}"
         raise SandboxInputError(f"The folder {path} has {has}: hand in single files, or an archive.")
     yield name, path.resolve()
 

@@ -1,4 +1,4 @@
-"""The options of `%%sandbox`: their names, help texts and values, and an error of one sentence when one is wrong."""
+"""The options of `%%sandbox`: names, help texts, values, and one-sentence errors for wrong values."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _option: Any = argument
 _NOT_IN_CELLS = {
     *("api_key", "input_dir", "output_dir", "save_litellm_response", "extra_body", "max_tokens_per_call"),
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "ca_bundle", "index_url", "proxy"),
-    *(one.name for one in RESOURCE_OPTIONS),
+    *(row.name for row in RESOURCE_OPTIONS),
 }
-"""Options of the table that a cell lacks: most are the same for a whole notebook, so `%config` sets them."""
+"""Options of the command line that a cell lacks; most apply to a whole notebook, so `%config` sets them."""
 _IN_CELLS: dict[str, dict[str, Any]] = {
     "tool": {
         "dest": "tools",
@@ -54,11 +54,11 @@ _IN_CELLS: dict[str, dict[str, Any]] = {
         "help": "at a pause, where no Jupyter server can ask: ask here (the default), wait, stop the run, or continue",
     },
 }
-"""Options of the table that differ in a cell, where a name means a variable, and their differences."""
+"""Changes to options of the command line in a cell, where a name means a variable."""
 
 
 def _of_table(described: Option) -> Any:
-    """Return an option of a cell that the command line has too, with the same names and help text."""
+    """Return an option of a cell with the names and help text of the same option of the command line."""
     flags = [f"-{described.short}"] if described.short else []
     flags.append(f"--{described.name.replace('_', '-')}")
     form: dict[str, Any] = {"metavar": described.metavar, "help": described.help}
@@ -94,16 +94,16 @@ OPTIONS = [
 
 
 def with_options(function: Any) -> Any:
-    """Put all `OPTIONS` on a magic; they are listed in this order by `%%sandbox?`."""
-    for one in reversed(OPTIONS):
-        function = one(function)
+    """Add all `OPTIONS` to a magic, in the order in which `%%sandbox?` lists them."""
+    for decorate in reversed(OPTIONS):
+        function = decorate(function)
     return function
 
 
 def with_variables(words: Sequence[str], namespace: Mapping[str, Any]) -> list[str]:
     """Return the words with `$name` and `{name}` replaced by the variable's value, as in IPython's own magics.
 
-    Words with blanks, and the words after `--break`, stay as they are: they are texts and expressions.
+    Words with blanks, and the words after `--break`, are texts and expressions, so they stay unchanged.
 
     Raises:
         SandboxInputError: if a word names a missing variable, or a variable that holds neither text nor a number.
@@ -180,7 +180,7 @@ def _explained(message: str, parser: argparse.ArgumentParser) -> str:
 
 
 def option_value(name: str, text: str) -> Any:
-    """Return the value of an option that the command line has too, in the option's type.
+    """Convert the value of an option that exists on the command line too.
 
     Raises:
         SandboxUsageError: if the value is not valid.
@@ -233,7 +233,7 @@ def split_words(usage: str, rest: str, least: int, most: int) -> list[str]:
     """Return the words after a subcommand of `%sandbox`; `usage` is the correct form, for the error.
 
     Raises:
-        SandboxUsageError: if a quote is open, or there are too few or too many.
+        SandboxUsageError: if a quote is not closed, or there are too few or too many words.
     """
     try:
         words = shlex.split(rest)
@@ -248,7 +248,7 @@ def load_arguments(rest: str) -> tuple[str, str | None]:
     """Return the run and the variable of `%sandbox load RUN [-o NAME]`.
 
     Raises:
-        SandboxUsageError: if the words are others.
+        SandboxUsageError: if the words do not have this form.
     """
     usage = "load RUN [-o NAME]; %sandbox runs lists the runs"
     words = split_words(usage, rest, 1, 3)

@@ -36,7 +36,7 @@ _SANDBOX_COMMANDS = ("status", "files", "get", "put", "sh", "fresh", "reset", "s
 _RUN_COMMANDS = ("runs", "load", "export", "preview", "rewind", "undo", "resume", "fork", "compare", "replay")
 _DECISIONS = ("held", "pause", "continue", "step", "edit", "deny", "observe", "say", "change")
 _WITH_VARIABLES = (*_RUN_COMMANDS, "files", "get", "put", "model", "benchmark", "train")
-"""Subcommands whose words may be `$name` or `{name}`; in others, such as `sh`, these may be the shell's or a text."""
+"""Subcommands that replace `$name` and `{name}` by variables; in others, such as `sh`, the shell may read them."""
 _SUBCOMMANDS = (
     *_SANDBOX_COMMANDS,
     *_RUN_COMMANDS[:3],
@@ -71,7 +71,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         self._live: Run | None = None
         """The newest run that began here."""
         self._recent: deque[Run] = deque(maxlen=_MAX_RECENT_RUNS)
-        """The newest runs that began here: those whose sandbox is still at hand."""
+        """The newest runs that began here, whose sandboxes may still be open."""
         self.observe(self._reconsider_keeper, "use_server")
         self._preparation = IdlePreparation(self._background, self._sandboxes, self)
         if getattr(shell, "kernel", None) is not None:
@@ -112,7 +112,9 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             return {"completions": shown, "matched_fragment": word, "suppress": True, "ordered": True}
 
         others = [
-            one for one in completer.custom_matchers if getattr(one, "matcher_identifier", "") != _MATCHER_ID
+            matcher
+            for matcher in completer.custom_matchers
+            if getattr(matcher, "matcher_identifier", "") != _MATCHER_ID
         ]
         from IPython.core.completer import context_matcher
 
@@ -262,7 +264,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             raise SandboxUsageError(unknown_subcommand(name, _SUBCOMMANDS))
 
     def _prepare(self, run: Run, output: Output | None = None) -> None:
-        """Show the run in the cell that resumes it, and remember its forks."""
+        """Make the run show itself in the cell that resumes it, and register its forks."""
         from llm_sandbox_nb.notebook.solve_card import CellResumeDisplay
 
         if output is not None or not isinstance(run.context.resume_display, CellResumeDisplay):
@@ -279,7 +281,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         if isinstance(held, Run):
             run = held
         else:
-            here = [one for one in self._recent if name in (one.folder.name, str(one.folder))]
+            here = [recent for recent in self._recent if name in (recent.folder.name, str(recent.folder))]
             run = here[-1] if here else find_run(name, self.folder, self._forks)
         run.context.isolation_setting, run.context.network_setting = self.isolation, self.network
         self._prepare(run)

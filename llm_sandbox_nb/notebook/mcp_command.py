@@ -46,7 +46,7 @@ OPEN = (
 
 
 class McpCommand:
-    """Executes the command for one notebook."""
+    """The command `%sandbox mcp` of a notebook."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class McpCommand:
     ) -> None:
         """Create the command.
 
-        `opened` is the sandbox open to outside agents; `on_run` gets a run and its output; `cell_options` returns the
-        options of a `%%sandbox` cell without any.
+        `opened` is the sandbox open to outside agents. `on_run` is called with each run and its output.
+        `cell_options` returns the default options of a `%%sandbox` cell.
         """
         self._background = background
         self._sandboxes = sandboxes
@@ -182,7 +182,7 @@ class RunPlace:
 
 
 def _parsed(words: list[str]) -> tuple[str, str | None, bool]:
-    """Return the approvals, the file, and True for a new token. Raises SandboxUsageError."""
+    """Return the approvals, the file, and True if a new token was requested. Raises SandboxUsageError."""
     approve, out, new_token = "auto", None, False
     rest = list(words)
     while rest:

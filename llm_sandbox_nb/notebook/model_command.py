@@ -1,6 +1,6 @@
-"""`%sandbox model`: show the model that cells use and those to choose from, or choose; the side panel uses it too.
+"""`%sandbox model`: show the model of cells and other models, or choose a model; the side panel uses the same code.
 
-`%sandbox key` asks for the key of a model's provider in a password field, or forgets the key.
+`%sandbox key` reads the key of a model's provider from a password field, or forgets the key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from llm_sandbox_nb.sandbox.isolations import isolates
 
 USAGE = "model [NAME [--api-base URL]] [--local] [--json]"
 _MAX_NAMES = 8
-"""Names of a provider in the printed list."""
+"""Maximum number of printed names of one provider."""
 
 
 class ModelCommand:
@@ -45,10 +45,10 @@ class ModelCommand:
         self._background, self._settings = background, settings
 
     def __call__(self, rest: str) -> None:
-        """Show the model of cells and the models to choose from, or choose a model.
+        """Show the model of cells and other models, or choose a model.
 
         Raises:
-            SandboxUsageError: if the line is invalid, or the name is not that of a model.
+            SandboxUsageError: if the line is invalid, or no model has this name.
         """
         name, api_base, flags = _parsed(rest)
         if name is not None:
@@ -74,7 +74,7 @@ class ModelCommand:
         return "\n".join(lines)
 
     def _described(self, local: list[LocalServer] | None) -> dict[str, Any]:
-        """Return the models for the side panel, without keys, and without addresses of the settings."""
+        """Return the models for the side panel, without keys and without addresses from the settings."""
         return {
             "model": self._settings.model,
             "providers": {name: list(found) for name, found in configured_models(os.environ).items()},
@@ -140,7 +140,7 @@ def key_command(rest: str, settings: SandboxSettings) -> None:
     """Ask for a key, or with `--forget` forget it. `rest` holds the words after `%sandbox key`.
 
     Raises:
-        SandboxUsageError: if the line is wrong, nobody can type here, or the typed text is not a key.
+        SandboxUsageError: if the line is wrong, the front end cannot ask, or the typed text is not a key.
     """
     try:
         words = shlex.split(rest)

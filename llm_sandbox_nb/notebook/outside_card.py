@@ -20,7 +20,7 @@ _LAST_UPDATE_SECONDS = 1.0
 
 
 class OutsideCard:
-    """Live card of one run. Make it in the cell's thread or context; the rest is for the loop of the run."""
+    """Live card of a run. Create it in the thread or context of the cell, and use it in the loop of the run."""
 
     def __init__(self, shell: Any, settings: SandboxSettings, publisher: RunPublisher) -> None:
         self._card = Card(settings.caps())
@@ -48,7 +48,7 @@ class OutsideCard:
         self._news.set()
 
     async def finish(self) -> None:
-        """Show the whole card, which stays, at the end of the run."""
+        """Show the final card at the end of the run."""
         if self._updating is not None:
             self._updating.cancel()
         await self._watchers.finish()

@@ -27,7 +27,7 @@ NO_MODEL = "The notebook has no model: ask the person to execute %sandbox model 
 
 
 class OutsideRuns:
-    """Executor of the runs that outside agents start. To be made in the thread of the cell that shows the cards."""
+    """Executor of the runs that outside agents start. Create it in the thread of the cell that shows the cards."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class OutsideRuns:
         """Create the executor.
 
         Args:
-            cell_options: returns the options of a `%%sandbox` cell without any.
-            approve: the approvals that the person asked for with `%sandbox mcp --approve`.
+            cell_options: returns the default options of a `%%sandbox` cell.
+            approve: the value of `%sandbox mcp --approve`.
             on_run: called with each run and the output that shows it.
         """
         self._keeper = keeper

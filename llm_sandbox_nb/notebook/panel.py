@@ -1,8 +1,8 @@
 """The live view in the cell where no server shows the run (VS Code, Colab): a widget, updated over its comm.
 
-Comms work one way in all kernels while a cell runs: from the kernel. So everything is written into the widget's state,
-where a page finds it at any time, and no answer of the page is required. Messages of the page arrive during the run
-only with ipykernel 7, and only if the page sends them on a subshell; the buttons appear after such a message.
+While a cell runs, all kernels can send to the page. So the kernel writes everything into the widget's state, where a
+page finds it at any time, and needs no answer. Messages from the page arrive during the run only with ipykernel 7, and
+only if the page sends them on a subshell; the buttons appear after such a message.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 _PART_CHARACTERS = 512 * 1024
-"""Characters of events in one part of the state, about."""
+"""Approximate number of characters of events in one part of the state."""
 
 
 def page_shows_widgets(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if a person watches this kernel through a page that shows widgets: VS Code, Colab, a Jupyter server.
+    """Return True if a page that shows widgets uses this kernel: VS Code, Colab, or a page of a Jupyter server.
 
-    A program that runs the notebook (nbclient, papermill) would store the widget's whole state.
+    Return False for nbclient and papermill, which would store the widget's whole state in the notebook.
     """
     if "__vsc_ipynb_file__" in namespace or "google.colab" in sys.modules:
         return True
@@ -48,7 +48,7 @@ def page_shows_widgets(namespace: Mapping[str, Any], environment: Mapping[str, s
 
 
 class Panel:
-    """A run shown in a widget. Only the cell's thread uses it, except for messages of the page."""
+    """A run shown in a widget. Only the cell's thread uses the panel, except to receive messages of the page."""
 
     def __init__(self, card: Card, widget: Any, control: Callable[[], RunControl | None]) -> None:
         """Create the panel. `control` returns the run's controls, once the run has begun."""
@@ -80,7 +80,7 @@ class Panel:
         self._widget.send({"type": "live", "events": list(self._tail.since(self._seen))})
 
     def close(self) -> None:
-        """Close the widget at the end of the run, when the card has taken its place."""
+        """Close the widget after the card has replaced it at the end of the run."""
         self.push()
         self._widget.send({"type": "over"})
         self._widget.close()
@@ -106,7 +106,7 @@ class Panel:
         return artifact_json(artifact)
 
     def _heard(self, _: Any, content: Any, __: Any) -> None:
-        """Handle a message of the page, in the thread in which the kernel delivers messages."""
+        """Handle a message of the page, in the thread that delivers messages."""
         if not isinstance(content, dict) or (control := self._control()) is None:
             return
         if content.get("type") == "hello":
@@ -132,12 +132,12 @@ def _decide(control: RunControl, asked: dict[str, Any]) -> str | None:
 
 
 def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | None:
-    """Return the panel, or None if a package for widgets is missing: then the static card shows the run."""
+    """Return the panel; None if a package for widgets is missing, so that the static card shows the run."""
     folder = Path(str(files("llm_sandbox_nb.notebook") / "page"))
     try:
         script, style = ((folder / name).read_text("utf-8") for name in ("widget.js", "widget.css"))
         widget = _widget_class()(_esm=script, _css=style)
-        # ipykernel 7.4 and later handle messages of the page in the shell that sent last, which the cell keeps busy.
+        # ipykernel 7.4 and later handle messages of the page in the shell that sent last, here the cell's busy shell.
         # Without that rule, they are handled on the subshell that the page chose, as before 7.4.
         widget.comm._reply_subshell_for = None
     except (ImportError, OSError):
@@ -146,7 +146,7 @@ def make_panel(card: Card, control: Callable[[], RunControl | None]) -> Panel | 
 
 
 def _widget_class() -> Any:
-    """Return the class of the widget. Created late: anywidget is heavy, and a kernel with a server never needs it."""
+    """Return the class of the widget. It is defined on first use, because importing anywidget is slow."""
     import anywidget
     from traitlets import Unicode
 

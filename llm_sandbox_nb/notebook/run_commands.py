@@ -1,6 +1,6 @@
 """The subcommands of `%sandbox` about runs: list, load, export, preview, rewind, undo, resume, fork, compare, replay.
 
-The last seven take the newest run of the notebook, or the one that `--run` names.
+All but list, load and export apply to the newest run of the notebook, or the run named by `--run`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_RUN = (
     "(a subshell); the panel and the buttons of the card need none."
 )
 _MAX_LISTED_RUNS = 30
-"""Runs that a list shows."""
+"""Maximum number of listed runs."""
 _USAGE = {
     "preview": "preview STEP [both|files|conversation] [--json] [--run RUN]",
     "rewind": "rewind STEP [both|files|conversation] [--others] [--run RUN]",
@@ -53,9 +53,9 @@ class RunCommands:
         newest: the newest run that began in this kernel, if any.
         folder: the folder with the notebook's runs.
         namespace: the user's variables, which may hold runs.
-        find: returns the run of a name or folder, ready to be resumed by cells.
+        find: returns the run with a name or folder, ready to be resumed by cells.
         show: shows the card of a run.
-        moved: finds the runs of the notebook's cards that are elsewhere.
+        moved: returns the runs that the notebook's cards show and that are in other folders.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RunCommands:
         print(f"Written: {path}" if has_view() else f"Written: {path}\n{NO_VIEW}")
 
     def preview(self, rest: str) -> None:
-        """Print the effect of a rewind: the changes of this run, and those of other runs."""
+        """Print the changes that a rewind would undo, of this run and of other runs."""
         words, run = self._words("preview", rest, 1, 3)
         as_json = _take(words, "--json")
         found = run.preview(*_destination("preview", words))
@@ -142,7 +142,7 @@ class RunCommands:
         print(plain(str(run.undo(others=others))))
 
     def resume(self, rest: str) -> None:
-        """Continue a run, after a message to the model or with changed arguments of its next call."""
+        """Continue a run, optionally with a message to the model or changed arguments of the next call."""
         words, run = self._words("resume", rest, 0, 100)
         in_place, others = _take(words, "--in-place"), _take(words, "--others")
         said, edited = _take_value("resume", words, "--say"), _take_value("resume", words, "--edit")
@@ -254,7 +254,7 @@ def _take_values(name: str, words: list[str], option: str) -> list[str]:
 
 
 def _edit_next_call(run: Run, text: str) -> None:
-    """Change the call that waits; after a rewind to the end of a step, the first call of the newest earlier attempt."""
+    """Change the waiting call, or after a rewind the first call that the newest earlier attempt made next."""
     try:
         arguments = json.loads(text)
     except ValueError:
@@ -262,7 +262,7 @@ def _edit_next_call(run: Run, text: str) -> None:
     if not isinstance(arguments, dict):
         raise SandboxInputError("--edit needs the arguments of the call as a JSON object.")
     step = run.trajectory.ready_at
-    if step is not None and all(call.finished for one in run.steps[-1:] for call in one.calls):
+    if step is not None and all(call.finished for newest in run.steps[-1:] for call in newest.calls):
         attempts = [
             branch for branch in run.attempts if not branch.head and branch.step == step < branch.steps
         ]

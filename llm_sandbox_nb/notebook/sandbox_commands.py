@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from llm_sandbox_nb.formatting import format_duration, format_size
 from llm_sandbox_nb.notebook.errors import SandboxInputError, SandboxUsageError
-from llm_sandbox_nb.notebook.event_loop import CLEAN_UP, BackgroundLoop, BackgroundTask
+from llm_sandbox_nb.notebook.event_loop import CLEAN_UP_SECONDS, BackgroundLoop, BackgroundTask
 from llm_sandbox_nb.notebook.magic_options import split_words
 from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxStatus
 from llm_sandbox_nb.plain_text import plain
@@ -44,14 +44,14 @@ class SandboxCommands:
         self._forks = forks
 
     def status(self, rest: str) -> None:
-        """Print the running sandbox, its place, and the protection in force."""
+        """Print the running sandbox, where it runs, and the protection in force."""
         split_words("status", rest, 0, 0)
         print(status_text(self._background.run(self._sandboxes.status())))
         if forks := self._forks.status_text():
             print(plain(forks))
 
     def files(self, rest: str) -> None:
-        """List a folder of the sandbox: the output folder, or the one named."""
+        """List the output folder of the sandbox, or the named folder."""
         words = split_words("files [FOLDER]", rest, 0, 1)
         sandbox = self._running()
         folder = words[0] if words else sandbox.directories.output
@@ -62,7 +62,7 @@ class SandboxCommands:
         print(listing(entries, folder))
 
     def get(self, rest: str) -> None:
-        """Copy a file or folder of the sandbox here, or into the folder named second."""
+        """Copy a file or folder of the sandbox to the working directory, or to the folder in the second word."""
         words = split_words("get PATH [FOLDER]", rest, 1, 2)
         target = Path(words[1] if len(words) > 1 else ".").expanduser()
         sandbox = self._running()
@@ -100,7 +100,7 @@ class SandboxCommands:
             print(f"Copied {path} to {posixpath.join(folder, path.resolve().name)}.")
 
     def sh(self, rest: str) -> None:
-        """Run a command in the sandbox's shell, the one the model uses."""
+        """Run a command in the sandbox's shell, which the model uses too."""
         if not rest.strip():
             raise SandboxUsageError("%sandbox sh needs a command, e.g. %sandbox sh ls output.")
         sandbox = self._sandbox()
@@ -111,7 +111,7 @@ class SandboxCommands:
                 printer.print()
         except KeyboardInterrupt:
             job.cancel()
-            job.wait(CLEAN_UP)
+            job.wait(CLEAN_UP_SECONDS)
             raise
         finally:
             printer.print()
@@ -128,13 +128,13 @@ class SandboxCommands:
         print(status_text(self._background.run(self._sandboxes.status())))
 
     def fresh(self, rest: str) -> None:
-        """End the sandbox, if there is one, so that the next cell begins in a new one; also at a second *Run all*."""
+        """End the sandbox, if there is one, so that the next cell starts a new sandbox."""
         split_words("fresh", rest, 0, 0)
         self._background.run(self._sandboxes.stop())
         print("The next cell begins in a new, empty sandbox.")
 
     def stop(self, rest: str) -> None:
-        """End the sandbox. Its files are deleted; those of runs stay in their folders.
+        """End the sandbox and delete its files. The folders of runs stay.
 
         `--idle` ends the longest idle sandbox of another notebook instead, to make room.
         """
@@ -198,7 +198,7 @@ def listing(entries: list[FileEntry], folder: str) -> str:
 
 
 class _Printer:
-    """A buffer filled in the loop's thread and printed in the main thread, the only one that a notebook shows."""
+    """A buffer filled in the loop's thread and printed in the main thread, because notebooks show only its output."""
 
     def __init__(self) -> None:
         self._pieces: queue.SimpleQueue[tuple[StreamName, bytes]] = queue.SimpleQueue()

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _MAX_SEARCHED_RUNS = 200
-"""Newest runs of a notebook that are searched for an earlier run of a cell."""
+"""Maximum number of runs, newest first, that are searched for an earlier run of a cell."""
 _MAX_FIRST_LINE_BYTES = 4 * 1024 * 1024
 _MAX_NOTEBOOK_BYTES = 256 * 1024**2
-"""Bytes of a notebook whose cards are looked at."""
+"""Maximum bytes of a notebook whose cards are read."""
 _RUN_ID = re.compile(r"[\w.-]{1,200}")
 
 
 def notebook_name(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> str:
-    """Return the file's name without ending: from Jupyter, else from VS Code, else `notebook`."""
+    """Return the notebook's file name without suffix, as named by Jupyter or VS Code; else `notebook`."""
     path = environment.get("JPY_SESSION_NAME") or str(namespace.get("__vsc_ipynb_file__") or "")
     return "notebook" if path.endswith(("/", "\\")) else notebook_folder_name(path)
 
@@ -53,12 +53,12 @@ def runs_folder(settings: SandboxSettings, namespace: dict[str, Any]) -> Path:
 
 @dataclass(frozen=True)
 class MovedRuns:
-    """Runs that the notebook's saved cards show and that are not in its folder: it was renamed, copied or moved."""
+    """Runs shown in a notebook that was renamed, copied or moved, so that they are not in its folder of runs."""
 
     folders: tuple[Path, ...] = ()
     """Runs in the folders of other notebooks."""
     missing: int = 0
-    """Number of runs that are nowhere below `output_dir`."""
+    """Number of runs that were not found below `output_dir`."""
 
     @property
     def hint(self) -> str:
@@ -100,13 +100,13 @@ def _shown_runs(path: Path) -> set[str]:
         ids = [card.get("run_id") for card in cards]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return set()
-    return {one for one in ids if isinstance(one, str) and _RUN_ID.fullmatch(one)}
+    return {run_id for run_id in ids if isinstance(run_id, str) and _RUN_ID.fullmatch(run_id)}
 
 
 def find_run(name: str, folder: Path, forks: Forks | None = None) -> Run:
-    """Return the run `name`: a folder or file, or the name of a run of this notebook, or a part of that name.
+    """Return a run, named by its folder or file, or by the name of a run of this notebook or a part of the name.
 
-    A fork of `forks` is returned with its sandbox.
+    A run in `forks` is returned with its sandbox.
 
     Raises:
         SandboxInputError: if no run or several runs match, or the run cannot be read.
@@ -139,22 +139,22 @@ def show_run(run: Run, shell: Any, caps: Caps) -> None:
 
 
 def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
-    """Return the folder of the first run of a task in a sandbox, if its files are kept; else None."""
-    for one in run_folders(folder)[-_MAX_SEARCHED_RUNS:]:
-        started = _started(one)
+    """Return the folder of the first run of a task in a sandbox if the run kept its files; else None."""
+    for run_folder in run_folders(folder)[-_MAX_SEARCHED_RUNS:]:
+        started = _started(run_folder)
         if (
             started is not None
             and started.task == task
             and not _second_hand(started)
-            and (one / HISTORY).is_dir()
-            and _ran_in(one, sandbox_id)
+            and (run_folder / HISTORY).is_dir()
+            and _ran_in(run_folder, sandbox_id)
         ):
-            return one
+            return run_folder
     return None
 
 
 def _second_hand(started: RunStarted) -> bool:
-    """Return True if a run is a fork or a replay of another one."""
+    """Return True if a run is a fork or a replay of another run."""
     return started.forked_from is not None or bool({"replay_of", "rebuilt_from"} & set(started.settings))
 
 

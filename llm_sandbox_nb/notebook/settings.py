@@ -57,7 +57,7 @@ _CHOICES = {
     option.name: option.convert.words for option in NOTEBOOK_SETTINGS if isinstance(option.convert, OneOf)
 }
 _OR_EMPTY = ("isolation", "profile", "network")
-"""Settings with choices that may also be empty. `_checked_choice` reports a mistyped word with the nearest one."""
+"""Settings with choices that may also be empty. For a mistyped value, `_checked_choice` suggests the nearest choice."""
 _NUMBERS: dict[Convert, Any] = {
     whole_number: Int,
     count: Int,
@@ -96,8 +96,8 @@ def _trait(option: Option) -> TraitType[Any, Any]:
 class SandboxSettings(Configurable):
     """Defaults of cells. Options of a cell win. An empty text means the default of the sandbox or the model.
 
-    Settings that `%config` leaves open have the value of the environment, the project's settings file or the user's:
-    see `read_files`.
+    Settings that `%config` does not set come from the environment, the project's or the user's settings file: see
+    `read_files`.
     """
 
     locals().update({option.name: _trait(option) for option in NOTEBOOK_SETTINGS})
@@ -110,16 +110,17 @@ class SandboxSettings(Configurable):
 
     def __init__(self, **options: Any) -> None:
         self._given: set[str] = set()
-        """Settings that were given here; those of `%config` and `ipython_config.py` are in `self.config` too."""
+        """Settings that Python code or `%config` has set; those of `ipython_config.py` are in `self.config`."""
         self._sources: dict[str, str] = {}
-        """Sources of the other settings."""
+        """Sources of the settings that were read from files and the environment."""
         self._layers: list[Layer] = []
         self._files: tuple[Path, ...] = ()
         self._reading = False
         super().__init__(**options)
         self.observe(self._note_given, names=_NAMES)
         self._given |= set(options) & set(_NAMES)
-        with suppress(SandboxUsageError):  # the cell that uses a wrong file reports the error
+        # an invalid file is reported by the next cell that reads the settings
+        with suppress(SandboxUsageError):
             self.read_files()
 
     @validate(*_OR_EMPTY)
@@ -143,7 +144,7 @@ class SandboxSettings(Configurable):
         )
 
     def read_files(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Read environment and settings files, and set the settings that were not given here.
+        """Set the settings that `is_given` does not report from the environment and the settings files.
 
         Raises:
             SandboxUsageError: if a file or a variable is invalid; nothing was changed.
@@ -182,9 +183,9 @@ class SandboxSettings(Configurable):
     def api_key(
         self, model: str, variable: str | None, environment: Mapping[str, str] = os.environ
     ) -> str | None:
-        """Return the key of `model`: of the variable that a cell names, else as on the command line.
+        """Return the key of `model`: from the variable named by the cell, else as on the command line.
 
-        The result is None too if a key was typed for the provider: each request looks that key up.
+        If a key was typed for the provider, the result is None, because each request looks that key up.
 
         Raises:
             SandboxUsageError: if the variable is not set, or its name is invalid.
@@ -204,7 +205,7 @@ class SandboxSettings(Configurable):
         return key
 
     def limits(self) -> Limits | None:
-        """Return the resources asked for; None when nothing was set."""
+        """Return the requested resources; None if nothing was set."""
         return sandbox_limits(
             {name: getattr(self, name) for name in ("memory_mb", "pids", "cpus", "disk_mb", "files")}
         )

@@ -1,4 +1,4 @@
-"""The live cards of `await solve(...)` and `Run.resume`: in the cell that calls, or in place of the newest card."""
+"""The live cards of `await solve(...)` and `Run.resume`, in the calling cell or in place of the run's newest card."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Resume = Callable[[list[Listener]], Coroutine[Any, Any, "Run"]]
 _CLOCK_SECONDS = 1.0
-"""Seconds after which the card is updated although nothing happened, so that its clock advances."""
+"""Seconds between two updates without an event, which advance the clock of the card."""
 
 
 class SolveCard:
@@ -51,7 +51,7 @@ class SolveCard:
         self._clock: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
-        """Let people watch and control the run at the Jupyter server, where there is one with the extension."""
+        """Let people watch and control the run at the Jupyter server, if the server has the extension."""
         from llm_sandbox_nb.notebook.server_client.keeper import connect_server
 
         keeper = await connect_server()
@@ -76,7 +76,7 @@ class SolveCard:
         self._display.update_if_due()
 
     async def finish(self, run: Run) -> None:
-        """Show the whole card, which stays, at the end of the run."""
+        """Show the final card at the end of the run."""
         if self._clock is not None:
             self._clock.cancel()
         await self._watchers.finish()
@@ -93,7 +93,7 @@ class SolveCard:
 async def open_card(show: bool | None) -> SolveCard | None:
     """Return the card of a new run; None outside a notebook's cell, or if switched off.
 
-    `show` is the argument of the call; None leaves the choice to the settings.
+    `show` is the argument of `solve`; None leaves the choice to the settings.
     """
     from IPython.core.getipython import get_ipython
 
@@ -112,7 +112,7 @@ async def open_card(show: bool | None) -> SolveCard | None:
 
 
 class CellResumeDisplay:
-    """Called by `Run.resume` in a notebook: waits for the end and keeps a card up to date meanwhile."""
+    """Display that `Run.resume` calls in a notebook: shows a live card and waits for the end of the run."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class CellResumeDisplay:
         shell: Any,
         newest: Output | None = None,
     ) -> None:
-        """`newest` has the run's newest card of this kernel."""
+        """Create the display; `newest` holds the run's newest card in this kernel."""
         self._newest = newest
         self._background = background
         self._sandboxes = sandboxes
@@ -130,7 +130,7 @@ class CellResumeDisplay:
         self._shell = shell
 
     def __call__(self, run: Run, resume: Resume) -> Run:
-        """Resume `run` and wait for its end. Raises what `resume` raises, and KeyboardInterrupt."""
+        """Resume `run` and wait for its end. Raises the errors of `resume`, and KeyboardInterrupt."""
         return self._show(run, resume, None)
 
     def in_place(self, run: Run, resume: Resume) -> Run:

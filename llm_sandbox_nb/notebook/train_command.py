@@ -34,10 +34,10 @@ from llm_sandbox_nb.training.record import RecordError, RolloutRow, TrainingReco
 from llm_sandbox_nb.training.watch import is_over, overview, plots, rollout_lines
 from llm_sandbox_nb.trajectory.run_folder import JOURNAL
 
-CLOSING = 120.0
-"""Seconds that a training which was interrupted may take to close its sandboxes."""
+CLOSE_SECONDS = 120.0
+"""Seconds for closing the sandboxes of an interrupted training."""
 _UPDATE_SECONDS = 1.0
-"""Seconds between two looks at the training."""
+"""Seconds between two polls of the training's record."""
 
 
 class TrainCommand:
@@ -93,7 +93,9 @@ class TrainCommand:
                 raise
             show("failed" if process.returncode else "done")
             if process.returncode:
-                raise SandboxTrainingError(plain(_last_line(said) or f"It ended with {process.returncode}."))
+                raise SandboxTrainingError(
+                    plain(_last_line(said) or f"The training ended with exit code {process.returncode}.")
+                )
 
     def _watch(self, parsed: argparse.Namespace) -> None:
         record, output = TrainingRecord.load(parsed.folder), UpdatedOutput()
@@ -115,7 +117,9 @@ class TrainCommand:
                 raise
             print(plain(printed.decode("utf-8", "replace")).rstrip())
             if process.returncode:
-                raise SandboxTrainingError(plain(_last_line(said) or f"It ended with {process.returncode}."))
+                raise SandboxTrainingError(
+                    plain(_last_line(said) or f"The training ended with exit code {process.returncode}.")
+                )
 
 
 def _parsed(words: list[str]) -> argparse.Namespace | None:
@@ -148,7 +152,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
     try:
-        process.wait(CLOSING)
+        process.wait(CLOSE_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

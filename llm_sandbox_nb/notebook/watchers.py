@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.notebook.server_client.publisher import RunPublisher
     from llm_sandbox_nb.runs.run import Run
 _MAX_PRINTED_CHARACTERS = 10_000
-"""Characters printed of a call or observation that waits; the card shows all."""
+"""Maximum printed characters of a waiting call or observation; the card shows all."""
 _WATCHED_SECONDS, _SHARED_SECONDS = 1.0, 3600.0
 NOBODY = (
     "{option} needs a person who decides when the run pauses, and this notebook runs without a front end that can "
@@ -32,9 +32,9 @@ class Watchers:
     """The publisher of a cell's run, and the actions at a pause."""
 
     def __init__(self, on_pause: str | None = None, cell: PageCell | None = None) -> None:
-        """Create the watchers. `on_pause` is the action at a pause without a server: `wait`, `stop` or `continue`.
+        """Create the watchers for the run that `cell` shows.
 
-        `cell` is the cell that shows the run.
+        `on_pause` is the action at a pause without a server: `wait`, `stop` or `continue`.
         """
         self._cell = cell
         self.publisher: RunPublisher | None = None
@@ -51,13 +51,13 @@ class Watchers:
             raise SandboxUsageError(NOBODY.format(option=option))
 
     def start(self, run: Run) -> None:
-        """Publish the run that has begun. Called in the run's loop."""
+        """Publish the run, which has begun. Call it in the run's loop."""
         self._run = run
         if self.publisher is not None:
             self.publisher.start(run, self._cell)
 
     def listen(self, event: Event) -> None:
-        """Note an event of the run. Called in the run's loop."""
+        """Note an event of the run. Call it in the run's loop."""
         if self.publisher is not None:
             self.publisher.listen(event)
 
@@ -67,21 +67,21 @@ class Watchers:
             await self.publisher.finish()
 
     def run_id(self) -> str | None:
-        """Return the id of the run at the server, while the run can be watched there; else None."""
+        """Return the id of the run at the server while people can watch it there; else None."""
         publisher = self.publisher
         return publisher.run_id if publisher is not None and publisher.watched else None
 
     def pause_between_updates(self) -> float:
-        """Return the seconds between updates of the output while the run can be watched at the server.
+        """Return the seconds between updates of the output while people can watch the run at the server.
 
-        They are for front ends without the extension. A shared notebook has only front ends with the extension, and
-        each update would rebuild the card of every page.
+        Only front ends without the extension need these updates. A shared notebook is open only in front ends with the
+        extension, and each update would rebuild the card on every page.
         """
         shared = self.publisher is not None and self.publisher.shared
         return _SHARED_SECONDS if shared else _WATCHED_SECONDS
 
     def make_panel(self, card: Card, shell: Any, use: str) -> Panel | None:
-        """Return the panel of a run that no server shows, where a page can show it; `use` is auto, always or never."""
+        """Return the panel of a run that no server shows, if pages can show it; `use` is auto, always or never."""
         from llm_sandbox_nb.notebook.panel import make_panel, page_shows_widgets
 
         if self.publisher is not None or use == "never":
@@ -91,7 +91,7 @@ class Watchers:
         return make_panel(card, lambda: self._run.control if self._run else None)
 
     def stop(self) -> bool:
-        """Stop the run at the person's interrupt; return False if no run can be stopped."""
+        """Stop the run after the person's interrupt; return False if there is no run to stop."""
         if self._run is None or self._run.control.stopped:
             return False
         try:
@@ -101,7 +101,7 @@ class Watchers:
         return True
 
     def paused(self) -> None:
-        """Decide or ask at a pause, unless people can decide at the server."""
+        """Act at a pause, or ask the person in the cell, unless people can decide at the server."""
         if self._run is None or self.run_id() is not None:
             return
         control = self._run.control
@@ -134,6 +134,6 @@ def _ask(run: Run) -> None:
 
 
 def _can_ask(shell: Any) -> bool:
-    """Return True if a cell can ask for input: each request of a kernel states it, and a terminal always can."""
+    """Return True if a cell can ask for input. Each request to a kernel states this; a terminal always can."""
     kernel = getattr(shell, "kernel", None)
     return bool(getattr(kernel, "_allow_stdin", True)) if kernel is not None else can_answer(sys.stdin)

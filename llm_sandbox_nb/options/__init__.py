@@ -1,1 +1,1 @@
-"""The options of the command line and of cells: the table, the parser, and where values come from."""
+"""The options of the command line and of cells: table, parser, and sources of values."""

@@ -1,4 +1,4 @@
-"""argparse, with options from the table, errors as one sentence, and the known word that a mistyped one means."""
+"""argparse with options from the table, errors as one sentence, and suggestions for mistyped words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ key of the model: give them as for `run`. Exit codes are those of `run`.
 
 
 class _Spelled(argparse.Action):
-    """Action that stores the spelling of a flag too, for messages: a flag may have several names."""
+    """Action that also stores the spelling of a flag, for messages, because a flag may have several names."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         namespace.spelled = {**getattr(namespace, "spelled", {}), self.dest: option_string}
@@ -43,13 +43,13 @@ class _Append(_Spelled, argparse._AppendAction):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors as one sentence and flags that may be written with `_` or `-`."""
+    """argparse with errors as one sentence, and flags that may be written with `_` or `-`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Raise argparse's message as an error, in place of an exit."""
+        """Raise argparse's message as an error, instead of exiting."""
         raise UsageError(f"{_sentence(message)}; see `{self.prog} --help`.")
 
     def parse_known_args(  # type: ignore[override]
@@ -66,7 +66,9 @@ class Parser(argparse.ArgumentParser):
     def add_option(self, group: argparse._ActionsContainer, option: Option) -> None:
         """Add one option of the table."""
         names = dict.fromkeys(
-            f"--{name}" for one in (option.name, *option.aliases) for name in (one, one.replace("_", "-"))
+            f"--{name}"
+            for spelling in (option.name, *option.aliases)
+            for name in (spelling, spelling.replace("_", "-"))
         )
         if option.short:
             names = {f"-{option.short}": None} | names
@@ -83,7 +85,7 @@ class Parser(argparse.ArgumentParser):
             group.add_argument(*names, **common, action=_Store)
 
     def unknown(self, words: list[str]) -> NoReturn:
-        """Raise UsageError about unknown words, with the closest known one."""
+        """Raise UsageError about unknown words, with the nearest known word."""
         word = words[0].partition("=")[0]
         known = [name for action in self._actions for name in action.option_strings]
         if word.startswith("-"):
@@ -112,14 +114,16 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word with the fewest typing mistakes to `word`; None if all are too different.
 
-    Of two equally near words, the one of the same length wins: `--modle` is `--model`, not `--mode`.
+    Of two equally near words, the word of the same length is returned: `--model` for `--modle`, not `--mode`.
     """
     plain = _letters(word)
     found = []
-    for one in known:
-        other = _letters(one)
+    for candidate in known:
+        other = _letters(candidate)
         if (mistakes := typing_mistakes(plain, other)) <= max(1, len(plain) // 3) and mistakes < len(plain):
-            found.append((mistakes, abs(len(plain) - len(other)), typing_mistakes(word[:40], one), one))
+            found.append(
+                (mistakes, abs(len(plain) - len(other)), typing_mistakes(word[:40], candidate), candidate)
+            )
     return min(found)[-1] if found else None
 
 
@@ -128,7 +132,7 @@ def _letters(word: str) -> str:
 
 
 def typing_mistakes(one: str, other: str) -> int:
-    """Count the letters to add, remove, replace, or swap with the next, to turn one word into the other."""
+    """Count the letters to add, remove, replace or swap in order to turn one word into the other."""
     before, row = list[int](), list(range(len(other) + 1))
     for place, letter in enumerate(one, 1):
         last, before, row = before, row, [place]
@@ -141,7 +145,7 @@ def typing_mistakes(one: str, other: str) -> int:
 
 
 def add_runs_options(parser: argparse.ArgumentParser) -> None:
-    """Add them to the parser of a command."""
+    """Add the options for listing and removing runs to the parser of a command."""
     parser.add_argument("--json", action="store_true", help="the list for a program")
     parser.add_argument("--prune", action="store_true", help="remove runs, with all their files; asks first")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """Settings files: their places and their content.
 
-One file belongs to a project, one to the user. A file that a flag or the environment names replaces both.
+There is a file of the project and a file of the user. A file named by a flag or the environment replaces both.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def user_file(environment: Mapping[str, str]) -> Path:
 
 
 def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the settings files to read, strongest first: the one that is named, else the project's and the user's.
+    """Return the settings files by precedence: the named file, else the project's and the user's.
 
     Raises:
-        UsageError: if a file was named and is not there.
+        UsageError: if the named file does not exist.
     """
     variable = next((name for name in SETTINGS.environment if environment.get(name)), "")
     named, source = environment.get(variable, ""), variable
@@ -50,7 +50,7 @@ def find_settings_files(flags: Mapping[str, Any], environment: Mapping[str, str]
 def _project_files(folder: Path) -> Iterator[Path]:
     """Yield files in `folder`, then in the folders above up to the home folder.
 
-    A file above counts only if the user owns that file: in `/tmp` anyone may have written it.
+    A file in a parent folder is used only if the user owns it, because in `/tmp` it may come from anyone.
     """
     yield from (folder / name for name in (PROJECT_FILE, *_OLD_PROJECT_FILES) if (folder / name).is_file())
     home = Path.home()
@@ -63,7 +63,7 @@ def _project_files(folder: Path) -> Iterator[Path]:
 
 
 def read_settings_file(path: Path) -> dict[str, tuple[Any, str]]:
-    """Return the values of a settings file by option name, each with its key in the file.
+    """Return the values of a settings file by option name, each with its place in the file.
 
     Raises:
         UsageError: if the file is not valid TOML or YAML, not a mapping, or has a key that is not an option.
@@ -75,7 +75,7 @@ def read_settings_file(path: Path) -> dict[str, tuple[Any, str]]:
     except OSError as error:
         raise UsageError(f"The settings file {path} cannot be read: {error.strerror or error}.") from error
     loaded = _toml(path, content) if path.suffix == ".toml" else _yaml(path, content)
-    names = {name: one.name for one in FILE_SETTINGS for name in (one.name, *one.aliases)}
+    names = {name: setting.name for setting in FILE_SETTINGS for name in (setting.name, *setting.aliases)}
     for key in loaded:
         if key not in names:
             raise UsageError(

@@ -29,7 +29,7 @@ _SECONDS_PER_UNIT = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 def text(value: Any) -> str:
-    """Return `value` as text: a settings file may hold `424242` or `True` without quotes."""
+    """Convert to text, because a settings file may hold `424242` or `True` without quotes."""
     if isinstance(value, Mapping | list):
         raise ValueError("must be text")
     return str(value)
@@ -104,7 +104,7 @@ def seconds(value: Any) -> float:
 
 
 def yes_or_no(value: Any) -> bool:
-    """Return the truth value of a word such as `yes`, `on` or `false`."""
+    """Convert a word such as `yes`, `on` or `false` to True or False."""
     word = str(value).lower()
     if word not in ("true", "yes", "on", "1", "false", "no", "off", "0"):
         raise ValueError("must be true or false")
@@ -112,7 +112,7 @@ def yes_or_no(value: Any) -> bool:
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """Parse a JSON object, or a Python dictionary as text; the words true and false inside become truth values."""
+    """Parse a JSON object or a Python dictionary literal; the texts "true" and "false" inside become booleans."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -150,7 +150,7 @@ class OneOf:
 
 
 def variable(value: Any) -> str:
-    """Return the name of an environment variable. The error never shows the value, which may be the key itself."""
+    """Return the name of an environment variable. The error does not show the value, which may be a key by mistake."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,80}", str(value)):
         raise ValueError("must be the name of an environment variable, not the key itself")
     return str(value)
@@ -196,16 +196,16 @@ class Option:
     aliases: tuple[str, ...] = ()
     """Other names of the flag and of the key in a settings file."""
     short: str = ""
-    """The letter of the short flag of `run`, as in the paper's package."""
+    """Letter of the short flag of the command `run`, as in the paper's package."""
     sets: str = ""
-    """Field that gets the value: an argument of `solve`, such as a field of `RunOptions`, or with a dot a field of one
-    of its arguments: `limits.NAME`, `settings.NAME`, `retries.NAME`, or `sandbox.NAME` for `sandbox_options`."""
+    """Target of the value: an argument of `solve` (all fields of `RunOptions` are arguments), or with a dot a field of
+    an argument: `limits.NAME`, `settings.NAME`, `retries.NAME`, or `sandbox.NAME` for `sandbox_options`."""
     in_notebook: bool = True
     """True if `%config SandboxMagics` has the setting."""
     notebook_default: Any = SAME_DEFAULT
-    """Default in a notebook, where another one than `default` is needed."""
+    """Default in a notebook, if it differs from `default`."""
     or_none: bool = False
-    """True if None is a valid value of the setting in a notebook although `default` is not None."""
+    """True if the setting of a notebook may be None although `default` is not None."""
 
 
 TIME_FORMS = ": seconds, or 90s, 15m, 2h"
@@ -226,7 +226,7 @@ MODEL_OPTIONS = (
     Option("api_key", "key of the model's provider; better in the environment, where nobody else sees it",
            environment=("LLM_API_KEY",), metavar="KEY", short="a", sets="api_key", in_notebook=False),
     Option("api_key_env", "environment variable that holds the model's key", variable, metavar="VARIABLE"),
-    # 1.0 is the paper's. A notebook leaves the choice to the provider, because some models refuse a temperature.
+    # 1.0 as in the paper. A notebook leaves the choice to the provider, because some models refuse a temperature.
     Option("temperature", "sampling temperature, or `default` for the provider's own", number_or_default, 1.0,
            ("LLM_TEMPERATURE",), "NUMBER", short="t", sets="settings.temperature", notebook_default=None),
     Option("top_p", "nucleus sampling: share of the probability to sample from", number, metavar="NUMBER",
@@ -376,4 +376,6 @@ NOTEBOOK_SETTINGS = tuple(option for option in FILE_SETTINGS if option.in_notebo
 
 def option(name: str) -> Option:
     """Return the option with this name or alias."""
-    return next(one for one in (*RUN_OPTIONS, *NOTEBOOK_OPTIONS) if name in (one.name, *one.aliases))
+    return next(
+        option for option in (*RUN_OPTIONS, *NOTEBOOK_OPTIONS) if name in (option.name, *option.aliases)
+    )

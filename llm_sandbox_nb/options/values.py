@@ -32,9 +32,9 @@ from llm_sandbox_nb.sandbox.contract import Limits
 
 DEFAULT = "default"
 SECRET = ("api_key", "api_key_env")
-"""Options whose values no message and no list shows: `api_key_env` may hold the key itself by mistake."""
+"""Options whose values are never shown; `api_key_env` may hold the key itself by mistake."""
 _VALUE_CHARACTERS = 40
-"""Characters shown of a value."""
+"""Maximum shown characters of a value."""
 _PROVIDER_KEYS = (
     ("anthropic/", "ANTHROPIC_API_KEY"),
     ("claude", "ANTHROPIC_API_KEY"),
@@ -51,12 +51,12 @@ class Value:
 
 
 Layer = Mapping[str, tuple[Any, str]]
-"""Values of one source, unconverted, by option name; each with a description of its place."""
+"""Unconverted values of one source by option name, each with a description of its place."""
 
 
 def flag_layer(flags: Mapping[str, Any]) -> Layer:
     """Return the values of the command line."""
-    names = {name: one.name for one in RUN_OPTIONS for name in (one.name, *one.aliases)}
+    names = {name: option.name for option in RUN_OPTIONS for name in (option.name, *option.aliases)}
     spelled = flags.get("spelled", {})
     return {
         names[key]: (value, spelled.get(key, f"--{key}"))
@@ -121,10 +121,9 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
         UsageError: if a value is invalid; names value and source.
     """
     values, paths = resolve_sources(flags, environment)
-    resolve_options(
-        NOTEBOOK_OPTIONS, file_layers(paths)
-    )  # a wrong line is an error for every reader of the file
-    plain = {name: one.value for name, one in values.items()}
+    # an invalid line is an error for every command that reads the file
+    resolve_options(NOTEBOOK_OPTIONS, file_layers(paths))
+    plain = {name: value.value for name, value in values.items()}
     return {QUERY.name: flags.get(QUERY.name), SETTINGS.name: paths, **plain}
 
 
@@ -139,9 +138,9 @@ def converted(option: Option, value: Any, source: str) -> Any:
 
 
 def find_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> Value:
-    """Return the model's key: the given one, else that of the variable in `api_key_env`, else the provider's.
+    """Return the model's key: the given key, else the value of the variable in `api_key_env` or of the provider.
 
-    A settings file's `api_key` has the lowest rank: keys belong in the environment.
+    `api_key` in a settings file has the lowest precedence, because keys belong in the environment.
 
     Raises:
         UsageError: if the variable in `api_key_env` is not set, or the key has invalid characters.
@@ -182,10 +181,10 @@ def _provider_variable(model: str) -> str | None:
 
 
 def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
-    """Return the values that set fields of `owner`, such as "limits", or, without it, arguments of `solve`.
+    """Return the values that set fields of `owner`, such as "limits", or without `owner` the arguments of `solve`.
 
-    The keys of the result are the names of the fields or arguments: see `Option.sets`. Arguments that are None are
-    left out, so that `solve` chooses; a limit or a setting that is None means no limit, or the provider's choice.
+    The keys of the result are names of fields or arguments: see `Option.sets`. Arguments that are None are left out, so
+    that `solve` uses its default. A limit or setting that is None is kept: it means no limit, or the provider's choice.
     """
     fields = {}
     for option in RUN_OPTIONS:
@@ -196,7 +195,7 @@ def fields_of(values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
 
 
 def sure_to_pause(step: bool, approve: str) -> str | None:
-    """Return the option because of which a run pauses in any case; None without one."""
+    """Return an option that makes the run pause in any case; None without such an option."""
     if step:
         return "--step"
     return None if approve == "auto" else f"--approve {approve}"
@@ -228,10 +227,12 @@ def settings_text(values: Mapping[str, Value], files: Iterable[Path], environmen
     """Return a line for each setting, changed ones first, after the list of the files that were read."""
     read = [f"Read: {path}" for path in files]
     none = f"No settings file was found: make {PROJECT_FILE} here, or {user_file(environment)}."
-    changed = [name for name, one in values.items() if one.source != "default"]
+    changed = [name for name, value in values.items() if value.source != "default"]
     rows = [(name, _shown(name, values[name].value), values[name].source) for name in changed]
     rows += [
-        (name, _shown(name, one.value), one.source) for name, one in values.items() if name not in changed
+        (name, _shown(name, value.value), value.source)
+        for name, value in values.items()
+        if name not in changed
     ]
     first = max(len(name) for name, _, _ in rows)
     second = max(len(value) for _, value, _ in rows)
@@ -242,8 +243,8 @@ def settings_text(values: Mapping[str, Value], files: Iterable[Path], environmen
 def settings_json(values: Mapping[str, Value], files: Iterable[Path]) -> dict[str, Any]:
     """Return the settings and their sources for a program."""
     shown = {
-        name: {"value": "(set)" if name in SECRET and one.value else one.value, "source": one.source}
-        for name, one in values.items()
+        name: {"value": "(set)" if name in SECRET and value.value else value.value, "source": value.source}
+        for name, value in values.items()
     }
     return {"files": [str(path) for path in files], "settings": shown}
 
@@ -254,5 +255,5 @@ def _shown(name: str, value: Any) -> str:
     if name in SECRET:
         return "(set)"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    text = "".join(one if one.isprintable() else "?" for one in text)
+    text = "".join(character if character.isprintable() else "?" for character in text)
     return shorten(text, _VALUE_CHARACTERS)

@@ -11,19 +11,19 @@ from typing import Literal
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 Likeness = Literal["same", "results", "calls"]
-"""`same`: the steps of a row are equal. `results`: only results differ. `calls`: calls differ, or steps are missing."""
+"""`same`: equal steps. `results`: only results differ. `calls`: calls differ, or a run has no step in the row."""
 
 
 @dataclass(frozen=True)
 class AlignedRow:
-    """The steps of all runs in one row; None for a run without a step there."""
+    """The steps of all runs in one row; None for a run without such a step."""
 
     steps: tuple[Step | None, ...]
     likeness: Likeness
 
 
 def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
-    """Align the steps of all runs in rows, in the order of the first run, with the others' further steps between."""
+    """Align the steps of all runs in rows, in the order of the first run. Unmatched steps get rows in between."""
     first, others = runs[0], runs[1:]
     pairs = [_pairs(first, other) for other in others]
     rows: list[AlignedRow] = []
@@ -37,7 +37,7 @@ def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
 
 
 def _pairs(first: Sequence[Step], other: Sequence[Step]) -> tuple[dict[int, Step], dict[int, list[Step]]]:
-    """Return the steps of `other` by their matching index in `first`, and further steps by the index after them."""
+    """Return the steps of `other` by their matching index in `first`; unmatched steps by the next matching index."""
     matched: dict[int, Step] = {}
     inserted: dict[int, list[Step]] = {}
     matcher = SequenceMatcher(None, [called(step) for step in first], [called(step) for step in other], False)
@@ -69,5 +69,5 @@ def called(step: Step) -> str:
 
 
 def shown(call: Call) -> str:
-    """Return the result of a call, without notes on remaining steps and on a change by a person."""
+    """Return the result of a call, without notes on the remaining steps or on a person's change."""
     return call.result.body if call.result else call.live_output

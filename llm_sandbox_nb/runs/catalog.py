@@ -30,7 +30,7 @@ from llm_sandbox_nb.windows import try_lock
 _TAIL_BYTES = 256 * 1024
 """Bytes at the end of a journal that are searched for its last event."""
 _MAX_DOUBT_LINES = 8
-"""Number of last lines that may hold the doubts of a run."""
+"""Number of lines at the end of a journal that may hold the doubts of a run."""
 _DAY_SECONDS = 86400.0
 _REMOVING = ".being-removed"
 
@@ -77,7 +77,7 @@ class RunEntry:
 
 
 def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = ()) -> list[RunEntry]:
-    """Return the runs below `root` and `elsewhere` in the order of their starts; only the newest `most`, if given."""
+    """Return the runs below `root` and `elsewhere`, oldest first; only the newest `most` runs, if given."""
     folders = _folders(root, elsewhere)
     short = short_ids(folders)
     names = {folder.name: short_id for folder, short_id in short.items()}
@@ -86,12 +86,12 @@ def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = (
 
 
 def _folders(root: Path, elsewhere: Iterable[Path]) -> list[Path]:
-    """Return folders of runs sorted by their names, which begin with the time; the newest last."""
+    """Return folders of runs sorted by their names, which begin with the time, so that the newest is last."""
     return sorted([*run_folders(root), *elsewhere], key=lambda folder: folder.name)
 
 
 def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
-    """Read one run; `names` maps all folders' names to short ids."""
+    """Read one run; `names` maps the names of all folders to short ids."""
     common: dict[str, Any] = {
         "folder": folder, "short_id": short_id, "running": False, "in_use": False, "changed": 0.0,
     }  # fmt: skip
@@ -145,9 +145,9 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
 
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, list[ev.Doubt] | None]:
-    """Return the first event, the end of the run with its score, and the doubts; None for all if there is no end.
+    """Return the first event, the end of the run with its score, and the doubts; None for all three without an end.
 
-    These parts of a journal are enough for most rows.
+    These parts of the journal are enough for the row of an ended run.
     """
     with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
         first = file.readline(MAX_LINE_BYTES)
@@ -174,7 +174,7 @@ def is_running(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked_journal(folder: Path) -> Iterator[bool]:
-    """Lock the journal while the block runs; yield True if that was possible."""
+    """Lock the journal inside the `with` block; yield False if another process has the lock."""
     descriptor = open_file(folder, JOURNAL)
     try:
         yield try_lock(descriptor)
@@ -183,7 +183,7 @@ def _locked_journal(folder: Path) -> Iterator[bool]:
 
 
 def disk_use(folders: Iterable[Path]) -> int:
-    """Return the bytes on disk of all files in folders; hard links count once. Symbolic links are not followed."""
+    """Return the bytes on disk of all files in folders. Hard links count once; symbolic links are not followed."""
     seen: set[tuple[int, int]] = set()
     total = 0
     for info in chain.from_iterable(map(status_below, folders)):
@@ -219,10 +219,10 @@ class PrunePlan:
 def plan_prune(
     entries: list[RunEntry], *, days: float | None = None, keep: int | None = None, now: float | None = None
 ) -> PrunePlan:
-    """Choose the runs that are older than `days` and not among the newest `keep`; one of the two may be omitted.
+    """Choose the runs that are older than `days` and not among the newest `keep`; either may be omitted.
 
-    A run that is in use or that cannot be read stays, and so does every run from which a remaining run was forked. The
-    age of a run counts from its last event.
+    Runs that are in use or cannot be read stay, and so do runs from which a remaining run was forked. The age of a run
+    counts from its last event.
     """
     newest = sorted(entries, key=lambda entry: (entry.changed, entry.name))
     named = newest[: max(0, len(newest) - (keep or 0))]
@@ -263,7 +263,7 @@ def prune(plan: PrunePlan) -> list[str]:
 
 
 def runs_text(root: Path, most: int | None = None, elsewhere: Collection[Path] = ()) -> str:
-    """Return a line for each of the newest runs, the newest first, and their total size on disk."""
+    """Return a line for each of the newest runs, newest first, and their total size on disk."""
     folders = _folders(root, elsewhere)
     if not folders:
         return f"There are no runs in {root}."

@@ -1,4 +1,4 @@
-"""Possible destinations of a rewind, and the files at a checkpoint: read, compared, and restored to `files/`."""
+"""The events to which a run can be rewound, and the files at a checkpoint: read, compared, restored to `files/`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ENDINGS = (
 
 
 def end_of_step(trajectory: Trajectory, step: int) -> str:
-    """Return the id of the last event of a step, with messages before the next step; step 0 is before the first.
+    """Return the id of the last event before the next step. Step 0 is the beginning, before the first step.
 
     Raises:
         ValueError: if this attempt does not have the step; the message lists the steps.
@@ -55,7 +55,7 @@ def end_of_step(trajectory: Trajectory, step: int) -> str:
 
 
 def before_calls(trajectory: Trajectory, step: int) -> str:
-    """Return the id of the event after which the calls of a step are proposed, but not yet decided on or executed.
+    """Return the id of the event after which the calls of a step are proposed, but not decided on or executed.
 
     Raises:
         ValueError: if there is no such step, or the step has no call.
@@ -87,7 +87,7 @@ def files_after(trajectory: Trajectory, step: int) -> str | None:
             case ev.CallStarted():
                 changed = True
             case ev.Checkpointed(by_others=True) if (event.step or 0) == step:
-                continue  # by others, after the step
+                continue  # a later checkpoint, of changes by others
             case ev.Checkpointed() if (event.step or 0) <= step:
                 found, changed = event.checkpoint, False
             case ev.Rewound(what="files") if trajectory.step_at(event.id) <= step:
@@ -141,10 +141,10 @@ class CheckpointFiles:
             return dict(store.manifest(checkpoint))
 
     def own(self, checkpoint: str, since: str | None = None) -> dict[str, Entry]:
-        """Return all entries at a checkpoint as if others had changed nothing. Raises HistoryError.
+        """Return all entries at a checkpoint without changes by others. Raises HistoryError.
 
         Args:
-            since: the newest recorded checkpoint, if only others have changed files after it.
+            since: the newest recorded checkpoint, if all later changes are by others.
         """
         found = self._run.trajectory.changed_by_others(since or checkpoint)
         pairs = [(change.before, change.after) for change in found] + ([(since, checkpoint)] if since else [])
@@ -158,7 +158,7 @@ class CheckpointFiles:
             return own_files(store.manifest(checkpoint), others)
 
     def of_image(self, path: str) -> Entry | None:
-        """Return the entry of the image, or of the engine, at a path, if the history knows the entry."""
+        """Return the entry that the image or the engine has put at a path, if the history knows it."""
         with reading_history(self._folder) as store:
             known = store.image_entry(path)
         return None if known is None else known[0]
@@ -175,7 +175,7 @@ class CheckpointFiles:
 
     @contextmanager
     def opened(self, checkpoint: str) -> Iterator[tuple[HistoryStore, Mapping[str, Entry]]]:
-        """Open the history, with all entries at a checkpoint by their paths in a container."""
+        """Open the history. Yield it with all entries at a checkpoint by path, as in a container."""
         sandbox = self._run.trajectory.sandbox
         own_root = sandbox is not None and has_own_root(sandbox.protection.get("isolation"))
         with reading_history(self._folder) as store:
@@ -202,8 +202,8 @@ def starting_files(run: RunRecord, step: int = 0) -> StartingFiles | None:
 def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = ()) -> tuple[str, ...]:
     """Make `files/` equal to the output folder at a checkpoint. Return a sentence for each file that is not stored.
 
-    Only files that were collected are restored, by this run on any branch or as `known` (names as in the journal):
-    other files are not results of the run.
+    Only results of the run are restored: files that were collected on any branch, and `known` names, in the form of the
+    journal.
     """
     folder, output = run.folder / FILES, f"{_output_of(run)}/"
     names, there = {*known, *collected_names(run.trajectory)}, set(run.files)
@@ -230,7 +230,7 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
 
 
 def record_artifacts(run: RunRecord, recorder: Recorder, step: int) -> None:
-    """Record `files/` on the branch of HEAD: files that were collected late are recorded on another branch."""
+    """Record the content of `files/` on the branch of HEAD. Files collected late may be recorded on another branch."""
     recorded, here, room = run.trajectory.artifacts, dict(run.files), CollectLimits.all_bytes
     for name, file in here.items():
         if file.size > min(CollectLimits.file_bytes, room):
@@ -257,7 +257,7 @@ def _output_of(run: RunRecord) -> str:
 
 
 def _inside(folder: Path, name: str) -> bool:
-    """Return True if a name stays in the folder; a name in another program's record may not."""
+    """Return True if a name stays inside its folder; names from another program's record may lead outside."""
     target = Path(os.path.normpath(folder / name))
     return target != folder and target.is_relative_to(folder)
 
@@ -276,7 +276,7 @@ def _is_same(folder: Path, target: Path, entry: Entry) -> bool:
 
 
 def _checked_size(entry: Entry, room: int) -> int:
-    """Return the size of a file, which may consist of holes. Raises HistoryError above the limits of collecting."""
+    """Return the size of a file, which may be sparse. Raises HistoryError if it is too large to collect."""
     if entry.size > min(CollectLimits.file_bytes, room):
         raise HistoryError(f"The file has {entry.size:,} bytes, which is more than is collected.")
     return entry.size

@@ -20,19 +20,19 @@ _MAX_FILES = 100
 _TEXT_CHARACTERS = 400
 _DIFF_CHARACTERS = 8_000
 _CELL_CHARACTERS = 36
-"""Characters of a cell of the table in text."""
+"""Maximum characters of a cell in the text table."""
 _LINE_CHARACTERS = 110
-"""Characters of the line with the first difference, in text."""
+"""Maximum characters of the line with the first difference."""
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _WRAPS = "white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
 _MIN_MATCHING_SHARE = 0.4
-"""Share of matching words; texts with a smaller share would be marked all over."""
+"""Minimum share of matching words: below it, nearly every word would be marked."""
 _WORDS = {"same": "the same", "results": "other results", "calls": "other calls"}
 _COLOURS = {"same": "transparent", "results": "rgba(255, 193, 7, .25)", "calls": "rgba(244, 67, 54, .18)"}
 
 
 def as_text(made: ComparedRuns[Any]) -> str:
-    """Return a short table of ends and totals, the first different step, and the files that differ at the end."""
+    """Return a short text: a table of ends and totals, the first different step, and the files that differ."""
     names = [total.name for total in made.totals]
     answers = [printable(total.answer) if total.answer else "none" for total in made.totals]
     place = _common_length(answers)
@@ -57,7 +57,7 @@ def as_text(made: ComparedRuns[Any]) -> str:
 
 
 def _deciding_lines(names: Sequence[str], row: AlignedRow) -> list[str]:
-    """Return the first line that differs at the first different step, for each run, cut around the difference."""
+    """Return for each run the first differing line of the first different step, cut around the difference."""
     descriptions = [_described(step, row.likeness) for step in row.steps]
     lines = next(
         (
@@ -76,7 +76,7 @@ def _deciding_lines(names: Sequence[str], row: AlignedRow) -> list[str]:
 
 
 def _described(step: Step | None, likeness: Likeness) -> str:
-    """Return the calls of a step; if all runs made the same calls, their results."""
+    """Return the calls of a step, or their results if all runs made the same calls."""
     if step is None:
         return "no such step"
     if likeness == "results":

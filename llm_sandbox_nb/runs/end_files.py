@@ -23,7 +23,7 @@ _MAX_NAMED_PATHS = 8
 
 @dataclass(frozen=True)
 class ComparedFile:
-    """A path that differs in the end: for each run type, mode and digest; None for a run without the file."""
+    """A path that differs in the end, with type, mode and digest for each run; None for a run without the file."""
 
     path: str
     states: tuple[str | None, ...]
@@ -33,7 +33,7 @@ class EndFiles:
     """The files of one run at a checkpoint."""
 
     def __init__(self, run: RunRecord, checkpoint: str | None) -> None:
-        """Raises HistoryError if the files are not stored."""
+        """Read the entries. Raises HistoryError if the files are not stored."""
         self._reader = CheckpointFiles(run)
         if checkpoint is None or not self._reader.has(checkpoint):
             raise HistoryError(f"those of {run.folder.name} are not kept.")
@@ -41,7 +41,7 @@ class EndFiles:
         root = _working_directory(run, manifest)
         self.entries = {_under(path, root): entry for path, entry in own.items()}
         self.others = {_under(path, root) for path in differing_contents(own, manifest)}
-        """Paths that others have changed: `entries` has them as they were before."""
+        """Paths that others have changed; `entries` has their earlier content."""
 
     def state(self, path: str) -> str | None:
         """Return type, mode and content as a readable text; None if the path is as in the image."""
@@ -49,7 +49,7 @@ class EndFiles:
         return None if entry is None or entry.base else self._described(entry)
 
     def known_state(self, path: str) -> str | None:
-        """Return the same also for a path of the image, as far as known to the history; None if deleted."""
+        """Return the same, with the image's entry for an unchanged path if the history knows it; None if deleted."""
         if (state := self.state(path)) or self.hides(path):
             return state
         entry = self._reader.of_image(path)
@@ -67,24 +67,24 @@ class EndFiles:
         return f"{entry.size} bytes, mode {entry.mode:o}, content {content.hexdigest()[:16]}"
 
     def hides(self, path: str) -> bool:
-        """Return True if the image's file at a path was deleted: the manifest lists its folder, but not the file."""
+        """Return True if a file of the image was deleted: the manifest lists its folder without the file."""
         above = self.entries.get(str(PurePosixPath(path).parent))
         return path not in self.entries and above is not None and not above.base
 
     def text(self, path: str) -> str:
-        """Return the content of a file, empty without one. Raises HistoryError, UnicodeDecodeError, ..."""
+        """Return the text of a file; empty if the run has no such file. Raises HistoryError or UnicodeDecodeError."""
         entry = self.entries.get(path)
         return "" if entry is None else self._reader.read(entry, COMPARED_BYTES).decode("utf-8")
 
     @staticmethod
     def differing(files: list[EndFiles]) -> dict[str, ComparedFile]:
-        """Return the paths that differ, without times and folders."""
+        """Return the paths of files that differ in more than their times."""
         paths = sorted({path for end in files for path, entry in end.entries.items() if entry.type != "d"})
         found: dict[str, ComparedFile] = {}
         for path in paths:
             states = tuple(end.state(path) for end in files)
             if None in states and len(set(states)) > 1:
-                # Some sandboxes only rewrite the image's file, as an engine does with /etc/hosts: compare contents.
+                # In some sandboxes the engine rewrites a file of the image, such as /etc/hosts: compare contents.
                 states = tuple(end.known_state(path) for end in files)
             unknown = all(state is None for state in states)
             if len(set(states)) > 1 or (unknown and len({end.hides(path) for end in files}) > 1):
@@ -93,7 +93,7 @@ class EndFiles:
 
 
 def _working_directory(run: RunRecord, manifest: dict[str, Entry] | Any) -> str:
-    """Return the root of the compared paths; without an image, the only top folder of the manifest."""
+    """Return the root of the compared paths; in a sandbox without an image, the only top folder of the manifest."""
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     if not has_own_root(protection.get("isolation")):
         return _ROOT
@@ -118,7 +118,7 @@ def left_out(others: Collection[str]) -> str:
 
 
 def named_paths(paths: Collection[str]) -> str:
-    """Return the first paths, and the number of the others."""
+    """Return the first paths, and the number of further paths."""
     names = ", ".join(printable(path) for path in list(paths)[:_MAX_NAMED_PATHS])
     more = len(paths) - _MAX_NAMED_PATHS
     return f"{names} and {more} more" if more > 0 else names

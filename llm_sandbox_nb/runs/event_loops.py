@@ -1,7 +1,7 @@
 """Execution of a run's coroutines in the event loop of its sandbox, from any thread.
 
-One call serves a script, a notebook cell and a coroutine. In a script and in a cell the call returns the result, in a
-coroutine an awaitable. The result can be awaited as well, so that `await` is right everywhere.
+Scripts, notebook cells and coroutines use the same methods. In a script or a cell a method returns the result, in a
+coroutine an awaitable. The result can also be awaited, so `await` works everywhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Awaitable:
 
 
 class EventLoops:
-    """The event loops of this process that runs live in."""
+    """The event loops of this process in which runs live."""
 
     cells_wait = False
     """True if a call from a thread with a running event loop also waits, as in a notebook's cell."""
@@ -33,7 +33,7 @@ class EventLoops:
 
     @classmethod
     def own(cls) -> asyncio.AbstractEventLoop:
-        """Return the loop, on its own thread, for runs that belong to no other loop."""
+        """Return the loop, on a separate thread, of runs that do not belong to another loop."""
         with cls._lock:
             if cls._own is None or cls._own.is_closed():
                 loop = cls._own = asyncio.new_event_loop()
@@ -50,7 +50,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class PendingCall(Generic[T]):
-    """A call that begins with the `await`. Until then, any use of the result reports the missing `await`."""
+    """A call that starts when it is awaited. Before that, any use of the result reports the missing `await`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], call: str
@@ -89,7 +89,7 @@ def run_in_loop(
     """Execute `work` in `loop` (None: any loop). Return the result, or, in a coroutine, an awaitable.
 
     Args:
-        call: the expression after `await`, for the message to a person who left `await` out.
+        call: the expression after `await`, for the error about a missing `await`.
     """
     here = running_loop()
     usable = loop if loop is not None and loop.is_running() else None

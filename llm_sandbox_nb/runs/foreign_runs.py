@@ -1,4 +1,4 @@
-"""The runs that other programs have recorded, for the list of runs."""
+"""Runs recorded by other programs, for the list of runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
 def foreign_runs(root: Path) -> list[RunEntry]:
-    """Return the runs of a file, or of the files below a folder that have the name of a record.
+    """Return the runs in a file, or in all files below a folder whose names are those of records.
 
     A `trajectory.json` in the folder of a journal is skipped. A file that cannot be read is listed with the reason.
 

@@ -1,4 +1,4 @@
-"""Forking a run: a second run with everything up to a step, and its own sandbox."""
+"""Forking a run: a second run with everything up to a step, and a separate sandbox."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 R = TypeVar("R", bound=RunRecord)
 _MAKING = ".being-made"
-"""Marks a fork's folder until its journal exists, which is written last and completes the run."""
+"""Suffix of a fork's folder until its journal exists, which is written last."""
 _STALE_SECONDS = 3600.0  # longer than any copy of a run takes
 
 
@@ -37,7 +37,7 @@ async def fork(
     """Make a second run, with its sandbox open, ready to resume.
 
     Args:
-        isolation, network: for a run whose sandbox is gone.
+        isolation, network: options of the new sandbox, for a run whose sandbox is gone.
 
     Raises:
         InputError: if the folder cannot be made, or the isolation or the network must be named.
@@ -125,7 +125,7 @@ def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Copy the regular files below a folder of a run; blobs, which never change, are hard-linked instead."""
+    """Copy the regular files below a folder of a run; hard-link the blobs, which never change."""
     room = CollectLimits.all_bytes
     for name in file_names(source):
         copy = target / name

@@ -1,8 +1,8 @@
-"""An outside agent as the driver of a run: its calls are the steps of a session like any other.
+"""A run that an outside agent drives: the agent's calls are the steps of an ordinary session.
 
-The agent takes the model's place: a reply of `OutsideModel` is the next call from outside. So the journal, the
-checkpoints, the card, and a person's decisions (a pause, an approval, a rewind) are those of every run. Between two
-calls the sandbox is free for other runs and for the person; their changes are recorded as theirs.
+The agent replaces the model: a reply of `OutsideModel` is the next call from outside. So journal, checkpoints, card,
+and a person's decisions (pause, approval, rewind) work as in every run. Between two calls, other runs and the person
+may use the sandbox; their changes are recorded as changes by others.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ class OutsideCall:
     arguments: Json
     client: str
     principal: str = ""
-    """Name of the token with which the call was made: with another token its id is unknown."""
+    """Name of the caller's token. The id of the call is valid only with this token."""
     id: str = field(default_factory=lambda: f"cmd-{secrets.token_hex(12)}")
     done: asyncio.Future[Json] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     step: int | None = None
 
     def finish(self, text: str, data: Mapping[str, Any], *, error: bool) -> None:
-        """Set the result; only the first one counts."""
+        """Set the result. A second result is ignored."""
         if not self.done.done():
             self.done.set_result({"text": text, "data": dict(data), "error": error})
 
@@ -110,7 +110,7 @@ class OutsideModel:
     scripted = False
 
     def __init__(self, next_call: Callable[[str], Awaitable[OutsideCall]], name: str = MODEL) -> None:
-        """`next_call` gets the person's messages since the last call."""
+        """Create the model. `next_call` is called with the person's messages since the last call."""
         self.name = name
         self._next_call = next_call
 
@@ -121,7 +121,7 @@ class OutsideModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """Wait for the next call, the reply; see `Model.reply`."""
+        """Wait for the next call, and return it as the reply; see `Model.reply`."""
         last = messages[-1] if len(messages) > _FIRST_MESSAGES and messages[-1]["role"] == "user" else {}
         text = str(last.get("content", ""))
         call = await self._next_call(text.removesuffix(steps_remaining(text)).strip())
@@ -137,7 +137,7 @@ class OutsideModel:
 
 
 class _OutsideSession(Session):
-    """A session that leaves the sandbox to others between its steps."""
+    """A session that lets others use the sandbox between its steps."""
 
     agent: OutsideAgent
 
@@ -154,10 +154,10 @@ class _OutsideSession(Session):
 
 
 class OutsideAgent:
-    """A run that is driven from outside. Lives in the event loop of the run."""
+    """A run that is driven from outside. Use it in the event loop of the run."""
 
     def __init__(self, run: Run, name: str, *, shared: bool) -> None:
-        """`shared`: others use the sandbox too; the sandbox of a fork belongs to its run alone."""
+        """Create the agent. `shared` is True if others may use the sandbox too, and False for the sandbox of a fork."""
         self.run = run
         self.name = name
         """The sandbox's name for the agent."""
@@ -227,7 +227,7 @@ class OutsideAgent:
         return self.current is not None or bool(self._queue)
 
     def submit(self, tool: str, arguments: Json, client: str, principal: str = "") -> OutsideCall:
-        """Queue a call. Raises OutsideError if the run has ended or too many calls wait."""
+        """Queue a call. Raises OutsideError if the run has ended, or too many calls are waiting."""
         if self.ended:
             raise OutsideError(self._end_reason)
         if len(self._queue) >= _MAX_QUEUED_CALLS:
@@ -244,7 +244,7 @@ class OutsideAgent:
         return call
 
     async def result(self, call: OutsideCall, wait: float) -> Json:
-        """Return the result of a call, or, after `wait` seconds, its state."""
+        """Return the result of a call, or its state after `wait` seconds."""
         await asyncio.wait({call.done}, timeout=wait)
         if call.done.done():
             return call.done.result()
@@ -263,7 +263,7 @@ class OutsideAgent:
         return {"text": text, "data": data, "error": False}
 
     async def withdraw(self, call: OutsideCall) -> None:
-        """End a call: remove a waiting call, interrupt a running one."""
+        """End a call: remove it if it waits, interrupt it if it runs."""
         if call.done.done():
             return
         if call in self._queue:
@@ -291,9 +291,9 @@ class OutsideAgent:
     # --- for the model ---
 
     async def next_call(self, person_text: str) -> OutsideCall:
-        """Answer the executed call, leave the sandbox to others, and wait for the next call.
+        """Answer the executed call, let others use the sandbox, and wait for the next call.
 
-        `person_text`: messages of the person since then; the agent reads them with the answer.
+        `person_text` holds the person's messages since the last call, which the agent reads with the answer.
         """
         self._person_text = "\n\n".join(filter(None, (self._person_text, person_text)))
         self._answer_current()
@@ -366,7 +366,7 @@ class OutsideAgent:
     # --- the sandbox, which others use too ---
 
     async def _leave_sandbox(self) -> None:
-        """Let others use the sandbox, once the last step is stored completely."""
+        """Let others use the sandbox after the last step is stored completely."""
         session, box = self.run.context.session, self.run.context.living()
         if not self.shared or session is None or box is None:
             return
@@ -391,7 +391,7 @@ class OutsideAgent:
         return True
 
     async def record_others(self) -> None:
-        """Record changes that no step made, so that a rewind asks before undoing them."""
+        """Record changes by others, so that a rewind asks before undoing them."""
         session, box, folder = self.run.context.session, self.box, self.run.folder
         if session is None or self.current is not None:
             return
@@ -419,7 +419,7 @@ class OutsideAgent:
             release_sandbox(box, self.run.folder)
 
     async def resume_after_rewind(self) -> None:
-        """Continue at once: a rewind by a person pauses the run, but this rewind is the agent's own."""
+        """Continue at once after a rewind by the agent. (A rewind by a person pauses the run.)"""
         self.run.control.resume(source="mcp")
         await asyncio.sleep(0)
 

@@ -1,7 +1,7 @@
 """The calls of an outside agent: the effect of each tool on its sandbox, its forks and its run.
 
-A call that works in the sandbox is a step of the run, see `outside_agent.py`. Inspecting, rewinding and forking are
-not steps: they are operations on a run, like a person's.
+A call that works in the sandbox is a step of the run: see `outside_agent.py`. Inspecting, rewinding and forking are
+not steps, but operations on a run, like those of a person.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 Json = dict[str, Any]
 Listeners = Callable[[Run], tuple[Sequence[Listener], Callable[[], Awaitable[object]]]]
-"""Called with a fork; returns the listeners of its events, and a function to await at its end."""
+"""Function of a fork that returns the listeners of its events, and a function to await at its end."""
 _STEPS = {
     "run_command": ("command", "timeout"),
     "read_file": ("path", "offset", "limit"),
@@ -47,13 +47,13 @@ _STEPS = {
     "list_files": ("path", "depth", "max_entries"),
     "create_checkpoint": ("label",),
 }
-"""The tools whose calls are steps, with their arguments in the record."""
+"""Tools whose calls are steps, with the names of the recorded arguments."""
 _DIFF_CHARACTERS = 20_000
 _ANSWER_CHARACTERS = 20_000
 _MAX_LISTED_STEPS = 100
 _MAX_NAMES = 12
 _MAX_FORKS = 4
-_WAIT_SECONDS = 45.0  # clients of MCP give up after a minute
+_WAIT_SECONDS = 45.0  # MCP clients give up after a minute
 _STOP_SECONDS = 5.0
 """Seconds to wait for the result of a stopped call."""
 
@@ -65,18 +65,18 @@ class OutsideCaller:
     client: str
     """Name that the client claims."""
     agreed: str
-    """The `about` of a question that a person answered with yes."""
+    """Key (`about`) of the question that the person has answered with yes."""
     principal: str
     """Name of the caller's token."""
 
 
 class OutsideCalls:
-    """Dispatcher of an outside agent's calls to one sandbox. Lives in the event loop of the run."""
+    """Dispatcher of an outside agent's calls to one sandbox. Use it in the event loop of the run."""
 
     def __init__(
         self, agent: OutsideAgent, follow_fork: Listeners | None = None, starter: Starter | None = None
     ) -> None:
-        """`starter` executes the runs of `start_run`; without it, no run can be started."""
+        """Create the dispatcher. `starter` executes the runs of `start_run`; without it, no run can be started."""
         self.agents = {agent.name: agent}
         """The main sandbox and its forks, by their names."""
         self._main = agent
@@ -87,11 +87,10 @@ class OutsideCalls:
     async def call(
         self, tool: str, arguments: Json, client: str, agreed: str = "", principal: str = ""
     ) -> Json:
-        """Return the result of one call: `text`, `data`, `error`; or `ask` and `about`, a question for a person.
+        """Return the result of a call: `text`, `data`, `error`; or a question for a person, `ask`, and its key `about`.
 
-        `principal` is the name of the caller's token: handles of another token are unknown to the caller.
-
-        If this coroutine is cancelled, a command that it has begun is ended.
+        `principal` is the name of the caller's token, with which handles of other tokens are unknown. If this coroutine
+        is cancelled, the running command is ended.
         """
         caller = OutsideCaller(client, agreed, principal)
         try:
@@ -115,7 +114,7 @@ class OutsideCalls:
         return self._main.ended
 
     async def close(self) -> None:
-        """End all runs; forks are closed with their sandboxes."""
+        """End all runs, and close the forks with their sandboxes."""
         for agent in self.agents.values():
             if not agent.ended and agent.task is not None:
                 agent.run.control.stop(source="mcp")
@@ -182,9 +181,9 @@ class OutsideCalls:
                 }
             )
         rows = [
-            f"{one['sandbox']}: {one['state']}, {plural(one['steps'], 'step')}, works in {one['working_directory']}, "
-            f"isolation {one['isolation']}, network {one['network']}"
-            for one in found
+            f"{box['sandbox']}: {box['state']}, {plural(box['steps'], 'step')}, works in {box['working_directory']}, "
+            f"isolation {box['isolation']}, network {box['network']}"
+            for box in found
         ]
         return _result("\n".join(rows), {"sandboxes": found})
 
@@ -210,7 +209,7 @@ class OutsideCalls:
                 }
             )
         most = max(1, arguments.get("limit", 20))
-        rows = [f"{one['step']}: {one['tool']} {one['what']}".rstrip() for one in found[:most]]
+        rows = [f"{step['step']}: {step['tool']} {step['what']}".rstrip() for step in found[:most]]
         left = len(found) - most
         more = f"\n[{left} more: call it with before={found[most - 1]['step']}]" if left > 0 else ""
         text = ("\n".join(rows) or "No step yet.") + more + "\n0: the beginning"
@@ -233,22 +232,22 @@ class OutsideCalls:
         if inside and not inside.startswith("/"):
             inside = f"{box.directories.root}/{inside.removeprefix('./')}"
         files = tuple(
-            one
-            for one in found.files
-            if not inside or one.path == inside or one.path.startswith(f"{inside}/")
+            file
+            for file in found.files
+            if not inside or file.path == inside or file.path.startswith(f"{inside}/")
         )
         diffs, left_out = await file_diffs(Changes(files, found.incomplete))
         rows, room, listed = list[str](), _DIFF_CHARACTERS, list[Json]()
-        for one in diffs:
-            head = f"{one.kind} {one.path}{f' ({one.note})' if one.note else ''}"
-            body = one.diff or ""
+        for diff in diffs:
+            head = f"{diff.kind} {diff.path}{f' ({diff.note})' if diff.note else ''}"
+            body = diff.diff or ""
             cut = len(body) > max(0, room)
             shown = "" if cut else body
             note = "\n[diff left out: name this path to see it]" if cut else ""
             rows.append(f"{head}{note}\n{shown}".rstrip("\n"))
             room -= len(rows[-1])
             listed.append(
-                {"path": one.path, "kind": one.kind, "diff": shown or None, "note": one.note or None}
+                {"path": diff.path, "kind": diff.kind, "diff": shown or None, "note": diff.note or None}
             )
             if room < 0:
                 break
@@ -282,7 +281,7 @@ class OutsideCalls:
         followed: OutsideAgent | StartedRun = agent
         id = agent.run.folder.name
         if asked := arguments.get("run_id"):
-            named = (one for one in self.agents.values() if asked in (one.run.folder.name, one.name))
+            named = (agent for agent in self.agents.values() if asked in (agent.run.folder.name, agent.name))
             followed = next(named, None) or self._started.find(asked, caller.principal)
             id = asked if isinstance(followed, StartedRun) else followed.run.folder.name
         if wait and not followed.ended and followed.run.trajectory.steps_done <= since:
@@ -333,7 +332,7 @@ class OutsideCalls:
         return _result(text, data)
 
     async def _fork(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
-        open_forks = [one for one in self.agents.values() if one is not self._main and not one.ended]
+        open_forks = [agent for agent in self.agents.values() if agent is not self._main and not agent.ended]
         if len(open_forks) >= _MAX_FORKS:
             raise OutsideError(
                 f"There are {_MAX_FORKS} forks already: use one of them, or ask the person to end one."
@@ -378,7 +377,7 @@ class OutsideCalls:
         return _result(text, data)
 
     def _destination(self, run: Run, to: str) -> Destination:
-        """Find the destination of a step, a label, `now` or `undo`. Raises InputError, OutsideError."""
+        """Return the rewind destination for a step, a label, `now` or `undo`. Raises InputError or OutsideError."""
         to = to.strip()
         if to == "undo":
             return last_rewind(run.trajectory)
@@ -388,7 +387,7 @@ class OutsideCalls:
         number = to.removeprefix("step").removeprefix("checkpoint").strip()
         if number.isdecimal() and len(number) < 10:
             return find_destination(run, int(number))
-        for attempt in (run, *(run.at(one) for one in reversed(run.attempts))):
+        for attempt in (run, *(run.at(attempt) for attempt in reversed(run.attempts))):
             for step in reversed(attempt.steps):
                 labels = [
                     (call.arguments or {}).get("label", "").strip()
@@ -438,7 +437,7 @@ def _described_run(id: str, run: Run, since: int, *, ended: bool) -> Json:
         for step in trajectory.steps
         if step.number > since and step.calls
     ][-_MAX_LISTED_STEPS:]
-    rows = [f"{one['step']}: {call['tool']} {call['what']}" for one in steps for call in one["calls"]]
+    rows = [f"{step['step']}: {call['tool']} {call['what']}" for step in steps for call in step["calls"]]
     data = {"run_id": id, "state": state.words, "ended": ended, "steps": steps}
     if ended and run.answer:
         data["answer"] = run.answer[:_ANSWER_CHARACTERS]
@@ -451,14 +450,15 @@ def _shown(arguments: Any) -> str:
     if not isinstance(arguments, dict):
         return ""
     first = next((str(arguments[name]) for name in ("command", "path", "label") if name in arguments), "")
-    line = " ".join("".join(one if one.isprintable() else " " for one in first).split())
+    line = " ".join("".join(character if character.isprintable() else " " for character in first).split())
     return line if len(line) <= 120 else f"{line[:117]}..."
 
 
 def _fork_name(label: object, taken: Sequence[str] | dict[str, Any]) -> str:
-    """Make a name for a fork that no other sandbox has."""
+    """Make an unused name for a fork."""
     text = "".join(
-        one if one.isascii() and (one.isalnum() or one in "-_") else "-" for one in str(label or "")
+        character if character.isascii() and (character.isalnum() or character in "-_") else "-"
+        for character in str(label or "")
     )
     base = text.strip("-")[:40] or "fork"
     number, name = 1, base if label and base != "main" else f"{base}-1"

@@ -1,4 +1,4 @@
-"""The specification and sandbox options of an existing run: as this process knows them, otherwise as recorded."""
+"""The specification and sandbox options of an existing run: from this process, else from the record."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def recorded_spec(
     tools: Iterable[Callable[..., Any]] | None = None,
     mcp_tool: Callable[[Definition], Tool] | None = None,
 ) -> RunSpec:
-    """Return the specification in force on the branch of HEAD, for `model`, without inputs: the run's files hold them.
+    """Return the specification in force on the branch of HEAD, with `model` and without inputs.
 
     Args:
-        tools: the run's own tools; None: as this process knows them.
+        tools: the user-defined tools of the run; None for those that this process knows.
         mcp_tool: makes a tool of an MCP server from its recorded definition; None if no server is known.
 
     Raises:
@@ -77,7 +77,7 @@ def recorded_spec(
 
 
 def recorded_toolbox(run: RunRecord) -> Toolbox:
-    """Return the tools of the run; own tools that this process does not know can be read but not executed."""
+    """Return the tools of the run. User-defined tools that this process lacks can be read but not executed."""
     if run.context.spec is not None:
         return run.context.spec.toolbox
     recorded = run.trajectory.start.tools if run.trajectory.start else []
@@ -89,7 +89,7 @@ def recorded_toolbox(run: RunRecord) -> Toolbox:
 
 
 def recorded_shell(run: RunRecord) -> Mapping[str, str]:
-    """Return the setting of a run whose commands get a new shell each; empty if one shell lasts."""
+    """Return the recorded setting of a run with a new shell for each command; empty for a persistent shell."""
     settings = run.trajectory.start.settings if run.trajectory.start else {}
     return NEW_SHELLS if NEW_SHELLS.items() <= settings.items() else {}
 
@@ -99,7 +99,7 @@ def _with_its_shell(run: RunRecord, toolbox: Toolbox) -> Toolbox:
 
 
 def recorded_definitions(run: RunRecord) -> dict[str, Definition]:
-    """Return the definitions of tools of MCP servers that the run began with, by the name for the model."""
+    """Return the definitions of MCP tools at the beginning of the run, by the name for the model."""
     start = run.trajectory.start
     described = [schema.get("function") for schema in (start.tools if start else [])]
     functions = {tool.get("name"): tool for tool in described if isinstance(tool, dict)}
@@ -126,7 +126,7 @@ def _same_tools(
     given: Iterable[Callable[..., Any]] | None,
     mcp_tool: Callable[[Definition], Tool] | None,
 ) -> Toolbox:
-    """Return the tools to continue with. Raises InputError if they are not those that the run had."""
+    """Return the tools for the resumed run. Raises InputError if they differ from those of the run."""
     had, definitions = recorded_toolbox(run), recorded_definitions(run)
     if definitions and mcp_tool is None:
         raise InputError(missing_servers(definition.server for definition in definitions.values()))
@@ -145,7 +145,7 @@ def _same_tools(
 
 
 def named_check(run: RunRecord, changed: Mapping[str, Any]) -> object:
-    """Return the check recorded on the branch of HEAD; `changed` are the settings that changed since the start."""
+    """Return the check recorded on the branch of HEAD; `changed` holds the settings that changed during the run."""
     start = run.trajectory.start
     return changed.get("check", start.settings.get("check") if start else None)
 
@@ -178,18 +178,18 @@ def _changed(value: _T, changed: Mapping[str, Any] | None) -> _T:
 
 
 def _known(kind: Any, values: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Drop fields that only another version knows."""
+    """Remove fields of another version that this version does not know."""
     names = {field.name for field in dataclasses.fields(kind)}
     given = values if isinstance(values, Mapping) else {}
     return {name: value for name, value in given.items() if name in names}
 
 
 def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of `open_sandbox` for a sandbox like the run's, except those in `changed` that are not None.
+    """Return the options of `open_sandbox` for a sandbox like the run's, with all values in `changed` except None.
 
     Raises:
-        InputError: if only the record asks for a sandbox without isolation, or for a network that is more open than
-            the default: anyone may have made the record.
+        InputError: if only the record, which may come from anyone, asks for a sandbox without isolation, or for a
+            network that is more open than the default.
     """
     named = {name: value for name, value in changed.items() if value is not None}
     if run.context.options:
@@ -217,14 +217,14 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: object) -> None:
-    """Check that the record alone does not direct requests to an address.
+    """Check that requests do not go to an address that only the record names.
 
     Args:
         model: the name of the model, if it is that of the record.
         extra_body: the addition to each request, if it is that of the record.
 
     Raises:
-        InputError: if the record does: anyone may have made it.
+        InputError: if the record, which may come from anyone, is the only source of an address.
     """
     if run.context.spec is not None:
         return
@@ -235,7 +235,7 @@ def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: obje
         )
     if name := _address(extra_body):
         raise InputError(
-            f"The record adds {name!r:.80} to each request, which may send it elsewhere: name what to add, as in "
+            f"The record adds {name!r:.80} to each request, which may send it elsewhere: name the addition, as in "
             "result.resume(settings={'extra_body': {}})."
         )
 
@@ -255,13 +255,13 @@ def _address(value: object) -> str:
 
 
 def _without_lists(options: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop the hosts and secrets of the network `allow` if another network is named."""
+    """Remove the hosts and secrets of the network `allow` if another network was chosen."""
     other = named.get("network", "allow") != "allow"
     return {name: value for name, value in options.items() if not (other and name in ("allow", "secrets"))}
 
 
 def _recorded_options(run: RunRecord) -> dict[str, Any]:
-    """Return the recorded options. Allowed hosts and secrets must be given again."""
+    """Return the recorded options, without allowed hosts and secrets, which must be given again."""
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     names = ("isolation", "profile")
     options = {name: protection[name] for name in names if isinstance(protection.get(name), str)}

@@ -48,7 +48,7 @@ _SHOWN_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences of one step."""
+    """Differences between a step and its replay."""
 
     step: int
     recorded: str = ""
@@ -174,13 +174,13 @@ def _reply(step: Step, message: dict[str, Any]) -> Reply:
 
 
 class RecordedResults:
-    """Results of the calls of MCP servers in a record: a replay makes no call outside."""
+    """Recorded results of MCP calls: a replay does not call the servers."""
 
     def __init__(self, run: RunRecord) -> None:
         self._run = run
 
     def tool(self, definition: Definition) -> Tool:
-        """Return a tool whose calls have the recorded results, in order."""
+        """Return a tool whose calls return the recorded results, in order."""
         calls = [call for step in self._run.steps for call in step.calls if call.tool == definition.name]
         results = [call.result for call in calls if call.started is not None and call.result]
         return _RecordedResultTool(definition, self._run.folder, results)
@@ -290,7 +290,7 @@ def _observed(step: Step | None, run: RunRecord, patterns: list[re.Pattern[str]]
 
 
 def _original(call: Call) -> str:
-    """Return the result of a call, also if a person replaced the observation shown to the model."""
+    """Return the original result of a call, even if a person replaced the observation."""
     for decision in call.decisions:
         if decision.action == "observe" and isinstance(decision.original, str) and call.result:
             result = call.result.model_copy(update={"observation": decision.original})

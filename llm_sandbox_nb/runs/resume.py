@@ -1,4 +1,4 @@
-"""Resuming a run that was rewound, forked or killed, that reached a limit, or was loaded from its folder."""
+"""Resuming a run that was rewound, forked, killed, stopped by a limit, or loaded from its folder."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class ResumeOptions:
     pause: Mapping[str, Any] = field(default_factory=dict)
     """Rules for pauses: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`."""
     tools: Iterable[Callable[..., Any]] | None = None
-    """The run's own tools. None: as this process knows them."""
+    """User-defined tools of the run. None: those that this process knows."""
     mcp: ServerNames | None = None
-    """The run's MCP servers. None: as this process knows them."""
+    """MCP servers of the run. None: those that this process knows."""
     mcp_allow: str | Iterable[str] | None = None
     """Servers and tools whose calls need no approval; None: as before."""
     others: bool = False
@@ -85,13 +85,13 @@ class ResumeOptions:
     """Changed fields of `RunOptions`, by name."""
     retries: RetryPolicy | None = None
     doubts: Iterable[Rule] | None = None
-    """The user's own rules about doubts."""
+    """User-defined rules for doubts."""
     check: Mapping[str, Any] = field(default_factory=dict)
     """Another check: `check`, `check_files`, `check_tries` and `check_timeout` of `solve`."""
 
     @property
     def on_pause(self) -> OnPause | None:
-        """The function that decides when the run pauses."""
+        """The function that is called when the run pauses."""
         return self.pause.get("on_pause")
 
 
@@ -153,7 +153,7 @@ async def resume(run: R, options: ResumeOptions) -> R:
 
 
 def _servers(run: RunRecord, options: ResumeOptions) -> McpServers | None:
-    """Return the MCP servers, which start at their first call. A record alone never starts a program."""
+    """Return the MCP servers; each starts at its first call. A record alone never starts a program."""
     known = run.context.spec.servers if run.context.spec is not None else None
     allowed = [options.mcp_allow] if isinstance(options.mcp_allow, str) else options.mcp_allow
     if options.mcp is not None:
@@ -189,7 +189,7 @@ def _check(run: RunRecord, options: ResumeOptions) -> None:
 
 
 async def _restore_own_files(run: RunRecord, options: ResumeOptions) -> None:
-    """Rewind the files to HEAD if other runs have changed them since and this is allowed; the rewind can be undone."""
+    """Restore the files of HEAD if other runs have changed them and `others` allows this. An undo is possible."""
     box, (head, files) = run.context.living(), (run.trajectory.head, run.trajectory.files)
     if box is None or options.sandbox not in (None, box) or owns_files(box, run.folder):
         return
@@ -200,7 +200,7 @@ async def _restore_own_files(run: RunRecord, options: ResumeOptions) -> None:
 
 
 def _first_message(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
-    """Return the first message. A model that has submitted, or was cut off, needs one."""
+    """Return the first message for the model, which is needed after a submission or a reply that was cut off."""
     text = str(ev.clean_text(text or "")).strip()
     finish, start = trajectory.finish, trajectory.start
     if text:
@@ -217,7 +217,7 @@ def _first_message(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
 
 
 def _drop_unkept_calls(run: RunRecord, recorder: Recorder) -> None:
-    """Rewind to where conversation and files last agreed: the process was killed before storing a call's changes."""
+    """Rewind to the last event with stored files, if the process was killed before a call's changes were stored."""
     trajectory = run.trajectory
     to = trajectory.uncovered
     if run.context.living() is not None or to is None:
@@ -241,12 +241,12 @@ def _spec(run: RunRecord, options: ResumeOptions, servers: McpServers | None) ->
     )
     check_recorded_addresses(run, model, body)
     known, start = run.context.spec, run.trajectory.start
-    if conversation_state(run.trajectory).fresh:  # the sandbox may never have been open
+    if conversation_state(run.trajectory).fresh:  # the sandbox may never have been opened
         if known is not None:
             spec = dataclasses.replace(spec, inputs=known.inputs, starting_files=known.starting_files)
         elif start is not None and (start.inputs or "files_of" in start.settings):
             raise InputError(
-                "The run ended before its sandbox had the files handed in: start the task again."
+                "The run ended before its input files were in the sandbox: start the task again."
             )
     if given := {name: value for name, value in options.pause.items() if name != "on_pause"}:
         spec = dataclasses.replace(spec, pause_rules=checked_pause_rules(**given))
@@ -316,7 +316,7 @@ def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
 
 
 def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: ResumeOptions) -> None:
-    """Record changes, so that the record has the model and settings of each step."""
+    """Record changes of model and settings, so that the record shows them for each step."""
     model = spec.model.name if spec.model.name != run.model else None
     settings = _given_values(options.settings, spec.settings)
     settings |= {name: getattr(spec, name) for name in options.run_options}
@@ -335,7 +335,7 @@ def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: 
 
 
 def _note_missing_check(run: RunRecord, recorder: Recorder, spec: RunSpec) -> None:
-    """Record that a function which checked the run is not known here: later results are not checked."""
+    """Record that later results are not checked, because this process lacks the check function of the run."""
     changed = {name: value for change in run.trajectory.changed for name, value in change.settings.items()}
     named = named_check(run, changed)
     if spec.check is None and isinstance(named, Mapping) and named.get("function"):

@@ -1,8 +1,9 @@
 """Rewinding a run: preview, rewind and undo; and changes by others in its sandbox, which a rewind would undo.
 
-The order keeps the record consistent at any instant: the present files become a checkpoint, `rewind.started` names it
-and the target, the files are restored, and the one line `rewound` moves conversation and files together. Without that
-line the rewind did not happen, and the files of HEAD are those of the first checkpoint.
+The order keeps the record consistent at any instant. First the current files are stored as a checkpoint.
+`rewind.started` names this checkpoint and the target. Then the files are restored. Finally the single line `rewound`
+moves conversation and files together. Without that line the rewind did not happen, and the files of HEAD are those of
+the first checkpoint.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ _MARKS = {"added": "+", "modified": "~", "deleted": "-"}
 
 @dataclass(frozen=True)
 class Others:
-    """Changes that are not by a step of the run, and that restoring a checkpoint would undo."""
+    """Changes by others that restoring a checkpoint would undo."""
 
     paths: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
-    """Tasks of the other runs that used the sandbox since; if empty, a person or a program changed the files."""
+    """Tasks of other runs that used the sandbox since then; empty if a person or a program changed the files."""
 
     @property
     def by(self) -> str:
@@ -82,7 +83,7 @@ class Destination:
     what: What
     target: str | None
     files_step: int
-    """The step whose files these are."""
+    """The step whose files are restored."""
     undo_of: str | None = None
     others: bool = False
     """True if changes of other runs may be undone too."""
@@ -99,7 +100,7 @@ class Preview(Awaitable):
     """Number of steps that would become an earlier attempt."""
     what: What = "both"
     undoes: Others = NO_OTHERS
-    """Changes in `files` that are not by a step of this run."""
+    """Changes in `files` that were made by others."""
     outside: tuple[str, ...] = ()
     """Calls outside the sandbox, as in `step 3: time__now`, that the rewind cannot undo."""
 
@@ -110,7 +111,7 @@ class Preview(Awaitable):
 
     @property
     def others(self) -> tuple[FileChange, ...]:
-        """Changes in `files` since then that are not by a step of this run."""
+        """Changes in `files` since then that were made by others."""
         return tuple(change for change in self.files if change.path in self.undoes.paths)
 
     def to_json(self) -> dict[str, Any]:
@@ -158,17 +159,17 @@ class RewindResult(Awaitable):
     waiting: bool = False
     """True if the run has no sandbox now: the files are restored when the run resumes."""
     before_calls: bool = False
-    """True if the step's calls are proposed and not executed."""
+    """True if the run is now before the calls of the step, which are proposed and not executed."""
     undid: Others = NO_OTHERS
-    """Changes that were undone and are not by a step of this run."""
+    """Changes by others that were undone."""
     ready: bool = False
-    """True if the run can continue from here; an undo may lead to an ended run."""
+    """True if the run can continue from here. False if an undo led to an ended run."""
     outside: tuple[str, ...] = ()
     """Calls outside the sandbox that were not undone."""
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Paths that were restored though others have changed them."""
+        """Restored paths that others had changed."""
         return self.undid.paths
 
     def __str__(self) -> str:
@@ -233,7 +234,7 @@ def find_destination(
 
 
 def last_rewind(trajectory: Trajectory) -> Destination:
-    """Return the destination of `undo`: the place where the newest rewind that was not undone began.
+    """Return the destination of `undo`: the place from which the newest rewind started that was not undone.
 
     Raises:
         InputError: if there is no rewind to undo.
@@ -302,13 +303,13 @@ async def rewind(run: RunRecord, destination: Destination) -> RewindResult:
 
 
 def ready_text(step: int) -> str:
-    """Return the state of a run after a rewind to `step`, with the calls that continue."""
+    """Describe the state of a run after a rewind to `step`, with the calls that continue it."""
     ready = state_words(State.READY.label, str(step)) if step else "Ready to continue from the beginning"
     return f"{ready}: result.resume(), result.resume('Say something first.') or result.undo()"
 
 
 async def _check_others(run: RunRecord, box: Sandbox | None, destination: Destination) -> Others:
-    """Return the changes of others that a rewind undoes. Raises InputError if they are of a run and not allowed."""
+    """Return the changes by others that a rewind undoes. Raises InputError if they are of a run and not allowed."""
     if box is None or destination.what == "conversation" or destination.target is None:
         return NO_OTHERS
     found = await undone_changes(run, box, destination.target)
@@ -334,7 +335,7 @@ async def go_back(
     undid: Others = NO_OTHERS,
     other_runs: Sequence[str] = (),
 ) -> RewindResult:
-    """Move the conversation and restore the files, as one change of the record."""
+    """Move the conversation and restore the files, as a single change of the record."""
     outside = calls_not_undone(recorder.trajectory, destination.to)
     safety = recorder.trajectory.files if box is None else await box.checkpoint()
     facts: dict[str, Any] = {"to": destination.to, "step": destination.step, "what": destination.what}
@@ -342,11 +343,11 @@ async def go_back(
     recorder.emit(ev.RewindStarted(**facts, other_runs=list(other_runs)))
     files, restored_paths, problems = 0, 0, tuple[str, ...]()
     if box is not None and destination.what != "conversation" and destination.target is not None:
-        disown_files(box)  # until they are restored, they belong to no step
+        disown_files(box)  # until they are restored, the files do not belong to a step
         restored = await box.restore(destination.target)
         files, problems = restored.files, restored.problems
         restored_paths = await asyncio.to_thread(_differing, recorder.folder, safety, destination.target)
-        files = files if safety is None else restored_paths  # as a preview counts them
+        files = files if safety is None else restored_paths  # the count of a preview
         claim_files(box, recorder.folder)
     recorder.emit(ev.Rewound(**facts, undo_of=destination.undo_of, restored=restored_paths))
     record_files(recorder, destination.files_step)
@@ -372,7 +373,7 @@ def _differing(folder: Path, a: str | None, b: str) -> int:
 
 
 def record_files(recorder: Recorder, step: int) -> None:
-    """Record the files of the branch, if the events of the branch name others."""
+    """Record the files of the branch if its events name other files."""
     trajectory = recorder.trajectory
     if trajectory.files is not None and (
         trajectory.head is None
@@ -414,7 +415,7 @@ def changed_by(runs: Iterable[str]) -> str:
 
 
 async def undone_changes(run: RunRecord, box: Sandbox | None, target: str) -> Others:
-    """Return others' changes that restoring `target` would undo. Without a sandbox: the recorded ones."""
+    """Return the changes by others that restoring `target` would undo; without a sandbox, only recorded changes."""
     known = run.trajectory.files
     now = known if box is None or run.context.session is not None else await box.checkpoint()
     if now is None:

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class ClosedSandbox(Awaitable):
-    """The result of `Run.close`: a line for a cell, which may be awaited."""
+    """Result of `Run.close`: shown as a line in a cell, and may be awaited."""
 
     def __repr__(self) -> str:
         return "The sandbox of the run is closed; its files are kept."
@@ -128,11 +128,11 @@ class Run(RunRecord, Awaitable):
         to it.
 
         Args:
-            step: as `run.steps` counts them.
+            step: number of the step, from 1, as in `run.steps`.
             what: `"both"`, `"files"` or `"conversation"`.
-            before: `"call"`: to where the first call of the step is proposed and not executed, for `edit`.
-            attempt: one of `attempts`, for a step of an earlier one.
-            others: also undo changes of other runs in the sandbox since; `preview` lists them.
+            before: `"call"` rewinds to the point before the first call of the step, which `edit` can then change.
+            attempt: an item of `attempts`, if the step belongs to an earlier attempt.
+            others: also undo later changes of other runs in the sandbox; `preview` lists them.
 
         Raises:
             InputError: if there is no such step, its files are not stored, or another run has changed files since;
@@ -149,10 +149,10 @@ class Run(RunRecord, Awaitable):
         )
 
     def undo(self, *, others: bool = False) -> RewindResult:
-        """Undo the newest rewind, with the files as they were before it; again, the rewind before that.
+        """Undo the newest rewind, including its changes of files. A second call undoes the rewind before that.
 
         Args:
-            others: also undo changes of other runs in the sandbox since.
+            others: also undo later changes of other runs in the sandbox.
 
         Raises:
             InputError: if there is no rewind, or another run has changed files since; nothing was changed.
@@ -260,7 +260,7 @@ class Run(RunRecord, Awaitable):
     def edit(
         self, arguments: Mapping[str, Any] | None = None, *, tool: str | None = None, **changed: Any
     ) -> None:
-        """Execute the next call with other arguments: all of them, or only the named ones.
+        """Execute the next call with other arguments: with `arguments` only, or with the named ones changed.
 
         >>> result.edit(command="ls")
 
@@ -324,9 +324,9 @@ class Run(RunRecord, Awaitable):
         isolation: str | None = None,
         network: str | None = None,
     ) -> Run:
-        """Make a second run with all of this one up to `step`, in a sibling folder, with a sandbox of its own.
+        """Make a second run that begins with a copy of this run up to `step`, with a folder and a sandbox of its own.
 
-        Both can resume, also at the same time: `other.resume()`. `other.close()` ends its sandbox.
+        Both runs can resume, even at the same time: `other.resume()`. `other.close()` ends the sandbox of the fork.
 
         Args:
             step, before: as in `rewind`.
@@ -346,11 +346,11 @@ class Run(RunRecord, Awaitable):
 
     @property
     def attempts(self) -> list[Branch]:
-        """The current attempt, and those that rewinds have left, in the order of their last events."""
+        """The current attempt and earlier attempts, which rewinds have left, in the order of their last events."""
         return self.trajectory.branches
 
     def at(self, attempt: Branch | str) -> Run:
-        """Return this run at the end of an attempt, or at an event: to read and to compare.
+        """Return a view of this run at the end of an attempt, or at an event, to read and to compare.
 
         Raises:
             InputError: if the argument is neither.
@@ -417,7 +417,7 @@ class Run(RunRecord, Awaitable):
         return report.run
 
     def close(self) -> ClosedSandbox:
-        """End the sandbox of a fork; its files stay, and the run can resume elsewhere. Closing twice is harmless."""
+        """End the sandbox of a fork. The run keeps its files, and can resume in another sandbox."""
         return self._do(self._closed, "result.close()")
 
     async def _closed(self) -> ClosedSandbox:
@@ -438,7 +438,7 @@ class Run(RunRecord, Awaitable):
         work: Callable[[Run, Destination], Coroutine[Any, Any, T]],
         call: str,
     ) -> T:
-        """Do `work` with the result of `find`, once the checkpoint of a run's last call is complete."""
+        """Call `work` with the result of `find`, after the checkpoint of the last call is complete."""
         session = self.context.session
         found = find() if session is None else None
 
@@ -467,7 +467,7 @@ class Run(RunRecord, Awaitable):
         return export_html(self, path)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Return one row for each tool call, and one for each step without a call. Needs pandas."""
+        """Return a data frame with a row for each tool call, and for each step without a call. Needs pandas."""
         try:
             import pandas
         except ImportError as error:
@@ -477,7 +477,7 @@ class Run(RunRecord, Awaitable):
 
     @property
     def connections(self) -> list[ev.ConnectionMade]:
-        """Connections out of the sandbox, allowed or refused, if its network is an allow-list: see `open_sandbox`."""
+        """Allowed and refused connections out of the sandbox, if its network is an allow-list: see `open_sandbox`."""
         return list(self.trajectory.connections)
 
     @property
@@ -486,7 +486,7 @@ class Run(RunRecord, Awaitable):
         return RunFiles(self.folder / FILES, ShownFile)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Display:
-        """Return the card, or only a text if the cell has shown the card already."""
+        """Return the card, or only a text if the cell shows the card already."""
         return ({"text/plain": repr(self)}, {}) if self.context.shown else run_display(self)
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from llm_sandbox_nb.trajectory import events as ev
 
 logger = logging.getLogger(__name__)
 MAX_STARTED_RUNS = 20
-"""Runs that outside agents may start until the person executes `%sandbox mcp` again: each of them costs."""
+"""Maximum number of runs, which cost money, that outside agents may start after one `%sandbox mcp`."""
 NOT_HERE = "Runs cannot be started here: they need the sandbox of a notebook that has executed %sandbox mcp."
 NOT_IN_FORK = "A run works in the notebook's sandbox, not in a fork: leave `sandbox` out."
 YOUR_CALL = (
@@ -40,21 +40,21 @@ class RunRequest:
 
     task: str
     model: str | None
-    """None: the model of the notebook's cells."""
+    """Name of the model; None for the model of the notebook's cells."""
     max_steps: int
 
 
 Starter = Callable[[RunRequest, Listener, Callable[[Run], None]], Awaitable[object]]
-"""Executes a run to its end, as a cell does. The last argument is called with the run once its folder exists."""
+"""Function that executes a run to its end, like a cell. Its last argument is called once the run's folder exists."""
 
 
 @dataclass(eq=False)
 class StartedRun:
-    """A run with the handle that its caller got."""
+    """A run, and the handle by which its caller refers to it."""
 
     id: str
     principal: str
-    """Name of the token with which the run was started: with another token the handle is unknown."""
+    """Name of the caller's token. The handle is valid only with this token."""
     run: Run
     task: asyncio.Future[object]
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,7 +74,7 @@ class StartedRun:
 
 
 class StartedRuns:
-    """The runs that outside agents have started in one sandbox. Lives in the event loop of the runs."""
+    """The runs that outside agents have started in a sandbox. Use it in the event loop of the runs."""
 
     def __init__(self, starter: Starter | None) -> None:
         self._starter = starter
@@ -82,7 +82,7 @@ class StartedRuns:
         self._starting = False
 
     async def start(self, agent: OutsideAgent, request: RunRequest, principal: str) -> StartedRun:
-        """Start a run in the sandbox of `agent`. If this coroutine is cancelled before, nothing is started.
+        """Start a run in the sandbox of `agent`. Cancelling this coroutine before the start prevents the run.
 
         Raises:
             OutsideError: if a run or a call uses the sandbox, or the task, the model or a setting is wrong.
@@ -93,7 +93,7 @@ class StartedRuns:
             raise OutsideError(NOT_IN_FORK)
         if agent.busy:
             raise OutsideError(YOUR_CALL)
-        if self._starting or any(not one.ended for one in self._runs.values()):
+        if self._starting or any(not started.ended for started in self._runs.values()):
             raise OutsideError(YOUR_RUN)
         if len(self._runs) >= MAX_STARTED_RUNS:
             raise OutsideError(TOO_MANY)
@@ -139,18 +139,18 @@ class StartedRuns:
         return started
 
     async def stop(self, started: StartedRun, wait: float) -> None:
-        """Stop a run, and wait for its end, at most `wait` seconds."""
+        """Stop a run, and wait at most `wait` seconds for its end."""
         with suppress(ControlError):  # the run has ended meanwhile
             started.run.control.stop(source="mcp")
         await asyncio.wait({started.task}, timeout=wait)
 
     async def close(self) -> None:
         """Stop all runs, and wait for their ends."""
-        running = [one for one in self._runs.values() if not one.ended]
-        for one in running:
+        running = [started for started in self._runs.values() if not started.ended]
+        for unfinished in running:
             with suppress(ControlError):
-                one.run.control.stop(source="mcp")
-        await asyncio.gather(*(one.task for one in running), return_exceptions=True)
+                unfinished.run.control.stop(source="mcp")
+        await asyncio.gather(*(started.task for started in running), return_exceptions=True)
 
 
 def _sentence(error: BaseException | None) -> str:
@@ -161,6 +161,6 @@ def _sentence(error: BaseException | None) -> str:
 
 
 def _note_end(task: asyncio.Future[object]) -> None:
-    """Log how a run failed; the record has the failure too."""
+    """Log the failure of a run, which is also in the record."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.debug("a run that an outside agent started failed: %s", error)

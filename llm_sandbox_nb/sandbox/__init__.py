@@ -1,1 +1,1 @@
-"""The computer: one contract, three isolations, one executor inside, the image."""
+"""The sandbox: its contract, three isolations, the executor inside, and the image."""

@@ -19,7 +19,7 @@ from importlib import resources
 from importlib.util import MAGIC_NUMBER
 
 SOURCE_TIMEOUT = 45
-"""Seconds until the executor's modules must have arrived: a container's pipe stays open when its owner dies early."""
+"""Seconds for the executor's modules to arrive; needed because a container's pipe stays open if its owner dies."""
 FOLDER_VARIABLE = "LLM_SANDBOX_FOLDER"
 """Environment variable with a folder that the executor removes when it ends, even before its modules arrive."""
 PROGRAM_MARK = FOLDER_VARIABLE

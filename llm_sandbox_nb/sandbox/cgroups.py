@@ -10,7 +10,7 @@ CONTROLLERS = ("memory", "pids", "cpu")
 """Controllers that limit a sandbox."""
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _PEAK_FILES = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
-"""Names by version of the control groups."""
+"""File with the memory peak, by version of the control groups."""
 
 
 def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Path]]:

@@ -84,8 +84,8 @@ class ChannelSandbox(CheckpointingSandbox):
         directories: folders that `start` makes inside.
         protection: the protection in force.
         kill: ends the sandbox from outside and removes it; called once, at `close` or when the sandbox is lost.
-        spill: folder inside for the full output of commands that exceeded the limit.
-        hello: further parameters of the greeting, e.g. `history`, the only folder whose history is kept.
+        spill: folder inside for the full output of commands whose output exceeds the limit.
+        hello: further parameters of the greeting, e.g. `history`, the only folder with a history.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ChannelSandbox(CheckpointingSandbox):
         self.deliver: Deliver | None = None
         """See `ExecutorConnection.deliver`."""
         self.take_listener: Callable[[], Awaitable[socket.socket]] | None = None
-        """Moves the listener of the door into this process, if the isolation can; faster than relaying connections."""
+        """Function that moves the door's listener into this process, faster than relaying; None if impossible."""
         self.start_clone: Callable[[], Awaitable[CheckpointingSandbox]] | None = None
         """Starts another sandbox with the same options; set by `start_sandbox`."""
         isolation = ISOLATIONS[protection.isolation]

@@ -23,7 +23,7 @@ from typing import Literal, Protocol, Self
 StreamName = Literal["stdout", "stderr"]
 TransferKind = Literal["file", "folder"]
 OutputCallback = Callable[[StreamName, bytes], None]
-"""Called in the sandbox's event loop with each piece of output when it arrives; must not block."""
+"""Function called in the sandbox's event loop with each piece of output. It must not block."""
 
 DEFAULT_COMMAND_TIMEOUT = 120.0
 """Seconds until a command is ended."""
@@ -35,7 +35,7 @@ HISTORY_LIMIT = 4 * 1024**3
 
 @dataclass(frozen=True)
 class Directories:
-    """Folders inside the sandbox, with the names of the paper; `root` differs only for the isolation `process`."""
+    """Folders inside the sandbox, with the names of the paper. Only the isolation `process` has another `root`."""
 
     root: str = "/testbed"
 
@@ -82,11 +82,11 @@ class Limits:
 class ResourceUsage:
     """Resources that a sandbox has used, in bytes, as the kernel and the engine report them.
 
-    None if not known: the engine is on another machine, the kernel is old, or nothing counts them.
+    None if unknown: the engine is on another machine, the kernel is too old, or the isolation does not measure it.
     """
 
     memory_peak: int | None = None
-    """Highest memory use of all processes together, with the kernel's part and cached files."""
+    """Highest memory use of all processes together, including kernel memory and cached files."""
     disk: int | None = None
     """Size of all files now, without those of the image."""
 
@@ -242,7 +242,7 @@ class History(Protocol):
 
     @property
     def scope(self) -> str:
-        """A sentence about the files that are covered, and that running processes are not restored."""
+        """A sentence about the covered files, which also states that running processes are not restored."""
         ...
 
     @property
@@ -379,8 +379,8 @@ class Checkpointing(ABC):
     async def changes(self, a: str | None = None, b: str | None = None) -> Changes:
         """Return the differences from checkpoint `a` to checkpoint `b`, anywhere in the sandbox.
 
-        If only one is given, the other stands for the current files. Without both, return the changes below the
-        working directory since the last such call (or since the start), which does not involve checkpoints.
+        If only one checkpoint is given, the other side is the current files. Without arguments, return the changes
+        below the working directory since the last such call (or since the start), without checkpoints.
 
         Raises:
             HistoryError: if there is no such checkpoint.

@@ -6,7 +6,7 @@ from llm_sandbox_nb.errors import LLMSandboxError
 
 
 class SandboxError(LLMSandboxError):
-    """A sandbox cannot be opened, or failed. Base of the exceptions that sandboxes raise.
+    """Base of the exceptions that sandboxes raise: a sandbox cannot be opened, or failed.
 
     For example, use another isolation if no container can be started::
 

@@ -24,7 +24,7 @@ class FreshState:
 
     @classmethod
     async def of(cls, box: ChannelSandbox, history: Path) -> FreshState:
-        """Record the state of a sandbox that has run no command yet; the folder `history` gets the checkpoint.
+        """Record the state of a sandbox before its first command; the checkpoint is stored in the folder `history`.
 
         Raises:
             SandboxError, OSError: if the state cannot be recorded.
@@ -37,7 +37,7 @@ class FreshState:
         """Reset a used sandbox: files, shell, processes and all other state that commands can change.
 
         Returns:
-            The difference that is left, in a sentence; empty after a check that found no difference.
+            A sentence about the remaining difference; empty if the verification found none.
 
         Raises:
             SandboxError, OSError: if the files cannot be restored.
@@ -57,7 +57,7 @@ class FreshState:
 
 
 def why_not_renewable(box: Sandbox) -> str:
-    """Return the reason, as a sentence, why no check can prove that a reset sandbox is like new; empty if one can."""
+    """Return a sentence with the reason why a reset of this sandbox cannot be verified; empty if it can."""
     isolation = ISOLATIONS[box.protection.isolation]
     if not isolation.isolates:
         return (

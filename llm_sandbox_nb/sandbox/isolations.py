@@ -1,4 +1,4 @@
-"""The registry of isolations: their properties that the package needs before it loads one.
+"""The registry of isolations: the properties that the package needs before it imports an isolation.
 
 A new isolation needs a row here, and a folder or module with the functions of `open.Implementation`. This module
 imports no other module, so that options, command lines and settings can read it quickly.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 PROFILES = ("standard", "strict")
 NETWORKS = ("none", "allow", "public", "open")
-"""Networks, the safest first. The last, `open`, is not safe: it reaches services of this machine and its network."""
+"""Networks, safest first. The last, `open`, is not safe: it reaches services of this machine and its network."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from llm_sandbox_nb.windows import NOT_INHERITED, is_windows, try_lock
 
 TEMPORARY_PREFIX, LOCK_NAME = "llm-sandbox-nb-", "in-use"
 _MIN_AGE_SECONDS = 3600.0
-"""Age from which an empty folder without a lock counts as left by an earlier version."""
+"""Minimum age of an empty folder without a lock that counts as a leftover of an earlier version."""
 
 
 def remove_left_folders(prefix: str, lock: str, in_use: Callable[[Path], bool] = lambda folder: False) -> int:
@@ -52,7 +52,7 @@ def make_owned_folder(prefix: str, lock: str) -> tuple[Path, int]:
         try:
             try_lock(file)
             if not is_windows():
-                partial.rename(folder / lock)  # only now, so that no other process can lock the file first
+                partial.rename(folder / lock)  # after the lock, so that nobody else can lock it first
         except BaseException:
             os.close(file)
             raise

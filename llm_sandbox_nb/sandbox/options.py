@@ -20,7 +20,7 @@ from llm_sandbox_nb.sandbox.network.secrets import parse_secrets
 _ALLOW = "allow"
 _TEXT_FIELDS = ("isolation", "profile", "image", "network", "index_url", "proxy")
 GIT_EMAIL = "sandbox@localhost"
-"""Variable EMAIL inside: git commits with this address and the user's name, unless a setting names another."""
+"""Value of the variable EMAIL inside: the address of git commits unless git is configured otherwise."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Folders of commands inside that only root can write."""
 ROOT_ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "PATH": SYSTEM_PATH}
@@ -159,7 +159,7 @@ class SandboxOptions:
         )
 
     def unmet_by(self, running: SandboxOptions, protection: Protection) -> dict[str, tuple[object, object]]:
-        """Return the names of options that a running sandbox does not have, each with the requested and actual value.
+        """Return the options that a running sandbox does not fulfil, each with the requested and actual value.
 
         Args:
             running: the options with which the sandbox was started.
@@ -180,7 +180,7 @@ class SandboxOptions:
 
 _PROTECTION_FIELDS = ("isolation", "profile", "network")
 _MAX_LIMITS = {"memory_bytes": 2**60, "pids": 2**22, "cpus": 10_000, "disk_bytes": 2**60, "files": 2**40}
-"""Maximum values that kernels and engines accept; their errors for larger ones do not help."""
+"""Maximum values that kernels and engines accept; their errors for larger values are hard to understand."""
 
 
 def check_choice(option: str, value: str, choices: Sequence[str]) -> None:

@@ -10,9 +10,9 @@ from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-"""Output of each stream that the executor keeps in memory; it sends half of that at once."""
+"""Maximum bytes of each output stream that the executor keeps in memory; it sends half of them without waiting."""
 _MAX_UNSENT_BYTES = 16 * 1024 * 1024
-"""Input that the program has not read yet."""
+"""Maximum bytes of input that the program has not read yet."""
 
 
 class PipedProgram:
@@ -25,7 +25,9 @@ class PipedProgram:
         env: Mapping[str, str],
         show: Callable[[bool, bytes], None],
     ) -> None:
-        """`show` is called with True for stdout, False for stderr, and with raw, hostile output; it must not block."""
+        """Create the program. `show` is called with hostile output, and True for stdout or False for stderr.
+
+        It must not block."""
         self._sandbox = sandbox
         self._argv = list(argv)
         self._env = dict(env)

@@ -37,9 +37,9 @@ INHERITED_VARIABLES = (
     "VIRTUAL_ENV",
     "CONDA_PREFIX",
 )
-"""The only variables of this process that commands get in their environment. (In /proc they can read all of them.)"""
+"""The only variables of this process that commands get in their environment. (Through /proc they can read all.)"""
 REASON_VARIABLE = "LLM_SANDBOX_PROCESS_REASON"
-"""Environment variable with a sentence for every card: the reason why a site runs commands without isolation."""
+"""Environment variable with a sentence for every card about the reason why a site does not isolate commands."""
 _ID_VARIABLE = "LLM_SANDBOX_ID"
 """Environment variable of all commands, by which the processes of a killed executor are found."""
 _FOLDER_PREFIX = "llm-sandbox-"
@@ -210,7 +210,7 @@ async def _end(process: asyncio.subprocess.Process, folder: Path, name: str, own
 def _kill_marked(name: str) -> None:
     """Kill the processes of a sandbox whose executor was killed: their environment has the sandbox's id."""
     mark = f"{_ID_VARIABLE}={name}".encode()
-    for _ in range(100):  # rounds, because processes may start others meanwhile
+    for _ in range(100):  # several rounds, because processes may start others meanwhile
         marked = [pid for pid in _pids() if mark in _environ(pid)]
         for pid in marked:
             with contextlib.suppress(OSError):

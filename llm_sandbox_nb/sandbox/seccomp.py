@@ -1,8 +1,8 @@
 """The system-call filter of every sandbox, assembled without a library.
 
-The filter allows all calls except those that have been a way out of sandboxes and that sandboxes do not need: kernel
-keyrings, BPF, perf, userfaultfd, mounting, new namespaces, io_uring, kernel modules, terminal injection, and sockets of
-families other than Unix, IP and netlink (a vsock reaches the hypervisor from any network namespace).
+The filter denies calls that have been used to escape from sandboxes, and that sandboxes do not need: kernel keyrings,
+BPF, perf, userfaultfd, mounting, new namespaces, io_uring, kernel modules, terminal injection, and sockets of families
+other than Unix, IP and netlink (a vsock reaches the hypervisor from any network namespace). It allows all other calls.
 
 bubblewrap reads the compiled BPF program from a file descriptor. In a container, the first program installs the filter
 before anything else, in addition to the engine's filter: engines and their versions differ in the calls that they

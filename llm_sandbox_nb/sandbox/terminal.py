@@ -1,4 +1,4 @@
-"""A terminal in a sandbox: typed bytes travel in, shown bytes travel out, and both directions are limited."""
+"""A terminal in a sandbox. The amounts of typed and of shown bytes in transit are limited."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from llm_sandbox_nb.sandbox.protocol.answers import raise_error
 from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 
 MAX_UNREAD_BYTES = 256 * 1024
-"""Output that the host has not acknowledged; a program that prints more waits."""
+"""Maximum bytes of output that the host has not acknowledged; a program that prints more has to wait."""
 MAX_TYPED_BYTES = 1024 * 1024
-"""Input (typed or pasted) that has not been sent yet."""
+"""Maximum bytes of typed or pasted input that is not sent yet."""
 _RESET_SEQUENCE = (
     r"\033[!p\033[4l\033[?47l\033[?1000l\033[?1002l\033[?1003l\033[?1004l\033[?7h"
     r"\033]104\007\033]110\007\033]111\007\033]112\007"
@@ -23,7 +23,7 @@ colours, cursor, margins, insertion, another screen, mouse and focus reports, no
 _RECORD = struct.Struct(">cI")
 _MAX_RECORD_BYTES = 32 * 1024
 _MAX_SIZE = 4096
-"""Rows or columns."""
+"""Maximum rows, and maximum columns."""
 
 
 class Terminal:
@@ -89,7 +89,7 @@ class Terminal:
 
     def _send_bytes(self, kind: bytes, data: bytes) -> None:
         if self._typed_bytes + len(data) > MAX_TYPED_BYTES:
-            raise ValueError("The terminal takes no more input: no program in it reads the earlier input.")
+            raise ValueError("The terminal accepts no more input until its program reads the earlier input.")
         self._typed_bytes += len(data)
         for start in range(0, len(data), _MAX_RECORD_BYTES):
             piece = data[start : start + _MAX_RECORD_BYTES]

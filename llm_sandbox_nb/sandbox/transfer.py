@@ -30,7 +30,7 @@ from llm_sandbox_nb.sandbox.protocol.frames import Kind, ProtocolError
 from llm_sandbox_nb.windows import FOLDER, NO_LINK, NO_WAIT, NOT_INHERITED
 
 RECORD = struct.Struct(">BHI")
-"""Kind, length of the path, mode."""
+"""Header of an entry: kind, length of the path, mode."""
 CHUNK = struct.Struct(">I")
 """Length of a piece of content; 0 ends the content."""
 CHUNK_SIZE = 256 * 1024
@@ -86,9 +86,9 @@ class TreeRecordReader:
 
 BATCH_BYTES = 1024 * 1024
 _MAX_UPLOAD_NAME_BYTES = 3500
-"""Bytes of a path below the uploaded folder; the target is added in front, and the system's limit is 4096."""
+"""Maximum bytes of a path below the uploaded folder. With the target in front, the system's limit is 4096."""
 _GIT_FILE_BYTES = 4096
-"""Bytes of a file `.git` that are read."""
+"""Maximum bytes of a file `.git` that are read."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ async def file_pieces(source: BinaryIO) -> AsyncIterator[bytes]:
 
 
 MAX_OVERHEAD_BYTES = 64 * 1024 * 1024
-"""Bytes of names and headers in a download, in addition to the content."""
+"""Maximum bytes of names and headers in a download, in addition to the content."""
 MAX_BYTES_IN_MEMORY = 8 * 1024 * 1024
 MAX_SENTENCES = 1000
 MAX_ENTRIES = 100_000
@@ -290,7 +290,7 @@ class Spool:
 
 
 def requested_file(source: str, kind: TransferKind | None) -> bytes | None:
-    """Return the only name that a download of `source` may have; None if `source` may be a folder."""
+    """Return the only file name that a download of `source` may contain; None if `source` may be a folder."""
     name = posixpath.basename(source)
     if name in ("", ".", "..") or kind == "folder":
         return None
@@ -416,7 +416,7 @@ class _Receiver:
             os.close(folder)
 
     def _further_name(self, path: bytes, first: bytes) -> None:
-        """Link a further name to a file of this transfer. `first` cannot name another file of the host."""
+        """Create a hard link to the file `first`, which must belong to this transfer."""
         written = self._written.get(first)
         if written is None:
             raise _RefusedError("it is a second name of a file that was not sent")

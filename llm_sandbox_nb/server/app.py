@@ -36,7 +36,7 @@ _WILDCARDS = ("", "0.0.0.0", "::")
 
 
 class SandboxApp(ExtensionApp):
-    """Manages one sandbox per notebook and offers them to kernels under `/llm-sandbox/api`."""
+    """Server extension that manages a sandbox per notebook and offers it to kernels under `/llm-sandbox/api`."""
 
     name = "llm_sandbox_nb"
     extension_url = "/llm-sandbox/api/info"
@@ -84,23 +84,23 @@ class SandboxApp(ExtensionApp):
         )
 
     def initialize_handlers(self) -> None:
-        """Register the routes; the server puts the base URL in front of each."""
+        """Register the routes; the server adds its base URL to each."""
         self.handlers.extend([*rest_routes, *socket_routes, *run_routes, *history_routes, *card_routes])
         self.handlers.extend([*mcp_token_routes, *mcp_routes])
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
-        """Publish this server's address to kernels started from now on, and adopt sandboxes of an earlier server."""
+        """Publish this server's address to later kernels, and adopt sandboxes of an earlier server."""
         os.environ.update(server_variables(serverapp))
         if self.manager is not None:
             await self.manager.start()
 
     def current_activity(self) -> dict[str, Any] | None:
-        """Return the sandboxes with pending requests, which keep an otherwise idle server running."""
+        """Return the sandboxes with pending requests; they prevent the shutdown of an otherwise idle server."""
         busy = self.manager.busy() if self.manager else []
-        return {one.id: one.to_json() for one in busy} or None
+        return {managed.id: managed.to_json() for managed in busy} or None
 
     async def stop_extension(self) -> None:
-        """End every sandbox; a sandbox that does not end in time ends when its lease runs out."""
+        """End every sandbox. If that takes too long, a sandbox ends when its lease expires."""
         if self.runs is not None:
             self.runs.close()
         if self.histories is not None:
@@ -110,9 +110,9 @@ class SandboxApp(ExtensionApp):
 
 
 def server_variables(serverapp: Any) -> dict[str, str]:
-    """Return the environment variables with which a kernel finds this server; a value is empty if it does not apply.
+    """Return the environment variables with which a kernel finds this server; a value may be empty.
 
-    Call this once the server listens: only then is its port known.
+    Call this after the server has begun to listen, because its port is not known earlier.
     """
     certificate = serverapp.certfile
     return {
@@ -123,7 +123,7 @@ def server_variables(serverapp: Any) -> dict[str, str]:
 
 
 def _local_url(serverapp: Any) -> str:
-    """Return the server's base URL as a process on this machine reaches it; a wildcard address becomes loopback."""
+    """Return the server's base URL for processes on this machine; a wildcard address becomes loopback."""
     url = urlsplit(str(serverapp.connection_url))
     if serverapp.ip in _WILDCARDS and not serverapp.sock:
         host = "[::1]" if ":" in serverapp.ip else "127.0.0.1"

@@ -1,7 +1,7 @@
-"""Records as a page shows them: the final card of a run, and the events of another project's record.
+"""Records prepared for a page: the final card of a run, and the events of another project's record.
 
-See `rest-api.yml`. Other processes read the records, `llm_sandbox_nb.card.saved` and `llm_sandbox_nb.formats`: the
-server imports neither cards nor formats, and is not slowed by a damaged or very large record.
+See `rest-api.yml`. The records are read by other processes (`llm_sandbox_nb.card.saved` and `llm_sandbox_nb.formats`),
+so that a damaged or very large record does not slow the server.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from llm_sandbox_nb.server.run_handlers import RUN_ID, contents_path, record_fol
 from llm_sandbox_nb.server.runs import RunControlError, UnknownRunError
 
 _MAX_BYTES = 64 * 1024 * 1024
-"""Bytes that such a process may print, and bytes of a `trajectory.json`."""
+"""Maximum bytes of the output of these processes, and of a `trajectory.json`."""
 _READ_SECONDS = 60.0
-"""Seconds that reading a record may take."""
+"""Seconds for reading a record."""
 _STILL_RUNNING_CODE = 4
 """The exit code of `llm_sandbox_nb.card.saved` when a process still executes the run."""
 _one_at_a_time = asyncio.Semaphore(1)
@@ -40,7 +40,7 @@ class RunCardHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self, run_id: str) -> None:
-        """Return the output that the notebook `path` keeps of an ended run, made from the run's record."""
+        """Return a cell output with the card of an ended run, to be saved in the notebook `path`."""
         path = self.get_query_argument("path")
         notebook = contents_path(self, path)
         known = next((run for run in self.runs.all() if run.id == run_id), None)
@@ -63,7 +63,7 @@ class RunCardHandler(SandboxAPIHandler):
 
 
 class ForeignRecordHandler(SandboxAPIHandler):
-    """A record in another project's format, which the page sends."""
+    """A record in another project's format, sent by the page."""
 
     @web.authenticated
     @authorized
@@ -87,7 +87,7 @@ class ForeignRecordHandler(SandboxAPIHandler):
 async def _printed(
     module: str, *arguments: str, cwd: Path | None = None, given: IO[bytes] | None = None
 ) -> tuple[int | None, bytes]:
-    """Return exit code and output of a program of this package; None as code if its time or output is too much."""
+    """Return exit code and output of a program of this package; the code is None if time or output is too much."""
     async with _one_at_a_time:
         # -P: modules in the notebook's folder are not imported.
         process = await asyncio.create_subprocess_exec(

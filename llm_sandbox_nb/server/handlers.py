@@ -1,7 +1,7 @@
-"""The REST half of `/llm-sandbox/api`. Described in `rest-api.yml`, which a test compares with these routes.
+"""The REST routes of `/llm-sandbox/api`. `rest-api.yml` describes them, and a test compares both.
 
-Each verb is decorated in its own concrete class: `authorized` remembers the first resource it sees, so a
-decorated verb in a shared base class would authorise every subclass as the first one used.
+Each verb is decorated in a concrete class and never in a base class, because `authorized` remembers the first resource
+that it sees: all subclasses would then be authorised for the resource of the subclass that was used first.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ _STATUS_OF_ERRNO = {
 }
 """HTTP status for an errno of a sandbox's filesystem."""
 PATIENCE = 60.0
-"""Seconds that any client has to send a body, or to take an answer."""
-SLOWEST = 64 * 1024
-"""Bytes per second that a client must read or write beyond that time."""
+"""Seconds for a client to send a body or read an answer, whatever its size."""
+MIN_BYTES_PER_SECOND = 64 * 1024
+"""Minimum bytes per second of a client after that time."""
 
 
 def seconds_for(size: int) -> float:
-    """Return the maximum seconds for the transfer of `size` bytes."""
-    return PATIENCE + size / SLOWEST
+    """Return the maximum number of seconds for the transfer of `size` bytes."""
+    return PATIENCE + size / MIN_BYTES_PER_SECOND
 
 
 async def until_taken(written: Awaitable[Any], size: int) -> bool:
@@ -93,7 +93,7 @@ async def until_taken(written: Awaitable[Any], size: int) -> bool:
 
 
 def report_errors(verb: Verb) -> Verb:
-    """Answer an error that is meant for a person with its sentence and the name of its class."""
+    """Answer an error of this package with its sentence and the name of its class."""
 
     @wraps(verb)
     async def wrapper(self: SandboxAPIHandler, *args: str, **kwargs: str) -> None:
@@ -106,7 +106,7 @@ def report_errors(verb: Verb) -> Verb:
 
 
 class SandboxAPIHandler(APIHandler):
-    """Access to sandboxes and runs; no verbs."""
+    """Base of the handlers, with access to sandboxes and runs."""
 
     auth_resource = AUTH_RESOURCE
 
@@ -123,7 +123,7 @@ class SandboxAPIHandler(APIHandler):
         return runs
 
     def respond_error(self, error: Exception) -> None:
-        """Answer with the sentence and the class of `error`, and the matching status."""
+        """Answer with the sentence, the class name and the status of `error`."""
         status = next(status for kind, status in _STATUS if isinstance(error, kind))
         if isinstance(error, OSError) and error.errno is not None:
             status = _STATUS_OF_ERRNO.get(error.errno, status)
@@ -131,7 +131,7 @@ class SandboxAPIHandler(APIHandler):
         self.finish({"message": str(error)[:1000], "error": type(error).__name__})
 
     async def download(self, path: str, data: bytes) -> None:
-        """Answer with a file, as a download and never as a page; disconnect a client that hardly reads."""
+        """Answer with a file, as a download and never as a page; disconnect a client that reads too slowly."""
         name = quote(posixpath.basename(path), safe="", errors="replace")
         self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
         if not await until_taken(self.finish(data, set_content_type="application/octet-stream"), len(data)):
@@ -139,7 +139,7 @@ class SandboxAPIHandler(APIHandler):
             connection.close()
 
     def body(self) -> dict[str, Any]:
-        """Return the request's JSON object. Raises ValueError if the body is something else."""
+        """Return the request's JSON object. Raises ValueError for any other body."""
         body = self.get_json_body() or {}
         if not isinstance(body, dict):
             raise ValueError("The body of the request must be a JSON object.")
@@ -159,13 +159,13 @@ class SandboxAPIHandler(APIHandler):
 
 
 class InfoHandler(SandboxAPIHandler):
-    """Offers and limits of this server."""
+    """Options and limits of this server."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self) -> None:
-        """Version, policy, and how many sandboxes there are and may be."""
+        """Return the version, the policy, and the current and maximum number of sandboxes."""
         self.finish(self.manager.info())
 
 
@@ -176,7 +176,7 @@ class KernelHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def get(self, kernel_id: str) -> None:
-        """Describe the kernel, so that a kernel finds its server: 404 for a kernel that this server did not start."""
+        """Describe the kernel; 404 for a kernel that this server did not start, so that a kernel finds its server."""
         notebook = await self.manager.notebook_of(kernel_id)
         managed = await self.manager.find(kernel_id)
         sandbox = self.model(managed) if managed else None
@@ -192,7 +192,7 @@ class SandboxesHandler(SandboxAPIHandler):
     async def get(self) -> None:
         """List all sandboxes of notebooks, including those of an ended server."""
         await self.manager.ready()
-        self.finish({"sandboxes": [self.model(one) for one in self.manager.in_use()]})
+        self.finish({"sandboxes": [self.model(managed) for managed in self.manager.in_use()]})
 
     @web.authenticated
     @authorized
@@ -237,7 +237,7 @@ class StopIdleHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def post(self) -> None:
-        """End idle sandboxes of other kernels than `kernel_id`: the `most` that are idle longest, or all."""
+        """End the longest idle sandboxes of kernels other than `kernel_id`: at most `most`, or all."""
         body = self.body()
         kernel_id, most = body.get("kernel_id", ""), body.get("most")
         if not isinstance(kernel_id, str):
@@ -246,7 +246,7 @@ class StopIdleHandler(SandboxAPIHandler):
             raise ValueError("'most' must be a number from 1 on.")
         await self.manager.ready()
         stopped = await self.manager.stop_idle(kernel_id, most)
-        self.finish({"stopped": [{"id": one.id, "notebook": one.notebook} for one in stopped]})
+        self.finish({"stopped": [{"id": managed.id, "notebook": managed.notebook} for managed in stopped]})
 
 
 class SandboxHandler(SandboxAPIHandler):
@@ -271,7 +271,7 @@ class SandboxHandler(SandboxAPIHandler):
 
 
 class ResetHandler(SandboxAPIHandler):
-    """A sandbox made empty."""
+    """Reset of a sandbox."""
 
     @web.authenticated
     @authorized
@@ -282,26 +282,26 @@ class ResetHandler(SandboxAPIHandler):
 
 
 class ForkHandler(SandboxAPIHandler):
-    """A second sandbox like one that runs."""
+    """Fork of a sandbox."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def post(self, sandbox_id: str) -> None:
-        """Start an empty sandbox of the same kernel and settings; the client fills the new sandbox."""
+        """Start an empty sandbox with the same kernel and settings; the client fills it with files."""
         await self.manager.ready()
         self.set_status(201)
         self.finish(self.model(await self.manager.fork(sandbox_id)))
 
 
 class RestartHandler(SandboxAPIHandler):
-    """A sandbox whose processes are ended and whose files stay."""
+    """Restart of a sandbox's processes."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def post(self, sandbox_id: str) -> None:
-        """End all processes of the sandbox and start a new shell."""
+        """End all processes of the sandbox and start a new shell; the files stay."""
         self.finish(self.model(await self.manager.restart(sandbox_id)))
 
 
@@ -341,10 +341,10 @@ class FileHandler(SandboxAPIHandler):
     """A file of a sandbox, as a download and never as a page: files of the model are hostile."""
 
     _body: BinaryIO | None = None
-    """The uploaded content; on disk if large."""
+    """The uploaded content, on disk if large."""
 
-    async def prepare(self) -> None:  # type: ignore[override]  # as APIHandler's own
-        """Accept a body only from an authorised client, and only at a fair pace."""
+    async def prepare(self) -> None:  # type: ignore[override]  # like that of APIHandler
+        """Accept a body only from an authorised client, and only if it is sent fast enough."""
         await super().prepare()
         if self.request.method != "PUT" or self._finished:
             return
@@ -361,12 +361,12 @@ class FileHandler(SandboxAPIHandler):
             await asyncio.to_thread(self._body.write, chunk)
 
     def on_finish(self) -> None:
-        """Forget the body."""
+        """Close the body's file."""
         if self._body is not None:
             self._body.close()
 
     def on_connection_close(self) -> None:
-        """Discard the body of a client that left before the end."""
+        """Discard the body of a client that disconnected early."""
         super().on_connection_close()
         self.on_finish()
 
@@ -383,7 +383,7 @@ class FileHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def put(self, sandbox_id: str) -> None:
-        """Write the request's body to the file `path`, making its folders; an existing file is replaced."""
+        """Write the request's body to the file `path` and make missing folders; replace an existing file."""
         sandbox = self.manager.running(sandbox_id)
         if self._body is not None:
             await sandbox.write_from(self.get_query_argument("path"), self._body, self._body.tell())

@@ -1,6 +1,6 @@
 """The routes that return files of earlier steps of a run. See `rest-api.yml`.
 
-They read the history in the folder of a run that one of this server's kernels has published, and write nothing.
+They only read: the history in the folder of a run that a kernel of this server has published.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 
 class HistoryAPIHandler(SandboxAPIHandler):
-    """Access to the history of a published run; no verbs."""
+    """Base of the handlers, with access to the history of a published run."""
 
     async def look(self, run_id: str, work: Callable[[HistoryReader], T]) -> T:
-        """Return the result of `work` on the history of the run, in a thread.
+        """Call `work` with the history of the run in a thread, and return the result.
 
         Raises:
-            UnknownRunError: if this server knows no such run.
+            UnknownRunError: if this server does not know the run.
             HistoryError: if the run has no history.
         """
         folder = self.folder(run_id)
@@ -49,7 +49,7 @@ class HistoryAPIHandler(SandboxAPIHandler):
 
 
 class CheckpointsHandler(HistoryAPIHandler):
-    """The checkpoints that a run keeps."""
+    """The kept checkpoints of a run."""
 
     @web.authenticated
     @authorized
@@ -60,7 +60,7 @@ class CheckpointsHandler(HistoryAPIHandler):
 
 
 class JournalHandler(HistoryAPIHandler):
-    """The current record of a run: a run that ended here may have been rewound or resumed since."""
+    """The current record of a run, which may have been rewound or resumed after its end here."""
 
     @web.authenticated
     @authorized

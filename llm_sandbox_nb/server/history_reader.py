@@ -19,18 +19,18 @@ from llm_sandbox_nb.trajectory.run_folder import HISTORY
 from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
 Json = dict[str, Any]
-LISTED = 2_000
-"""Maximum number of entries of a folder, or of changes, in one answer."""
+MAX_LISTED_ENTRIES = 2_000
+"""Maximum number of folder entries, or of changes, in one answer."""
 DIFF_CHARACTERS = 256 * 1024
 _READER_THREADS = 2
-"""Threads that read histories: more would keep kernels and pages waiting."""
+"""Maximum number of threads that read histories; more would delay kernels and pages."""
 _WORKPLACE = "/testbed"
 _KINDS = {FILE: "file", FOLDER: "directory", LINK: "link"}
 _AS_IN_IMAGE = "is as in the sandbox's image, so the history keeps no copy of it; read it in the sandbox."
 
 
 class HistoryReader:
-    """A history, open for reading. For use in threads."""
+    """A history, open for reading in threads."""
 
     def __init__(self, folder: Path) -> None:
         """Open the history. Raises HistoryError if `folder` has none."""
@@ -41,20 +41,20 @@ class HistoryReader:
         self._store.close()
 
     def checkpoints(self) -> list[Json]:
-        """Return all that are kept, oldest first."""
+        """Return the kept checkpoints, oldest first."""
         return [
             {
-                "id": one.id,
-                "time": one.time,
-                "files": one.files,
-                "size": one.size,
-                "incomplete": one.incomplete,
+                "id": checkpoint.id,
+                "time": checkpoint.time,
+                "files": checkpoint.files,
+                "size": checkpoint.size,
+                "incomplete": checkpoint.incomplete,
             }
-            for one in self._store.checkpoints()
+            for checkpoint in self._store.checkpoints()
         ]
 
     def folder(self, checkpoint: str, path: str) -> Json:
-        """Return a folder's entries, sorted by path; with an empty `path`, those of the folder where the run works.
+        """Return the entries of a folder (by default the run's working directory), sorted by path.
 
         Raises:
             HistoryError: if the checkpoint is missing.
@@ -70,7 +70,9 @@ class HistoryReader:
             "path": _shown(place),
             "base": found is None,
             "total": len(found or ()),
-            "files": [_described(name, one) for name, one in sorted((found or {}).items())[:LISTED]],
+            "files": [
+                _described(name, entry) for name, entry in sorted((found or {}).items())[:MAX_LISTED_ENTRIES]
+            ],
         }
 
     def read(self, checkpoint: str, path: str, limit: int) -> bytes:
@@ -85,7 +87,7 @@ class HistoryReader:
         return self._content(place, self._entry(self._store.manifest(checkpoint), place), limit)
 
     def changes(self, before: str, after: str) -> Json:
-        """Return the paths in which two checkpoints differ, sorted; a different time alone does not count.
+        """Return the paths that differ between two checkpoints, sorted. Different times alone are ignored.
 
         Raises:
             HistoryError: if a checkpoint is missing.
@@ -102,25 +104,27 @@ class HistoryReader:
                     "kind": _kind(path, old, new),
                     "size": (new.get(path) or old[path]).size,
                 }
-                for path in found[:LISTED]
+                for path in found[:MAX_LISTED_ENTRIES]
             ],
         }
 
     def diff(self, before: str, after: str, path: str) -> Json:
-        """Return a unified diff of a file, or in `note` the reason for its absence.
+        """Return a unified diff of a file, or in `note` the reason why there is no diff.
 
         Raises:
-            HistoryError: if a checkpoint is missing, or a content was not kept.
+            HistoryError: if a checkpoint is missing, or the file's content was not kept.
             FileNotFoundError: if the file is in neither checkpoint.
         """
         place = _absolute(path)
-        sides = [self._store.manifest(one).get(place) for one in (before, after)]
+        sides = [self._store.manifest(checkpoint).get(place) for checkpoint in (before, after)]
         if not any(sides):
             raise FileNotFoundError(f"There was no {_shown(place)} at either checkpoint.")
-        if any(one is not None and one.type != FILE for one in sides):
+        if any(entry is not None and entry.type != FILE for entry in sides):
             return {"diff": None, "note": _metadata_change(*sides)}
         try:
-            old, new = (b"" if one is None else self._content(place, one, COMPARED_BYTES) for one in sides)
+            old, new = (
+                b"" if entry is None else self._content(place, entry, COMPARED_BYTES) for entry in sides
+            )
             texts = old.decode("utf-8"), new.decode("utf-8")
         except OutputLimitExceededError:
             return {"diff": None, "note": "too large for a diff"}
@@ -136,7 +140,7 @@ class HistoryReader:
     def _entry(self, manifest: Mapping[str, Entry], place: str) -> Entry:
         entry = manifest.get(place)
         if entry is None and place != "/":
-            above = next((manifest[one] for one in parents(place) if one in manifest), None)
+            above = next((manifest[folder] for folder in parents(place) if folder in manifest), None)
             if above is not None and above.base:
                 known = self._store.image_entry(place)
                 if known is None:
@@ -149,14 +153,16 @@ class HistoryReader:
         return entry
 
     def _children(self, manifest: Mapping[str, Entry], place: str, entry: Entry) -> dict[str, Entry] | None:
-        """Return a folder's content; None if the folder was as in the image and is not listed there."""
+        """Return a folder's entries; None if they are those of the image and not known to the history."""
         if not entry.base:
-            return {path: one for path, one in manifest.items() if path != "/" and parent(path) == place}
+            return {path: entry for path, entry in manifest.items() if path != "/" and parent(path) == place}
         known = self._store.image_entry(place)
         if known is None or not known[1]:
             return None
         children = {path: self._store.image_entry(path) for path in self._store.image_names(place)}
-        return {path: one[0] for path, one in children.items() if one is not None and one[0] is not None}
+        return {
+            path: entry[0] for path, entry in children.items() if entry is not None and entry[0] is not None
+        }
 
     def _content(self, place: str, entry: Entry, limit: int) -> bytes:
         if entry.type == FOLDER:
@@ -172,11 +178,11 @@ class HistoryReader:
 
 
 class HistoryReaders:
-    """The histories that are being read; the last few stay open."""
+    """Open histories; those read last stay open."""
 
     def __init__(self, most: int = 4) -> None:
         self.turn = asyncio.Semaphore(_READER_THREADS)
-        """Limits the threads that read at one time: acquire it in the server's event loop before a read."""
+        """Limit of concurrent reads: acquire it in the server's event loop before a read."""
         self._most = most
         self._mutex = threading.Lock()
         self._open: OrderedDict[tuple[str, int], HistoryReader] = OrderedDict()
@@ -193,7 +199,7 @@ class HistoryReaders:
                 self._in_use[reader] -= 1
                 if not self._in_use[reader]:
                     del self._in_use[reader]
-                idle = [key for key, one in self._open.items() if one not in self._in_use]
+                idle = [key for key, reader in self._open.items() if reader not in self._in_use]
                 for key in idle[: max(0, len(self._open) - self._most)]:
                     self._open.pop(key).close()
 
@@ -223,7 +229,7 @@ def _kind(path: str, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> str:
 
 
 def _metadata_change(before: Entry | None, after: Entry | None) -> str:
-    """Describe the difference between two entries that are not text, for a person."""
+    """Describe the difference between two entries that have no text, for a person."""
     if before is None or after is None:
         one = before or after
         kind = _KINDS.get(one.type, "special file") if one else ""
@@ -254,7 +260,7 @@ def _described(path: str, entry: Entry) -> Json:
 
 
 def _workplace(manifest: Mapping[str, Entry]) -> str:
-    """Return the folder to show first: where the run worked, else the kept folder with the shortest path."""
+    """Return the folder to show first: the run's working directory, else the kept folder with the shortest path."""
     if _WORKPLACE in manifest:
         return _WORKPLACE
     tops = [path for path, entry in manifest.items() if entry.open_folder and parent(path) not in manifest]
@@ -262,7 +268,7 @@ def _workplace(manifest: Mapping[str, Entry]) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Return a path in the form of manifests. Raises ValueError for an invalid path: nothing else is looked for."""
+    """Return an absolute path in the form that manifests use. Raises ValueError for an invalid path."""
     if not path.startswith("/") or "\0" in path or len(path) > 4096:
         raise ValueError("'path' must be an absolute path in the sandbox, such as /testbed/notes.txt.")
     parts = [part for part in path.split("/") if part not in ("", ".")]

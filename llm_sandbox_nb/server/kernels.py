@@ -1,4 +1,4 @@
-"""Knowledge of the Jupyter server about its kernels: which ones it started, which live, and their notebooks."""
+"""The kernels of this Jupyter server: their owner, state and notebooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ServerKernels:
         return kernel_id in self._kernels
 
     async def alive(self, kernel_id: str) -> bool:
-        """Return True if the kernel's process lives, as far as the server knows."""
+        """Return True if the server considers the kernel's process to be running."""
         if not self.owns(kernel_id):
             return False
         check = getattr(self._kernels.get_kernel(kernel_id), "is_alive", None)

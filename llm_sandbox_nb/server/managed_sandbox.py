@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class ConnectedClient(Protocol):
-    """A connection to a sandbox, as seen by the sandbox."""
+    """A connection of a client to a managed sandbox."""
 
     @property
     def requests(self) -> int:
@@ -47,7 +47,7 @@ class ConnectedClient(Protocol):
 
 
 class ManagedSandbox:
-    """A sandbox with its owner. Its id outlives resets; `sandbox` is set once it runs."""
+    """A sandbox and its owner. The id survives resets; `sandbox` is set once the sandbox runs."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ManagedSandbox:
         self.prepared = prepared
         """True until the kernel needs the sandbox; see `PreparedSandboxes`."""
         self.fork_of = fork_of
-        """Sandbox of which this one is a fork. A fork is never used as the sandbox of the notebook."""
+        """Id of the original if this sandbox is a fork. A fork is never used as the sandbox of the notebook."""
         self.kernel_id = kernel_id
         self.notebook = notebook
         self.options = options
@@ -107,11 +107,11 @@ class ManagedSandbox:
         self.last_activity = time.time()
 
     async def start(self, opening: Coroutine[Any, Any, ChannelSandbox]) -> None:
-        """Start the sandbox; a call of `end` elsewhere stops the start.
+        """Start the sandbox. Calling `end` during the start stops it.
 
         Raises:
             SandboxLostError: if the sandbox was ended during the start.
-            SandboxError: whatever `opening` raises.
+            SandboxError: if `opening` fails.
         """
         self._starting = asyncio.create_task(opening)
         await asyncio.wait({self._starting})
@@ -161,7 +161,7 @@ def _iso(moment: float) -> str:
 
 
 class Opener:
-    """Start and adoption of sandboxes. A restarted server has the same `server_key`."""
+    """Starts and adopts sandboxes. A restarted server has the same `server_key`."""
 
     def __init__(self, server_key: str) -> None:
         self._key = hashlib.sha256(server_key.encode()).hexdigest()[:32]
@@ -172,7 +172,7 @@ class Opener:
 
         Raises:
             ValueError: if the settings contradict each other.
-            IsolationUnavailableError, ImageError, SandboxLostError, SandboxError: as the isolation does.
+            IsolationUnavailableError, ImageError, SandboxLostError, SandboxError: if the isolation cannot start it.
         """
         options = managed.options
         if options.ca_bundle_pem:
@@ -184,20 +184,20 @@ class Opener:
         return await start_sandbox(options, labels=self._labels(managed), served_elsewhere=True)
 
     async def adopt(self) -> list[ManagedSandbox]:
-        """Adopt the living sandboxes that an earlier server of this key has left; others end when their lease does.
+        """Return the running sandboxes of an earlier server with this key. All others end when their lease expires.
 
-        Of a kernel's sandboxes that are no forks, the oldest is adopted: the others were prepared and not used yet.
+        Of a kernel's sandboxes that are not forks, the oldest is adopted: the others were prepared and not used yet.
         """
         found = []
         for isolation in adopting_isolations():
             with contextlib.suppress(IsolationUnavailableError):
                 own = await asyncio.to_thread(isolation.list_own, {_SERVER: self._key})
-                living = _without_prepared(one for one in own if one.owner_dead and one.state == "running")
-                found += await asyncio.gather(*(self._adopt(isolation, one) for one in living))
+                living = _without_prepared(left for left in own if left.owner_dead and left.state == "running")
+                found += await asyncio.gather(*(self._adopt(isolation, left) for left in living))
         return [managed for managed in found if managed is not None]
 
     async def reap(self) -> list[str]:
-        """Remove sandboxes whose owner has died, and remains of killed kernels on this machine; return the ids."""
+        """Remove sandboxes whose owner is dead, and leftovers of killed kernels on this machine; return the ids."""
         await asyncio.to_thread(remove_leftovers)
         removed: list[str] = []
         for isolation in adopting_isolations():
@@ -234,7 +234,7 @@ class Opener:
         }
 
     def _certificate_file(self, pem: str) -> Path:
-        """Write a file that lives as long as the server: isolation `process` reads it whenever a program starts."""
+        """Write a file that exists as long as the server: programs in isolation `process` may read it at any time."""
         if self._certificates is None:
             self._certificates = TemporaryFolder()
         path = self._certificates.path / f"{hashlib.sha256(pem.encode()).hexdigest()[:32]}.pem"

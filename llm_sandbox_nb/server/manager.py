@@ -1,4 +1,4 @@
-"""The manager: a sandbox for each notebook, from first use to the end of the kernel."""
+"""The manager of sandboxes: one for each notebook, from first use to the end of the kernel."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _ADOPTION_SECONDS = 10.0
 
 
 class UnknownSandboxError(SandboxError):
-    """Unknown id of a sandbox or of a kernel on this server."""
+    """Raised for an id that no sandbox or kernel of this server has."""
 
 
 class SandboxManager(LoggingConfigurable):
-    """Starts, finds and ends sandboxes. Used from the Jupyter server's event loop only."""
+    """Starts, finds and ends sandboxes. Use it from the Jupyter server's event loop only."""
 
     max_sandboxes = Integer(8, help="How many sandboxes may run at once; 0 means any number.").tag(
         config=True
@@ -92,10 +92,10 @@ class SandboxManager(LoggingConfigurable):
         self._watcher = Housekeeping(self)
         self._closing = False
         self.live_kernels: Callable[[], Collection[str]] = tuple
-        """The kernels with a live run. Their sandboxes count as in use even without a pending request."""
+        """Function that returns the kernels with a live run. Their sandboxes are never idle."""
 
     async def ready(self) -> None:
-        """Wait until sandboxes of an earlier server are adopted: no client may get the error that they are gone."""
+        """Wait until sandboxes of an earlier server are adopted, so that no client is refused too early."""
         self._watcher.start(self._opener)
         await self._watcher.adopted(_ADOPTION_SECONDS)
 
@@ -117,11 +117,11 @@ class SandboxManager(LoggingConfigurable):
 
     def all(self) -> list[ManagedSandbox]:
         """Return all sandboxes, oldest first, with the prepared ones."""
-        return sorted(self._sandboxes.values(), key=lambda one: one.created)
+        return sorted(self._sandboxes.values(), key=lambda managed: managed.created)
 
     def in_use(self) -> list[ManagedSandbox]:
         """Return all sandboxes that belong to a notebook, oldest first: all except the prepared ones."""
-        return [one for one in self.all() if not one.prepared]
+        return [managed for managed in self.all() if not managed.prepared]
 
     def prepared(self, kernel_id: str) -> int:
         """Return the number of sandboxes that are prepared for a kernel."""
@@ -129,14 +129,16 @@ class SandboxManager(LoggingConfigurable):
 
     def busy(self) -> list[ManagedSandbox]:
         """Return the sandboxes with a pending request."""
-        return [one for one in self.all() if one.requests]
+        return [managed for managed in self.all() if managed.requests]
 
     def idle(self, kernel_id: str = "") -> list[ManagedSandbox]:
-        """Return idle sandboxes of other kernels whose runs are over, the longest idle first."""
+        """Return the idle sandboxes of other kernels without a live run, longest idle first."""
         live = {kernel_id, *self.live_kernels()}
-        free = [one for one in self.in_use() if one.state != "starting" and not one.requests]
+        free = [managed for managed in self.in_use() if managed.state != "starting" and not managed.requests]
         return sorted(
-            (one for one in free if one.kernel_id not in live), key=lambda one: one.idle_seconds, reverse=True
+            (managed for managed in free if managed.kernel_id not in live),
+            key=lambda managed: managed.idle_seconds,
+            reverse=True,
         )
 
     def get(self, sandbox_id: str) -> ManagedSandbox:
@@ -163,7 +165,7 @@ class SandboxManager(LoggingConfigurable):
         return managed.sandbox
 
     async def notebook_of(self, kernel_id: str) -> str | None:
-        """Return the path of the notebook that a kernel runs. Raises UnknownSandboxError if not this server's."""
+        """Return the notebook path of a kernel. Raises UnknownSandboxError if another server owns the kernel."""
         if not self.kernels.owns(kernel_id):
             raise UnknownSandboxError(
                 f"No kernel {kernel_id:.64} on this server (it may have been restarted)."
@@ -171,7 +173,7 @@ class SandboxManager(LoggingConfigurable):
         return await self.kernels.notebook(kernel_id)
 
     async def find(self, kernel_id: str) -> ManagedSandbox | None:
-        """Return the sandbox of a kernel, or the one that its notebook had with a kernel that is gone."""
+        """Return the sandbox of a kernel, or the sandbox of an ended kernel of the same notebook."""
         own = [managed for managed in self.in_use() if managed.fork_of is None]
         for managed in own:
             if managed.kernel_id == kernel_id:
@@ -185,7 +187,7 @@ class SandboxManager(LoggingConfigurable):
         return None
 
     def info(self) -> dict[str, Any]:
-        """Return the offers and limits of this server."""
+        """Return the options and limits of this server."""
         return {
             "version": __version__,
             "policy": self.policy.to_json(),
@@ -195,7 +197,7 @@ class SandboxManager(LoggingConfigurable):
         }
 
     def note_activity(self, managed: ManagedSandbox) -> None:
-        """Note a use of a sandbox: neither the sandbox nor this server is idle (JupyterHub asks)."""
+        """Reset the idle timers of a sandbox and of this server; JupyterHub reads the latter."""
         managed.touch()
         self._activity_times["llm_sandbox_nb"] = datetime.now(UTC)
 
@@ -204,7 +206,7 @@ class SandboxManager(LoggingConfigurable):
     async def acquire(
         self, kernel_id: str, request: SandboxOptions, *, fresh: bool = False
     ) -> tuple[ManagedSandbox, bool]:
-        """Return the kernel's sandbox, and True if it is new; a lost one is replaced, as is any with `fresh`.
+        """Return the kernel's sandbox, and True if it is new. A lost sandbox is replaced; with `fresh`, any is.
 
         Raises:
             UnknownSandboxError: if the kernel does not belong to this server.
@@ -255,7 +257,7 @@ class SandboxManager(LoggingConfigurable):
     async def fork(self, sandbox_id: str) -> ManagedSandbox:
         """Return a second, empty sandbox of the same kernel with the same settings.
 
-        The second sandbox ends with its kernel, when stopped, or when nobody uses it. Raises the errors of `acquire`.
+        The second sandbox ends with its kernel, after a stop, or when idle too long. Raises the errors of `acquire`.
         """
         managed = self.get(sandbox_id)
         options = replace(managed.options, isolation=self.running(sandbox_id).protection.isolation)
@@ -296,7 +298,7 @@ class SandboxManager(LoggingConfigurable):
         await self.end(self.get(sandbox_id), reason)
 
     async def stop_idle(self, kernel_id: str, most: int | None) -> list[ManagedSandbox]:
-        """End idle sandboxes of other kernels, at most `most` of them, the longest idle first."""
+        """End at most `most` idle sandboxes of other kernels, longest idle first."""
         stopped = self.idle(kernel_id)[:most]
         for managed in stopped:
             await self.end(
@@ -305,7 +307,7 @@ class SandboxManager(LoggingConfigurable):
         return stopped
 
     async def end(self, managed: ManagedSandbox, reason: str) -> None:
-        """End this sandbox if it is still the registered one; clients and the log get `reason`."""
+        """End this sandbox unless a later sandbox has replaced it; clients and the log get `reason`."""
         if self._sandboxes.get(managed.id) is not managed:
             return
         del self._sandboxes[managed.id]
@@ -316,15 +318,15 @@ class SandboxManager(LoggingConfigurable):
             self.log.warning("Sandbox %s did not end cleanly: %s", managed.id, error)
 
     def adopt(self, managed: ManagedSandbox) -> None:
-        """Add a sandbox that outlived its earlier server."""
+        """Register a sandbox that an earlier server left running."""
         self._sandboxes.setdefault(managed.id, managed)
 
     async def start(self) -> None:
-        """Adopt sandboxes of an earlier server, then watch; `ready` starts this too, if nobody called `start`."""
+        """Start the background work. `ready` calls this if nobody did before."""
         self._watcher.start(self._opener)
 
     async def close(self) -> None:
-        """End all sandboxes within `close_timeout`; the others end when their leases run out."""
+        """End all sandboxes within `close_timeout`; those that take longer end when their leases expire."""
         self._closing = True
         await self._watcher.stop()
         ends = [self.end(managed, "The Jupyter server is stopping.") for managed in self.in_use()]
@@ -353,19 +355,19 @@ class SandboxManager(LoggingConfigurable):
 
 
 _MAX_NAMED_NOTEBOOKS = 5
-"""Maximum number of notebooks that a refusal names."""
+"""Maximum number of notebooks named in an error."""
 
 
 def too_many_text(count: int, idle: list[ManagedSandbox]) -> str:
-    """Explain that the maximum is reached, and how to make room."""
+    """Return the error that the maximum number of sandboxes is reached, with advice."""
     runs = f"This server runs {plural(count, 'sandbox', 'sandboxes')}, as many as its site allows."
     if not idle:
         return (
             f"{runs} All are in use: wait until a run ends, or stop one with `%sandbox stop` in its notebook."
         )
     names = [
-        f"{_notebook_name(one)} (for {format_duration(one.idle_seconds)})"
-        for one in idle[:_MAX_NAMED_NOTEBOOKS]
+        f"{_notebook_name(managed)} (for {format_duration(managed.idle_seconds)})"
+        for managed in idle[:_MAX_NAMED_NOTEBOOKS]
     ]
     more = [f"{len(idle) - _MAX_NAMED_NOTEBOOKS} more"] if len(idle) > _MAX_NAMED_NOTEBOOKS else []
     return (
@@ -393,7 +395,7 @@ class Housekeeping:
         self._adopted.set()
 
     def start(self, opener: Opener) -> None:
-        """Begin. Adoption runs first, and does not delay the start of the server."""
+        """Start in the background with the adoption, so that the start of the server is not delayed."""
         if self._tasks:
             return
         self._adopted.clear()

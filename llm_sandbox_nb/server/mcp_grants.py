@@ -1,4 +1,4 @@
-"""Tokens for the use of notebooks' sandboxes over MCP: a token for each, revocable, stored as its hash only."""
+"""Tokens for the use of sandboxes over MCP: one revocable token per sandbox, of which only the hash is stored."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 
 PREFIX = "lsnb_"
 _UNUSED_TOKEN_SECONDS = 90 * 24 * 3600.0
-"""Seconds after which a token that nobody uses is revoked."""
+"""Seconds without use after which a token is revoked."""
 _MAX_TOKEN_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
 class Grant:
-    """A token, known by its hash only."""
+    """A token, of which only the hash is known."""
 
     name: str
     """Name in sessions and records."""
@@ -39,12 +39,12 @@ class McpGrants:
     def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
         self._file = file
         self._clock = clock
-        self._grants = {one.name: one for one in self._read()}
+        self._grants = {grant.name: grant for grant in self._read()}
         self.on_revoked: Callable[[str], None] = lambda name: None
-        """Called with the name of a grant that is revoked."""
+        """Function that is called with the name of each revoked grant."""
 
     def mint(self, sandbox_id: str, notebook: str | None) -> str:
-        """Return a new token for a sandbox, and revoke the earlier one. Nobody can read the token again."""
+        """Return a new token for a sandbox, and revoke the earlier token. The token cannot be read again."""
         self.revoke(sandbox_id, notebook)
         token, now = PREFIX + secrets.token_urlsafe(32), self._clock()
         grant = Grant(secrets.token_hex(8), _digest(token), sandbox_id, notebook, now, now)
@@ -53,7 +53,7 @@ class McpGrants:
         return token
 
     def keep(self, sandbox_id: str, notebook: str | None) -> Grant | None:
-        """Return the grant of a sandbox; transfer the grant of the notebook's former sandbox, if any."""
+        """Return the grant of a sandbox. A new sandbox of a notebook gets the grant of the earlier sandbox."""
         grant = self._of(sandbox_id, notebook)
         if grant is not None and grant.sandbox_id != sandbox_id:
             self._grants[grant.name] = grant = replace(grant, sandbox_id=sandbox_id)
@@ -61,7 +61,7 @@ class McpGrants:
         return grant
 
     def find(self, token: str) -> Grant | None:
-        """Return the grant of a token; None when there is none."""
+        """Return the grant of a token; None for an unknown token."""
         if not token.startswith(PREFIX) or len(token) > _MAX_TOKEN_CHARACTERS:
             return None
         digest, found = _digest(token), None
@@ -85,26 +85,28 @@ class McpGrants:
 
     def _of(self, sandbox_id: str, notebook: str | None) -> Grant | None:
         grants = self._grants.values()
-        same = (one for one in grants if one.sandbox_id == sandbox_id)
-        before = (one for one in grants if notebook is not None and one.notebook == notebook)
+        same = (grant for grant in grants if grant.sandbox_id == sandbox_id)
+        before = (grant for grant in grants if notebook is not None and grant.notebook == notebook)
         return next(same, None) or next(before, None)
 
     def _read(self) -> list[Grant]:
         try:
-            found = [Grant(**one) for one in json.loads(self._file.read_bytes())]
-            valid = [one for one in found if all(isinstance(text, str) for text in (one.name, one.digest))]
-            return [one for one in valid if self._clock() - one.used < _UNUSED_TOKEN_SECONDS]
+            found = [Grant(**grant) for grant in json.loads(self._file.read_bytes())]
+            valid = [
+                grant for grant in found if all(isinstance(text, str) for text in (grant.name, grant.digest))
+            ]
+            return [grant for grant in valid if self._clock() - grant.used < _UNUSED_TOKEN_SECONDS]
         except (OSError, ValueError, TypeError):
             return []
 
     def _write(self) -> None:
-        """Write the file. If that fails, the tokens end with this server."""
+        """Write the file. If that fails, the tokens are valid until this server ends."""
         partial = self._file.with_suffix(".partial")
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             partial.unlink(missing_ok=True)
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump([asdict(one) for one in self._grants.values()], file)
+                json.dump([asdict(grant) for grant in self._grants.values()], file)
             partial.replace(self._file)
 
 

@@ -1,7 +1,7 @@
 """The MCP endpoint, `/llm-sandbox/mcp`: HTTP, authentication, and the way to the kernel that drives the run.
 
-The endpoint is not part of the Jupyter API: a separate token opens it, in the header `Authorization` only. A cookie,
-which a page of another site could use, has no effect here.
+The endpoint is not part of the Jupyter API. It needs a token in the header `Authorization`, and ignores cookies,
+because a page of another site could make a browser send them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MCP = "/llm-sandbox/mcp"
 _STREAM_AFTER_SECONDS = 0.5
 """Seconds to wait for an answer before it is sent as a stream."""
 _KEEP_ALIVE_SECONDS = 15.0
-"""Seconds between two signs of life on a stream."""
+"""Seconds between two keep-alive comments on a stream."""
 # The URL becomes a word of a shell command, so quotes, blanks and `$` are not accepted.
 _BASE_URL_PATTERN = re.compile(r"https?://[\w.:\[\]~%/@+-]{1,1000}/", re.ASCII)
 NOT_OPEN = (
@@ -64,9 +64,9 @@ OTHER_MODEL = (
 )
 PERSON_AT_WORK = "A person uses this sandbox now, in a cell or a terminal: try again when they have ended."
 _SETTLE_TRIES, _SETTLE_PAUSE_SECONDS = 60, 0.05
-"""Looks at the pending requests of a sandbox before a run starts, and the seconds between them."""
+"""Maximum number of polls of a sandbox's pending requests before a run starts, and the seconds between polls."""
 _TYPING_SECONDS = 30.0
-"""Seconds after the last key in a terminal during which the terminal counts as used."""
+"""Seconds after the last key during which a terminal counts as in use."""
 WHICH = "Several notebooks offer their sandboxes: name one as `sandbox`; list_sandboxes lists them."
 _WELCOME = "This is an MCP endpoint: send the token that %sandbox mcp in a notebook shows, in the header Authorization."
 
@@ -75,7 +75,7 @@ class McpServices:
     """State of the endpoint between requests."""
 
     def __init__(self, grants: McpGrants, *, runs: bool = False) -> None:
-        """`runs`: outside agents may start runs; see `SandboxPolicy.allow_mcp_runs`."""
+        """Create the services. With `runs`, outside agents may start runs; see `SandboxPolicy.allow_mcp_runs`."""
         self.grants = grants
         self.sessions = Sessions()
         self.endpoint = McpEndpoint(runs=runs)
@@ -84,14 +84,14 @@ class McpServices:
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller: with the token of a sandbox, or with that of the Jupyter server, which opens all."""
+    """The caller of a request: has the token of one sandbox, or of the Jupyter server, which is valid for all."""
 
     principal: str
     sandbox_id: str | None
 
 
 class KernelHost:
-    """Executes calls in the kernels that have offered their sandboxes."""
+    """Executes calls in the kernels that have opened their sandboxes to outside agents."""
 
     def __init__(self, caller: Caller, manager: SandboxManager, runs: RunRegistry) -> None:
         self._caller = caller
@@ -119,7 +119,7 @@ class KernelHost:
         return found
 
     def _run(self, arguments: Json) -> tuple[PublishedRun, str]:
-        """Return the run that a call belongs to, and the name of the sandbox that the kernel knows."""
+        """Return the run that executes a call, and the name of the sandbox inside its kernel."""
         named = str(arguments.get("sandbox") or "")
         sandbox_id, inside = self._caller.sandbox_id, named
         if sandbox_id is None:
@@ -139,7 +139,7 @@ class KernelHost:
         return run, inside
 
     async def _check_start(self, run: PublishedRun, arguments: Json) -> None:
-        """Check that the site allows the model of a run, and that no person uses the sandbox. Raises _NotOpenError."""
+        """Check that a run may start: the site allows its model, and nobody uses the sandbox. Raises _NotOpenError."""
         model = str(arguments.get("model") or "")
         patterns = self._manager.policy.mcp_run_models
         if model and not any(fnmatchcase(model, pattern) for pattern in patterns):
@@ -148,7 +148,7 @@ class KernelHost:
             managed = self._manager.get(run.outside or "")
         except UnknownSandboxError:
             raise _NotOpenError(NOT_OPEN) from None
-        # A checkpoint of the caller's last step may be pending, so one request does not mean a person yet.
+        # A checkpoint of the caller's last step may be pending, so a single request need not come from a person.
         for _ in range(_SETTLE_TRIES):
             if not managed.requests:
                 break
@@ -162,17 +162,17 @@ class KernelHost:
             if run.outside is None or run.state != "live" or self._runs.outside_run(run.outside) is not run:
                 continue
             reply = await run.call_tool("list_sandboxes", {}, client.name, "")
-            for one in reply["data"].get("sandboxes", ()):
-                tail = "" if one["sandbox"] == "main" else f"/{one['sandbox']}"
+            for described in reply["data"].get("sandboxes", ()):
+                tail = "" if described["sandbox"] == "main" else f"/{described['sandbox']}"
                 notebook = (await self._runs.describe(run))["notebook"]
-                found.append({**one, "sandbox": f"{run.outside}{tail}", "notebook": notebook})
-                rows.append(f"{found[-1]['sandbox']}: of {notebook}, {one['state']}")
+                found.append({**described, "sandbox": f"{run.outside}{tail}", "notebook": notebook})
+                rows.append(f"{found[-1]['sandbox']}: of {notebook}, {described['state']}")
         text = "\n".join(rows) or NOT_OPEN
         return {"text": text, "data": {"sandboxes": found}, "error": False}
 
 
 class _NotOpenError(LLMSandboxError):
-    """No run is open to the call."""
+    """Raised if no run is open to the call."""
 
 
 class McpHandler(JupyterHandler):
@@ -183,14 +183,16 @@ class McpHandler(JupyterHandler):
     _session: McpSession | None = None
     _token: object = None
 
-    async def prepare(self) -> None:  # type: ignore[override]  # as JupyterHandler's, without cookies and login pages
-        """Refuse requests with a foreign host name or from a foreign page, before anything is read."""
+    async def prepare(self) -> None:  # type: ignore[override]  # like that of JupyterHandler, without cookies and login pages
+        """Refuse requests with a foreign host name or from a foreign page, before the body is read."""
         self.current_user = None
         if not self.check_host():
-            raise web.HTTPError(421, "This server is not called so: see ServerApp.allow_remote_access.")
+            raise web.HTTPError(
+                421, "The host name of the request is not allowed: see ServerApp.allow_remote_access."
+            )
         origin = self.request.headers.get("Origin")
         if origin is not None and not self._is_own(origin):
-            raise web.HTTPError(403, "Pages of other sites may not call this.")
+            raise web.HTTPError(403, "Pages of other sites may not use this address.")
 
     def _is_own(self, origin: str) -> bool:
         if self.allow_origin == "*":
@@ -214,7 +216,7 @@ class McpHandler(JupyterHandler):
 
     @allow_unauthenticated
     def get(self, sandbox: str | None = None) -> None:
-        """Refuse: this server sends only answers."""
+        """Refuse the request: this server sends messages only as answers to `POST`."""
         self._caller(sandbox)
         self.set_status(405)
         self.set_header("Allow", "POST, DELETE")
@@ -270,14 +272,14 @@ class McpHandler(JupyterHandler):
             await self._answer(message, caller)
             return
         if not message.method and (self._session is None or not self._session.take_answer(message)):
-            raise McpError(INVALID_REQUEST, "Nothing was asked that this could answer.")
+            raise McpError(INVALID_REQUEST, "The message is not a request, notification or response.")
         self.set_status(202)
         self.finish()
 
     def _check_headers(self, message: RpcMessage, header: str | None) -> None:
         """Check that the headers of a modern request agree with its body. Raises McpError."""
         if not message.method:
-            raise McpError(INVALID_REQUEST, "A response has no place here.")
+            raise McpError(INVALID_REQUEST, "A response is not expected here.")
         if header is not None and header != message.meta.get(META_VERSION, header):
             raise _header_mismatch("MCP-Protocol-Version")
         if header is not None and header != MODERN:
@@ -305,7 +307,7 @@ class McpHandler(JupyterHandler):
             return None
         session = self.services.sessions.find(id, caller.principal)
         if session is None:
-            raise web.HTTPError(404, "This session does not exist (any more): begin with initialize.")
+            raise web.HTTPError(404, "The session is unknown or has ended: begin with initialize.")
         return session
 
     async def _answer(self, message: RpcMessage, caller: Caller) -> None:
@@ -325,7 +327,7 @@ class McpHandler(JupyterHandler):
         self._send(response(message.id, result))
 
     def on_connection_close(self) -> None:
-        """End the work of a client that has left."""
+        """Cancel the request of a client that has disconnected."""
         super().on_connection_close()
         if self._answering is not None:
             self._answering.cancel()
@@ -344,7 +346,7 @@ class McpHandler(JupyterHandler):
         return await self._session.elicit(params, self._write_event)
 
     def _write_event(self, message: Json | None) -> None:
-        """Write a message to the stream, and begin the stream with the first one; None writes a sign of life."""
+        """Write a message to the stream, which the first message begins; None writes a keep-alive comment."""
         if not self._streaming:
             self._streaming = True
             self.set_header("Content-Type", "text/event-stream")
@@ -399,13 +401,13 @@ class McpHandler(JupyterHandler):
 
 
 class McpTokenHandler(SandboxAPIHandler):
-    """The token with which outside agents use a sandbox."""
+    """The token of a sandbox for outside agents."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self, sandbox_id: str) -> None:
-        """Answer if the sandbox has a token. The server stores only its hash."""
+        """Return `exists`, true if the sandbox has a token, and `run`, the live run of an outside agent."""
         managed = self.manager.get(sandbox_id)
         grant = self._grants.keep(managed.id, managed.notebook)
         run = self.runs.outside_run(sandbox_id)
@@ -416,7 +418,7 @@ class McpTokenHandler(SandboxAPIHandler):
     @authorized
     @report_errors
     async def post(self, sandbox_id: str) -> None:
-        """Make a token, and revoke the earlier one. With `keep`, an existing token stays, and `token` is null."""
+        """Make a token, and revoke the earlier token. With `keep`, an existing token stays, and `token` is null."""
         if not self.manager.policy.allow_mcp:
             raise web.HTTPError(403, "This site does not allow MCP: see SandboxPolicy.allow_mcp.")
         managed, address = self.manager.get(sandbox_id), self._address()
@@ -437,7 +439,7 @@ class McpTokenHandler(SandboxAPIHandler):
         self.finish()
 
     def _address(self) -> str:
-        """Return the server's base URL as the caller reaches it. Raises HTTPError for another kind of value."""
+        """Return the server's base URL for the caller, from the body. Raises HTTPError for an invalid URL."""
         url = self.body().get("url", f"{self.request.protocol}://{self.request.host}{self.base_url}")
         if not isinstance(url, str) or not _BASE_URL_PATTERN.fullmatch(url):
             raise web.HTTPError(

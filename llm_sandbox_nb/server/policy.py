@@ -25,7 +25,7 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 
 class SandboxPolicy(Configurable):
-    """The site's rules. Every trait is set by an administrator; requests beyond them are refused."""
+    """The site's rules, set by an administrator. Requests that break a rule are refused."""
 
     allow_mcp = Bool(True, help="Whether a notebook may offer its sandbox to outside agents, over MCP.").tag(
         config=True
@@ -122,10 +122,10 @@ class SandboxPolicy(Configurable):
     ).tag(config=True)
 
     def read_request(self, body: Mapping[str, Any]) -> SandboxOptions:
-        """Return the options in a client's request. Open limits are the site's; paths have no meaning here.
+        """Return the options in a client's request. Missing limits are the site's; paths are not accepted.
 
         Raises:
-            ValueError: if a field is invalid; names the field.
+            ValueError: if a field is invalid; the message names the field.
             PolicyError: if a name is unknown, or not allowed on this site.
         """
         for what in ("isolation", "profile", "network"):
@@ -137,11 +137,11 @@ class SandboxPolicy(Configurable):
         return SandboxOptions.from_json({**body, "ca_bundle": None}, default_limits=self._default_limits())
 
     def resolve(self, request: SandboxOptions) -> SandboxOptions:
-        """Fill in open options and check all.
+        """Fill in missing options with the site's defaults, and check all options.
 
         Raises:
-            PolicyError: if the site does not allow the request; names the allowed values.
-            ValueError: if a choice of the site contradicts the request.
+            PolicyError: if the site does not allow the request; the message names the allowed values.
+            ValueError: if a default of the site contradicts the request.
         """
         isolation = self._isolation(request.isolation or self.default_isolation)
         return SandboxOptions(
@@ -195,7 +195,7 @@ class SandboxPolicy(Configurable):
 
     @property
     def _networks(self) -> list[str]:
-        """The allowed networks. If `open` is allowed, `public` and `allow` are too: they reach less."""
+        """Return the allowed networks. If `open` is allowed, so are `public` and `allow`, which reach less."""
         return [*self.allowed_networks, *(["public", "allow"] if "open" in self.allowed_networks else [])]
 
     def _network(self, request: SandboxOptions, isolation: str) -> str | None:
@@ -221,7 +221,7 @@ class SandboxPolicy(Configurable):
         return wanted
 
     def _default_limits(self) -> Limits:
-        """Return the site's defaults, which never exceed its maxima."""
+        """Return the site's default limits, reduced to its maximum limits."""
 
         def smaller(name: str) -> Any:
             known = [

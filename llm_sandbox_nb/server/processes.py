@@ -1,4 +1,4 @@
-"""Processes of a sandbox, listed by its executor: their resource use, and the end of all."""
+"""Processes of a sandbox, as its executor lists them: measure their resource use, or end them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
 
-# Everything in a sandbox descends from its executor, so this holds for each isolation, `process` too, whose
-# processes are among those of the host. CPU time of ended children is counted with the process that waited for them.
+# Everything in a sandbox descends from its executor. So this program is correct in each isolation, also in `process`,
+# whose processes are among those of the host. CPU time of ended children counts for the process that waited for them.
 _MEASURE_PROGRAM = """
 import os, sys
 root, me = int(sys.argv[1]), os.getpid()
@@ -38,7 +38,7 @@ print(count, ticks * 1000 // tick, pages * page)
 """
 _MEASURE_TIMEOUT = 10.0
 _MEASUREMENT_SECONDS = 0.5
-"""Seconds for which a measurement also answers later requests: many pages may watch one sandbox."""
+"""Seconds for which a measurement is reused, because many pages may watch one sandbox."""
 _MAX_MEASUREMENTS = 64
 
 
@@ -57,10 +57,10 @@ class SandboxUsage:
 
 
 class UsageMeter:
-    """Measures sandboxes, each at most once in `_MEASUREMENT_SECONDS`."""
+    """Measures the resource use of sandboxes, each at most once in `_MEASUREMENT_SECONDS`."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock` gives the seconds since 1970."""
+        """Create the meter; `clock` returns seconds."""
         self._clock = clock
         self._last: OrderedDict[str, SandboxUsage] = OrderedDict()
 
@@ -88,8 +88,8 @@ class UsageMeter:
 
 # All processes of a sandbox descend from its executor, which is PID 1 or a subreaper. Killing by ancestry
 # and not by `kill -1` makes this safe under isolation `process` too. All processes are stopped before any is
-# killed, so that none escapes by forking, and the executor's new shell is left alone. Helpers of the executor,
-# forks with its command line, stay: the parent of this program, and the watcher of changed files.
+# killed, so that no process escapes by forking. The executor's new shell is left alone, and so are helpers that the
+# executor forked and that have its command line: the parent of this program, and the watcher of changed files.
 _KILL_PROGRAM = """
 import os, signal, sys
 root, me = int(sys.argv[1]), os.getpid()
@@ -132,7 +132,7 @@ _RESTART_TIMEOUT = 30.0
 
 
 async def restart_processes(sandbox: ChannelSandbox) -> None:
-    """End every process of the sandbox except its executor; afterwards a new shell runs.
+    """End every process of the sandbox except its executor, which then starts a new shell.
 
     Raises:
         SandboxLostError: if the sandbox is lost.

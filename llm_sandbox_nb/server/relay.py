@@ -1,8 +1,8 @@
-"""The relay between many clients and a sandbox: frames of the executor, from WebSockets to the one channel and back.
+"""The relay between a sandbox and its clients: passes frames between their WebSockets and the sandbox's channel.
 
-A client numbers its requests freely; each becomes a call of the server's channel with another number. Input of a client
-is limited before it is stored. Output waits in a limited queue; a client that does not read delays the sandbox only for
-a short while, and is then dropped.
+A client numbers its requests freely; the server's channel gives each request another number. Input of a client is
+limited before it is stored. Output waits in a limited queue. A client that does not read may delay the sandbox for
+`MAX_STALL_SECONDS` seconds; then it is disconnected.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from llm_sandbox_nb.sandbox.protocol.frames import (
 )
 
 MAX_REQUESTS = 64
-"""Pending requests that one client may have."""
+"""Maximum number of pending requests of one client."""
 QUEUE_HIGH = 4 * 1024 * 1024
 QUEUE_LOW = 1024 * 1024
-"""Number of waiting bytes of a client at which the sandbox pauses, and number below which it continues."""
-STALL = 10.0
-"""Seconds for which one client may hold the sandbox back."""
+"""Bytes queued for a client: above `QUEUE_HIGH` the sandbox's output is paused, below `QUEUE_LOW` it continues."""
+MAX_STALL_SECONDS = 10.0
+"""Maximum seconds for which one client may pause the sandbox's output."""
 
 SANDBOX_ENDED = 4410
 BROKE_PROTOCOL = 4400
 TOO_SLOW = 4429
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Function that sends a message and returns when there is room for more. Raises ConnectionError without a client."""
+"""Function that sends a message and waits for room in the buffer. Raises ConnectionError if the client has left."""
 Hang = Callable[[int, str], None]
-"""Closes the connection with a code and a reason."""
+"""Function that closes the connection with a code and a reason."""
 
 
 class _Request:
-    """A request of a client: the call, and the unused pieces of the body."""
+    """A request of a client: the call, and the pieces of the body that are not yet sent."""
 
     def __init__(self, number: int, op: str) -> None:
         self.number = number
@@ -61,7 +61,9 @@ class RelayClient:
     def __init__(
         self, channel: Channel, facts: dict[str, Any], send: Send, hang: Hang, used: Callable[[], None]
     ) -> None:
-        """Create the client. `facts` is the executor's description of itself; `used` is called at every request."""
+        """Create the client.
+
+        `facts` is the executor's description of itself. `used` is called at every request."""
         self._channel = channel
         self._facts = facts
         self._send = send
@@ -77,13 +79,13 @@ class RelayClient:
 
     @property
     def requests(self) -> int:
-        """Number of pending requests, without those that wait for a connection from inside."""
-        return sum(one.op != "connection" for one in self._requests.values())
+        """Number of pending requests, without those that wait for a connection from inside the sandbox."""
+        return sum(request.op != "connection" for request in self._requests.values())
 
     # -- from the client -----------------------------------------------------------------------------------
 
     def receive(self, message: bytes | str) -> None:
-        """Take one message of the client; one that breaks the protocol ends the connection."""
+        """Handle a message of the client. A message that breaks the protocol ends the connection."""
         if self._left:
             return
         try:
@@ -128,7 +130,7 @@ class RelayClient:
         if frame.kind == Kind.DATA:
             request.kept += len(frame.payload)
             if not frame.payload or request.kept > WINDOW:
-                raise ProtocolError("it sent more of a request's body than it may")
+                raise ProtocolError("the body of the request is larger than allowed")
             request.body.put_nowait(frame.payload)
         elif frame.kind == Kind.END:
             request.body.put_nowait(None)
@@ -179,8 +181,10 @@ class RelayClient:
         self._more.set()
         if self._queued > QUEUE_HIGH and self._held_back is None:
             self._channel.hold(self)
-            reason = f"The client did not read its messages for {STALL:g} seconds."
-            self._held_back = asyncio.get_running_loop().call_later(STALL, self.leave, TOO_SLOW, reason)
+            reason = f"The client did not read its messages for {MAX_STALL_SECONDS:g} seconds."
+            self._held_back = asyncio.get_running_loop().call_later(
+                MAX_STALL_SECONDS, self.leave, TOO_SLOW, reason
+            )
 
     async def _send_queue(self) -> None:
         try:
@@ -213,7 +217,7 @@ class RelayClient:
         self.leave(SANDBOX_ENDED, reason)
 
     def leave(self, code: int = 1000, reason: str = "") -> None:
-        """Cancel the requests of a client that leaves. A second call does nothing."""
+        """Cancel the requests of a client that disconnects. A second call does nothing."""
         if self._left:
             return
         self._left = True
@@ -225,5 +229,5 @@ class RelayClient:
         if self._sender is not asyncio.current_task():
             self._sender.cancel()
         self._queue.clear()
-        # A close frame holds 123 bytes; the text is cut between characters.
+        # A close frame holds at most 123 bytes; the reason is cut between characters.
         self._hang(code, reason.encode()[:120].decode("utf-8", "ignore"))

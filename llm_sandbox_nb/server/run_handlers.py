@@ -32,19 +32,19 @@ RUN_ID = r"(?P<run_id>[A-Za-z0-9][\w-]{0,127})"
 BROKEN, FOREIGN, UNKNOWN, REPLACED = 4400, 4403, 4404, 4409
 """Close codes: broken protocol; run of another kernel; unknown run; replaced by a newer connection."""
 RECORDS = "sandbox-runs"
-"""The folder for records next to a notebook, unless `%config SandboxMagics.output_dir` names another."""
+"""Name of the folder for records next to a notebook, unless `%config SandboxMagics.output_dir` names another one."""
 SHARED_NOTEBOOKS = "collaborative_document_save_delay"
-"""A setting of this server when jupyter-collaboration shares its notebooks between pages."""
-LISTED = 30
-"""Maximum number of runs of a notebook in a list."""
+"""Setting of this server that exists if jupyter-collaboration shares notebooks between pages."""
+MAX_LISTED_RUNS = 30
+"""Maximum number of listed runs of a notebook."""
 MESSAGE_LIMIT = 64 * 1024 * 1024
 _BATCH_BYTES = 512 * 1024
 _TEXT_INTERVAL = 0.03
-"""Seconds between two messages that hold nothing but unfinished text."""
+"""Seconds between two messages with unfinished text only."""
 
 
 class TooSlowError(LLMSandboxError):
-    """A watcher does not read messages."""
+    """Raised if a watcher does not read messages fast enough."""
 
 
 class RunsHandler(SandboxAPIHandler):
@@ -59,13 +59,13 @@ class RunsHandler(SandboxAPIHandler):
 
 
 class NotebookRunsHandler(SandboxAPIHandler):
-    """The runs that a notebook has left on disk."""
+    """The runs of a notebook on disk."""
 
     @web.authenticated
     @authorized
     @report_errors
     async def get(self) -> None:
-        """Return the newest runs of the notebook `path`: in folders next to it or named by its kernels."""
+        """Return the newest runs of the notebook `path`, from folders next to it and folders named by its kernels."""
         path = self.get_query_argument("path")
         published = [run for run in self.runs.all() if run.notebook == path and run.folder is not None]
         folders = {run.folder.parent for run in published if run.folder is not None}
@@ -74,7 +74,9 @@ class NotebookRunsHandler(SandboxAPIHandler):
             folders.add(records_folder(notebook))
         listed, total = await asyncio.to_thread(_summaries, folders)
         live = {run.id for run in published if run.state in ("live", "away")}
-        self.finish({"runs": [_listed(one, root, one.id in live) for one in listed], "total": total})
+        self.finish(
+            {"runs": [_listed(summary, root, summary.id in live) for summary in listed], "total": total}
+        )
 
 
 def contents_path(handler: SandboxAPIHandler, path: str) -> Path | None:
@@ -94,9 +96,11 @@ def record_folder(notebook: Path, run_id: str) -> Path | None:
 
 
 def _summaries(folders: set[Path]) -> tuple[list[RunSummary], int]:
-    found = [summaries(folder, LISTED) for folder in folders]
-    newest = sorted((one for some, _ in found for one in some), key=lambda one: one.started, reverse=True)
-    return newest[:LISTED], sum(total for _, total in found)
+    found = [summaries(folder, MAX_LISTED_RUNS) for folder in folders]
+    newest = sorted(
+        (summary for some, _ in found for summary in some), key=lambda summary: summary.started, reverse=True
+    )
+    return newest[:MAX_LISTED_RUNS], sum(total for _, total in found)
 
 
 def _listed(one: RunSummary, root: Path | None, live: bool) -> Json:
@@ -153,7 +157,7 @@ class RunFileHandler(SandboxAPIHandler):
 
 
 class RunSocket(Socket):
-    """Common part of both WebSockets; without verbs."""
+    """Base of both WebSockets."""
 
     max_message_size = MESSAGE_LIMIT
 
@@ -165,7 +169,7 @@ class RunSocket(Socket):
 
 
 class RunPublishHandler(RunSocket):
-    """Connection of a kernel that publishes its run and gets decisions."""
+    """Connection of a kernel that publishes a run and receives decisions."""
 
     _run_id = ""
     _run: PublishedRun | None = None
@@ -221,9 +225,9 @@ class RunPublishHandler(RunSocket):
         self.send({"type": "welcome", "next": len(self._run.store), "ticket": ticket, "shared": shared})
 
     def _outside_sandbox(self, sandbox_id: object, kernel_id: str) -> str | None:
-        """Return the sandbox that the kernel offers to outside agents; it must be the kernel's own."""
+        """Return the sandbox that the kernel opens to outside agents; None unless it belongs to the kernel."""
         manager = self.settings["llm_sandbox_manager"]
-        own = (one.id for one in manager.in_use() if one.kernel_id == kernel_id)
+        own = (managed.id for managed in manager.in_use() if managed.kernel_id == kernel_id)
         return next((id for id in own if id == sandbox_id), None)
 
     def send(self, message: Json) -> None:
@@ -236,14 +240,14 @@ class RunPublishHandler(RunSocket):
         self.close(REPLACED, reason)
 
     def on_close(self) -> None:
-        """Note that the kernel has left."""
+        """Note that the kernel has disconnected."""
         run, self._run = self._run, None
         if run is not None:
             self.runs.leave(run, self)
 
 
 class RunEventsHandler(RunSocket):
-    """Connection of a page that watches a run: all past events, then each new one, once."""
+    """Connection of a page that watches a run: sends all past events, then each new event once."""
 
     _pump: asyncio.Task[None] | None = None
 
@@ -254,7 +258,7 @@ class RunEventsHandler(RunSocket):
         await super().get(run_id=run_id)
 
     def open(self, run_id: str) -> None:
-        """Begin with event number `since`."""
+        """Start sending, from event number `since` on."""
         super().open()
         self.set_nodelay(True)
         since = self.get_query_argument("since", "0")
@@ -267,7 +271,7 @@ class RunEventsHandler(RunSocket):
         """Ignore messages of watchers."""
 
     def on_close(self) -> None:
-        """Stop sending events: the watcher has left."""
+        """Stop sending events, because the watcher has disconnected."""
         if self._pump is not None:
             self._pump.cancel()
 
@@ -291,9 +295,9 @@ class RunEventsHandler(RunSocket):
         self.close(1000, "The run is over.")
 
     async def _send_all(self, run: PublishedRun, position: int, news: asyncio.Event) -> None:
-        """Send the events. Nothing is queued: a slow watcher gets stored events later, in larger pieces.
+        """Send the events. Nothing is queued: a slow watcher gets stored events later, in larger messages.
 
-        More events may arrive while a message is sent: the end of the run is sent only after all events.
+        Events may arrive while a message is being sent, so the end of the run is sent only after all of them.
         """
         seen: dict[int, int] = {}
         sent: str | None = None
@@ -320,7 +324,7 @@ class RunEventsHandler(RunSocket):
 
 
 def run_folder(path: object, run_id: str) -> Path | None:
-    """Return the run's folder named by a kernel; None if the folder is not on this machine."""
+    """Return the folder that a kernel names as its run's; None if the folder is not on this machine."""
     if not isinstance(path, str) or not path or "\0" in path:
         return None
     folder = Path(path)
@@ -331,7 +335,7 @@ def run_folder(path: object, run_id: str) -> Path | None:
 
 
 def run_cell(value: object) -> Json | None:
-    """Return the run's cell named by a kernel, or None."""
+    """Return the cell that a kernel names as its run's, or None."""
     if not isinstance(value, dict) or not isinstance(value.get("count"), int):
         return None
     texts = {name: value.get(name) for name in ("id", "request", "client")}

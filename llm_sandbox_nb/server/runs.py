@@ -1,4 +1,4 @@
-"""The runs that kernels of this server publish: their events for whoever watches, and decisions back to them."""
+"""The runs that kernels of this server publish: events go to the watchers, and decisions to the kernels."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from llm_sandbox_nb.trajectory.watched_run import WatchedRun, is_event, is_live_
 
 Json = dict[str, Any]
 Reach = Literal["live", "away", "lost", "finished"]
-"""`away`: the kernel is not connected at this moment; `lost`: the kernel has not returned."""
+"""Connection to a run's kernel. `away`: disconnected a moment ago; `lost`: the kernel has not reconnected."""
 _CLIPPED_CHARACTERS = 2000
-"""Characters of each text of an event that arrives when the store is full."""
+"""Maximum characters of each text of an event that arrives when the store is full."""
 
 
 class UnknownRunError(SandboxError):
-    """This server knows no such run."""
+    """Raised if this server does not know the run."""
 
 
 class RunControlError(SandboxError):
-    """A decision did not reach the run, or came too late."""
+    """Raised if a decision did not reach the run, or came too late."""
 
 
 class ForeignRunError(SandboxError):
-    """The run belongs to another kernel."""
+    """Raised if the run belongs to another kernel."""
 
 
 class PublisherError(LLMSandboxError, ValueError):
-    """A publisher broke the protocol."""
+    """Raised if a publisher breaks the protocol."""
 
 
 class Kernel(Protocol):
@@ -57,12 +57,12 @@ class Kernel(Protocol):
         ...
 
     def dismiss(self, reason: str) -> None:
-        """End the connection, because another one has replaced it."""
+        """End the connection, because a newer connection has replaced it."""
         ...
 
 
 class EventStore:
-    """Lines in a nameless file, which ends with this process. Only the position of each line's end is in memory."""
+    """Events as lines of an unnamed temporary file. Only the positions of the line ends are in memory."""
 
     def __init__(self, full_at: int) -> None:
         """Create the store. Above `full_at` bytes, long texts of further events are clipped."""
@@ -75,11 +75,11 @@ class EventStore:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Stored bytes."""
         return self._ends[-1]
 
     def append(self, event: dict[str, Any]) -> None:
-        """Keep one more event. Raises OSError when the disk is full."""
+        """Store an event. Raises OSError if the disk is full."""
         kept = clip_texts(event, _CLIPPED_CHARACTERS) if self.size > self._full_at else event
         data = json.dumps(kept, separators=(",", ":")).encode()
         if self._file is None:
@@ -89,7 +89,7 @@ class EventStore:
         self._ends.append(self.size + len(data))
 
     def read(self, start: int, most: int) -> list[str]:
-        """Return events from number `start` on, as JSON: at most `most` bytes, but at least one event."""
+        """Return events from number `start` on, as JSON: at least one event, then more up to `most` bytes."""
         if self._file is None or start >= len(self):
             return []
         end = start + 1
@@ -121,20 +121,20 @@ def clip_texts(value: Any, limit: int) -> Any:
 
 
 class PublishedRun:
-    """A run as known to this server."""
+    """A published run."""
 
     def __init__(self, run_id: str, kernel_id: str, owner: str, full_at: int) -> None:
         self.id = run_id
         self.kernel_id = kernel_id
         self.owner = owner
-        """A secret of the kernel that publishes the run."""
+        """Secret of the kernel that publishes the run."""
         self.notebook: str | None = None
         self.folder: Path | None = None
         """Folder of the record, if on this machine."""
         self.outside: str | None = None
         """The sandbox that an outside agent drives with this run."""
         self.cell: Json | None = None
-        """The cell that shows the run, see `notebook/display.py`."""
+        """The cell that shows the run, as `PageCell` of the kernel's `notebook/display.py`."""
         self.ended: float | None = None
         """Time of the last event, in seconds since the epoch."""
         self.store = EventStore(full_at)
@@ -155,7 +155,7 @@ class PublishedRun:
 
     @property
     def state(self) -> Reach:
-        """Reachability of the run's kernel."""
+        """State of the connection to the run's kernel."""
         if self.finished:
             return "finished"
         return "live" if self.kernel else "lost" if self.lost else "away"
@@ -179,7 +179,7 @@ class PublishedRun:
     # --- from the kernel ---
 
     def take(self, start: int, events: list[Json]) -> None:
-        """Store written events from number `start` on; skip known ones.
+        """Store recorded events, of which the first has number `start`; skip events that are already stored.
 
         Raises:
             PublisherError: if earlier events are missing, or the events are invalid.
@@ -197,7 +197,7 @@ class PublishedRun:
         self.notify()
 
     def take_transient(self, events: list[Json]) -> None:
-        """Store text that is shown live. Raises PublisherError for anything else."""
+        """Store unfinished text. Raises PublisherError for any other event."""
         if not all(map(is_live_text, events)):
             raise PublisherError("The message is not a transient event.")
         new = [self.tail.add(event) for event in events]
@@ -231,7 +231,7 @@ class PublishedRun:
         await self._ask({"type": "control", **decision.model_dump(exclude_none=True)}, patience)
 
     async def file(self, path: str, most: int, timeout: float) -> bytes:
-        """Return a file of the run's output folder, read by the run's kernel.
+        """Return a file of the run's output folder; the run's kernel reads it.
 
         Raises:
             FileNotFoundError: if the file is missing.
@@ -244,19 +244,19 @@ class PublishedRun:
             raise FileNotFoundError(f"The run has no file {path!r}.")
         if not isinstance(data, str):
             raise OutputLimitExceededError(
-                f"The file has {size} bytes, more than can be shown before the end."
+                f"The file has {size} bytes and can be shown only after the end of the run."
             )
         return base64.b64decode(data)
 
     async def call_tool(
         self, tool: str, arguments: Json, client: str, agreed: str, principal: str = ""
     ) -> Json:
-        """Let the run's kernel execute a call of an outside agent. Cancelling ends the call.
+        """Let the run's kernel execute a call of an outside agent. Cancelling this also ends the call.
 
-        `principal` is the name of the caller's token, to which the handles in the result belong.
+        `principal` is the name of the caller's token, which owns the handles in the result.
 
         Raises:
-            RunControlError: if the kernel is away, or leaves meanwhile.
+            RunControlError: if the kernel is not connected, or disconnects before its answer.
         """
         question = {
             "type": "tool",
@@ -273,7 +273,7 @@ class PublishedRun:
         return result
 
     async def _ask(self, question: Json, timeout: float | None, cancel: Json | None = None) -> Json:
-        """Return the kernel's answer. If this wait is cancelled, `cancel` is sent."""
+        """Send a question to the kernel and return the answer. If this is cancelled, send `cancel`."""
         if self.kernel is None:
             raise RunControlError(
                 "The run's kernel is not connected at this moment; try again, or restart it."
@@ -296,7 +296,7 @@ class PublishedRun:
         return answer
 
     def left(self) -> None:
-        """Note that the kernel's connection is gone."""
+        """Note that the kernel has disconnected."""
         self.kernel, self.left_at = None, time.monotonic()
         for asked in self._asked.values():
             if not asked.done():
@@ -310,7 +310,7 @@ class PublishedRun:
 
 
 class RunRegistry(LoggingConfigurable):
-    """All runs that this server knows. Used from the Jupyter server's event loop only."""
+    """All runs that this server knows. Use it from the Jupyter server's event loop only."""
 
     max_runs = Integer(
         50, help="How many runs the server keeps to watch; above that it drops the oldest that have ended."
@@ -340,7 +340,7 @@ class RunRegistry(LoggingConfigurable):
         activity_times: MutableMapping[str, datetime] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Create the registry. `secret` is known to this server and its successors."""
+        """Create the registry. A restarted server has the same `secret`."""
         super().__init__(**kwargs)
         self._kernels = kernels
         self._secret = secret
@@ -357,7 +357,7 @@ class RunRegistry(LoggingConfigurable):
         return {run.kernel_id for run in self._runs.values() if run.state in ("live", "away")}
 
     def outside_run(self, sandbox_id: str) -> PublishedRun | None:
-        """Return the newest run in which an outside agent drives this sandbox, preferably a live one."""
+        """Return the newest run, preferably a live run, in which an outside agent uses this sandbox."""
         found = [run for run in self._runs.values() if run.outside == sandbox_id]
         live = [run for run in found if run.state == "live"]
         known = live or found
@@ -369,7 +369,7 @@ class RunRegistry(LoggingConfigurable):
             return self._runs[run_id]
         except KeyError:
             raise UnknownRunError(
-                "This server knows no such run: it ended long ago, or its kernel has gone; see its folder."
+                "This server does not know the run: it ended long ago, or its kernel has ended; see the run's folder."
             ) from None
 
     async def describe(self, run: PublishedRun) -> Json:
@@ -379,7 +379,7 @@ class RunRegistry(LoggingConfigurable):
         return run.to_json()
 
     def ticket(self, run_id: str, kernel_id: str) -> str:
-        """Return the ticket with which a kernel that outlives this server publishes its run at the next one."""
+        """Return the ticket with which a kernel may publish its run at this server after a restart."""
         message = f"llm-sandbox-nb run {run_id} of {kernel_id}".encode()
         return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
 
@@ -394,7 +394,7 @@ class RunRegistry(LoggingConfigurable):
             raise ForeignRunError(f"No kernel {kernel_id:.64} on this server (it may have been restarted).")
 
     def publish(self, run_id: str, kernel_id: str, owner: str, kernel: Kernel) -> PublishedRun:
-        """Register a run that a kernel publishes or resumes, perhaps after a restart, and then with another secret.
+        """Register a run that a kernel publishes or resumes. A restarted kernel has a new secret.
 
         Raises:
             ForeignRunError: if another kernel publishes the run.
@@ -417,7 +417,7 @@ class RunRegistry(LoggingConfigurable):
         return run
 
     def leave(self, run: PublishedRun, kernel: Kernel) -> None:
-        """Note the end of a kernel's connection; the run is lost unless the kernel returns soon."""
+        """Note that a kernel has disconnected. The run is lost unless the kernel reconnects soon."""
         if run.kernel is not kernel:
             return
         run.left()
@@ -425,7 +425,7 @@ class RunRegistry(LoggingConfigurable):
             asyncio.get_running_loop().call_later(self.away_grace, self._give_up, run)
 
     async def wait_for(self, run_id: str) -> PublishedRun:
-        """Return the run, once known. Raises UnknownRunError if the run does not appear."""
+        """Wait for a run to be published, and return it. Raises UnknownRunError after a while."""
         if run_id not in self._runs:
             known = asyncio.Event()
             waiting = self._waiting.setdefault(run_id, set())
@@ -441,11 +441,11 @@ class RunRegistry(LoggingConfigurable):
         return self.get(run_id)
 
     def note_activity(self) -> None:
-        """Note that a run is live, so that this server is not idle (JupyterHub asks)."""
+        """Reset the server's idle timer, which JupyterHub reads, while a run is live."""
         self._activity_times["llm_sandbox_nb"] = datetime.now(UTC)
 
     def close(self) -> None:
-        """Forget all runs; kernels that live on publish them again to the next server."""
+        """Remove all runs. Kernels that are still running publish their runs again to the restarted server."""
         for run in self._runs.values():
             run.store.close()
         self._runs.clear()

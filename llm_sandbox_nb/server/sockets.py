@@ -1,8 +1,8 @@
 """The WebSockets below `/llm-sandbox/api`: their common base, a sandbox's channel and its terminals.
 
-A terminal is a shell in a sandbox that ends with its tab. Its messages are JSON lists like those of Jupyter's
-terminals, so that Jupyter's widget can show them. In addition, each piece of output states its size in bytes, which the
-page returns after showing the piece.
+A terminal is a shell in a sandbox, which ends when its tab is closed. The messages are JSON lists like those of
+Jupyter's terminals, so that Jupyter's widget can show them. In addition, each piece of output has its size in bytes,
+which the page sends back after showing the piece.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
 from llm_sandbox_nb.server.relay import BROKE_PROTOCOL, SANDBOX_ENDED, RelayClient
 
 MAX_TERMINALS = 8
-"""Terminals that one sandbox may have open."""
+"""Maximum number of open terminals per sandbox."""
 TOO_MANY = 4429
 ENDED, FAILED = 1000, 4500
 _LAST_OUTPUT_SECONDS = 5.0
@@ -43,22 +43,22 @@ REPORT = re.compile(
     r"|P[01]\$r[^\x1b]*\x1b\\|\]\d+;(?:\d+;)?rgb:[\da-f/]+\x1b\\"  # settings, colours
     r")"
 )
-"""Pattern of one automatic report of the page's terminal. The only keys that match are F3 with Shift, Alt or Ctrl."""
+"""Pattern of a terminal's automatic reports. Of all keys, only F3 with Shift, Alt or Ctrl matches too."""
 
 
 class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """A connection for users who may execute; its `get` calls `authorise`."""
+    """Base of connections for users with the permission to execute; `get` calls `authorise`."""
 
     auth_resource = AUTH_RESOURCE
 
     def set_default_headers(self) -> None:
-        """Set no headers: those of JupyterHandler have no meaning for a WebSocket."""
+        """Set no headers, because those of JupyterHandler have no effect on a WebSocket."""
 
     def get_compression_options(self) -> None:
-        """Disable compression: most clients are on this machine, where it costs more than it saves."""
+        """Disable compression, which costs more than it saves for clients on this machine."""
 
     async def authorise(self) -> None:
-        """Refuse a user who may not execute. Raises HTTPError."""
+        """Refuse a user without the permission to execute. Raises HTTPError."""
         allowed = await ensure_async(
             self.authorizer.is_authorized(self, self.current_user, "execute", AUTH_RESOURCE)
         )
@@ -67,7 +67,7 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
 
 class SandboxSocket(Socket):
-    """A connection to a running sandbox; its `get` calls `admit`."""
+    """Base of connections to a running sandbox; `get` calls `admit`."""
 
     @property
     def manager(self) -> SandboxManager:
@@ -76,7 +76,7 @@ class SandboxSocket(Socket):
         return manager
 
     async def admit(self, sandbox_id: str) -> None:
-        """Refuse a user who may not execute, and a sandbox that does not run. Raises HTTPError."""
+        """Refuse a user without the permission to execute, and a sandbox that does not run. Raises HTTPError."""
         await self.authorise()
         try:
             await self.manager.ready()
@@ -114,7 +114,7 @@ class ChannelHandler(SandboxSocket):
             self._client.receive(message)
 
     def on_close(self) -> None:
-        """Release the client that has left."""
+        """Release the client that has disconnected."""
         client, self._client = self._client, None
         if client is not None:
             client.leave()
@@ -127,18 +127,18 @@ class ChannelHandler(SandboxSocket):
 
 
 class TerminalHandler(SandboxSocket):
-    """A terminal; a client of its sandbox that prevents idleness only while a person uses it."""
+    """A terminal of a sandbox. The terminal resets the sandbox's idle timer only when a person uses it."""
 
     max_message_size = 2 * MAX_TYPED_BYTES
     requests = 0
-    """Always zero: an open terminal is not a pending request, so a sandbox with only idle terminals is idle."""
+    """Always zero, so that a sandbox with only idle terminals is idle."""
     _managed: ManagedSandbox
     _terminal: Terminal | None = None
     _task: asyncio.Task[None] | None = None
 
     @ws_authenticated
     async def get(self, sandbox_id: str) -> None:
-        """Authorise, and check that the site allows terminals, before the protocol is switched."""
+        """Authorise, and check that the site allows terminals, before the switch to a WebSocket."""
         await self.authorise()
         if not self.manager.policy.allow_terminal:
             raise web.HTTPError(403, "This site allows no terminals in sandboxes.")
@@ -154,7 +154,7 @@ class TerminalHandler(SandboxSocket):
         except (UnknownSandboxError, SandboxLostError) as error:
             self.close(SANDBOX_ENDED, str(error)[:100])
             return
-        if sum(isinstance(one, TerminalHandler) for one in self._managed.clients) >= MAX_TERMINALS:
+        if sum(isinstance(client, TerminalHandler) for client in self._managed.clients) >= MAX_TERMINALS:
             self.close(TOO_MANY, f"A sandbox may have {MAX_TERMINALS} terminals; close one first.")
             return
         self._managed.clients.add(self)
@@ -169,7 +169,7 @@ class TerminalHandler(SandboxSocket):
         return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else default
 
     def on_message(self, message: bytes | str) -> None:
-        """Handle input of the person."""
+        """Handle a message of the page."""
         if self._terminal is None:
             return
         self.manager.note_activity(self._managed)
@@ -180,7 +180,7 @@ class TerminalHandler(SandboxSocket):
             self._hang(BROKE_PROTOCOL, str(error))
 
     def on_close(self) -> None:
-        """End all processes of a closed tab."""
+        """End all processes of the terminal after its tab was closed."""
         if self._terminal is not None:
             self._managed.clients.discard(self)
         if self._task is not None:
@@ -198,7 +198,7 @@ class TerminalHandler(SandboxSocket):
             self._task.cancel()
 
     def _show(self, data: bytes) -> None:
-        """Queue output. `Terminal` limits it: the page has to confirm earlier output first."""
+        """Queue output. `Terminal` limits the queue, because the page has to confirm earlier output first."""
         self._output.append(data)
         self._more.set()
         self.manager.note_activity(self._managed)
@@ -214,7 +214,7 @@ class TerminalHandler(SandboxSocket):
             sender.cancel()
 
     async def _send_output(self) -> None:
-        """Send bytes as text, with split characters joined. An empty piece is the last."""
+        """Send bytes as text; characters split between pieces are joined. An empty piece is the last piece."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with contextlib.suppress(WebSocketClosedError):
             await self._send(["setup"])

@@ -1,4 +1,4 @@
-"""The tree that the events of a journal form, and its branches."""
+"""The tree of a journal's events, and its branches."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from llm_sandbox_nb.trajectory import events as ev
 
 _CHECKPOINT = "checkpoint"
-_MARKS = frozenset(
+_MARK_KINDS = frozenset(
     {
         _CHECKPOINT, "rewind.started", "rewound", "forked", "continued", "control", "note", "call.held", "rewarded",
         "check.started", "checked", "connection",
     }
 )  # fmt: skip
-"""Kinds that alone do not make a branch: they record actions on a run, not actions of the run."""
+"""Kinds of events that record actions on a run and not of the run; alone they do not make a branch."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A line of events, from the first to `tip`."""
+    """A branch: the events from the first to `tip`."""
 
     tip: str
     """Id of the last event, for `Trajectory.at`."""
     fork: str | None
     """Id of the last event shared with the branch of HEAD; None for the branch of HEAD."""
     step: int
-    """The last step shared with the branch of HEAD; for the branch of HEAD, its last step."""
+    """Number of the last step shared with the branch of HEAD; for that branch itself, its last step."""
     steps: int
     """The number of the last step."""
     head: bool
@@ -33,20 +33,20 @@ class Branch:
 
 
 class Tree:
-    """Events by their ids, with the event that each follows. Events are never removed."""
+    """Tree of events. Events are never removed."""
 
     def __init__(self) -> None:
         self._events: dict[str, ev.Event] = {}
         self._parents: dict[str, str | None] = {}
         self._steps: dict[str, int] = {}
         self._facts: dict[str | None, list[ev.Facts]] = {}
-        """Facts about steps, which are not nodes of the tree, by the event that they follow."""
+        """Facts about steps by the event that they follow; facts are not nodes of the tree."""
 
     def __contains__(self, id: str | None) -> bool:
         return id in self._events
 
     def add(self, event: ev.Event, parent: str | None) -> None:
-        """Add `event`, which follows `parent`. A known id is ignored: a parent is always older."""
+        """Add `event`, which follows `parent`. An event with a known id is ignored."""
         if event.id in self._events:
             return
         self._events[event.id] = event
@@ -73,7 +73,7 @@ class Tree:
         return self._parents[id]
 
     def step(self, id: str | None) -> int:
-        """Return the number of the step that an event belongs to or follows; 0 before the first."""
+        """Return the number of the step of an event, or of the last step before it; 0 before the first."""
         return 0 if id is None else self._steps[id]
 
     def branches(self, head: str | None) -> list[Branch]:
@@ -89,7 +89,8 @@ class Tree:
     def _branch(self, tip: str, on_head: set[str], forks: dict[str, str | None], head: bool) -> Branch:
         """Return the branch of `tip`.
 
-        `forks` maps each visited event to the event where it left the branch of HEAD: no event is visited twice.
+        `forks` maps each visited event to the event where it left the branch of HEAD, so that no event is visited
+        twice.
         """
         fork: str | None = tip
         passed = []
@@ -103,17 +104,17 @@ class Tree:
         return Branch(tip, None if head else fork, self.step(fork), self.step(tip), head)
 
     def _without_marks(self, id: str | None) -> str | None:
-        while id is not None and self._events[id].kind in _MARKS - {_CHECKPOINT}:
+        while id is not None and self._events[id].kind in _MARK_KINDS - {_CHECKPOINT}:
             id = self._parents[id]
         return id
 
     def _tips(self) -> list[str]:
-        """Return the events that only marks follow; with the checkpoint after such an event, if any."""
+        """Return the events that only marks follow, or the checkpoint after such an event."""
         lead_on: set[str | None] = set()
         named: dict[str | None, str] = {}
         tips = []
         for id, event in reversed(self._events.items()):
-            if event.kind in _MARKS:
+            if event.kind in _MARK_KINDS:
                 if id in lead_on:
                     lead_on.add(self._parents[id])
                 elif event.kind == _CHECKPOINT:

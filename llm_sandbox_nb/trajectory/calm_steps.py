@@ -1,7 +1,7 @@
 """Uneventful steps of a long run as one row: "2-30: 29 reads, nothing changed".
 
-A reader looks for failures, a person's decisions, doubts, and the end; a run that fits a screen is shown whole.
-`labextension/src/view/calm-steps.ts` folds the same; tests/data/runs.json tests both.
+Readers look for failures, decisions, doubts, and the end, so these are never folded. A run that fits on a screen is
+not folded either. `labextension/src/view/calm-steps.ts` has the same rules; tests/data/runs.json tests both.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from llm_sandbox_nb.trajectory.step_line import (
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 CALM: Final = {"fits": 12, "least": 3, "newest": 3, "names": 2}
-"""Rows that fit a screen, steps that are worth a fold, steps at the end of a live run that stay, and files named."""
+"""Limits: rows that fit on a screen, minimum steps of a fold, unfolded steps at the end of a live run, named files."""
 
 LEVELS: Final = ("read", "change", "save")
-"""Order of folding: reads first; only if the rows do not fit, steps that changed files, then steps that saved files."""
+"""Kinds of steps in the order of folding. Each further kind is folded only if the rows still do not fit."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class CalmSteps:
 
     @property
     def numbers(self) -> str:
-        """The first and the last number."""
+        """Numbers of the first and the last step."""
         return f"{self.steps[0].number}-{self.steps[-1].number}"
 
 
 def step_rows(trajectory: Trajectory, *, live: bool) -> list[Step | CalmSteps]:
-    """Return the rows of a run's steps, uneventful steps folded. `live`: more steps follow."""
+    """Return the rows of a run's steps, with uneventful steps folded. With `live`, more steps may follow."""
     steps, root = trajectory.steps, trajectory.root
     doubted = {doubt.step for doubt in trajectory.doubts}
     running = live and trajectory.finish is None
@@ -68,7 +68,7 @@ def step_rows(trajectory: Trajectory, *, live: bool) -> list[Step | CalmSteps]:
 
 
 def _kind(steps: Sequence[Step], place: int, root: str) -> str:
-    """Return one of `LEVELS`; `same` if the step failed like the step before; empty if the step has its own row."""
+    """Return the kind in `LEVELS`; `same` after a step with the same failure; empty for a step with its own row."""
     step = steps[place]
     first = step.calls[0] if step.calls else None
     decided = any(decision.action in DECIDED for call in step.calls for decision in call.decisions)
@@ -89,7 +89,7 @@ def _failure(step: Step, root: str) -> list[str]:
 
 
 def changed_names(step: Step) -> list[str]:
-    """Return the names of the files that a step changed or saved, or that its edits name."""
+    """Return the names of the files that a step changed, saved or edited."""
     paths = [change.path for call in step.calls for change in call.changes[: LIMITS["changes"]]]
     paths += [artifact.path for artifact in step.artifacts[: LIMITS["changes"]]]
     if not paths:
@@ -98,7 +98,7 @@ def changed_names(step: Step) -> list[str]:
 
 
 def _edited(tool: str, values: dict[str, Any]) -> str:
-    """Return the path of an edit; empty for another call."""
+    """Return the path of an edit; empty for other calls."""
     path = values.get("path")
     edits = tool_kind(tool) == "edit" and values.get("command") != "view"
     return path if edits and isinstance(path, str) else ""

@@ -13,8 +13,8 @@ A decision is a JSON object: `action`, and the fields of that action.
     {"action": "rewind", "step": N, "what": "both" | "files" | "conversation"?, "others": true?}
     {"action": "fork", "step": N}
 
-`call_id` names the held call: a decision that arrives after another one does not apply to the next call. Only the
-run knows if its state allows a decision, and if the values fit its tools and its model.
+`call_id` names the held call, so that a late decision does not apply to the next call. This module checks only the form
+of a decision. The run itself checks that its state allows the decision, and that the values fit its tools and model.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from pydantic import (
 )
 
 MAX_TEXT_CHARACTERS = 100_000
-"""Characters of a text for the model."""
+"""Maximum characters of a text for the model."""
 MAX_ARGUMENTS_CHARACTERS = 4_000_000
-"""Characters of the arguments of a call, as JSON."""
+"""Maximum characters of the arguments of a call, as JSON."""
 _MAX_NAME_CHARACTERS = 256
 _MAX_BREAKPOINTS = 100
 _MAX_HOSTS = 100
@@ -110,7 +110,7 @@ class StopDecision(_Decision):
 
 
 class EditDecision(_CallDecision):
-    """Execute another call instead of the held one: other `arguments`, or the proposed ones with `changes`."""
+    """Execute the held call with other `arguments`, or with `changes` to the proposed arguments."""
 
     action: Literal["edit"] = "edit"
     arguments: _Object | None = None
@@ -194,14 +194,15 @@ TimeDecision = RewindDecision | UndoDecision | ForkDecision
 RunDecision = Annotated[ControlDecision | TimeDecision, Field(discriminator="action")]
 
 _CLASSES: dict[str, type[RunDecision]] = {
-    one.model_fields["action"].default: one for one in (*get_args(ControlDecision), *get_args(TimeDecision))
+    decision.model_fields["action"].default: decision
+    for decision in (*get_args(ControlDecision), *get_args(TimeDecision))
 }
 ACTIONS = tuple(_CLASSES)
 _REQUIRED = {"say": "text", "edit": "arguments", "observe": "text", "rewind": "step", "fork": "step"}
 
 
 def parse_decision(body: Mapping[str, Any]) -> RunDecision:
-    """Parse a decision. Fields that are null count as left out.
+    """Parse a decision. Fields that are null count as missing.
 
     Raises:
         ValueError: if the action is unknown, or a field is missing, unknown or invalid; the message is one sentence.

@@ -1,8 +1,8 @@
 """Lines of ended steps, and doubts, as events: a recorder writes them, a reader adds missing ones.
 
-Files that a step made are saved while the model thinks about the next step. So a step's facts precede the first call
-of the next step that does something, or the end of the run. Doubts follow the call that gave rise to them, and all
-of them precede the end of the run.
+Files that a step made are saved while the model thinks about the next step. So the facts of a step are written before
+the first call of the next step, or before the end of the run. A doubt is written after the call that caused it; all
+doubts are written again before the end of the run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from llm_sandbox_nb.trajectory.step_line import step_line, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 _MAX_OPEN_STEPS = 3
-"""Number of last steps that may lack their facts: earlier ones have them."""
+"""Number of last steps that may lack their facts; all earlier steps have them."""
 _F = TypeVar("_F", bound=ev.Facts)
 
 
 class FactFinder:
-    """Finder of facts about a run whose events arrive one by one. `rules`: a user's own rules for doubts."""
+    """Finder of facts about a run whose events arrive one by one. `rules` are user-defined rules for doubts."""
 
     def __init__(self, trajectory: Trajectory, rules: Sequence[Rule] = ()) -> None:
         self._trajectory = trajectory
@@ -35,7 +35,7 @@ class FactFinder:
         return found
 
     def after(self, event: ev.Event) -> list[ev.Facts]:
-        """Return the facts to record after `event`: doubts about a call, or a new line for a file saved late."""
+        """Return the facts to record after `event`: doubts about a call, or a changed line for a file saved late."""
         trajectory = self._trajectory
         if isinstance(event, ev.CallFinished):
             doubts = self._doubts.newest(trajectory, event)
@@ -48,7 +48,7 @@ class FactFinder:
 
 
 def with_facts(events: Iterable[ev.Event], *, live: bool = False) -> Iterator[ev.Event]:
-    """Yield the events of a record, with missing facts added. `live`: the last step has not ended.
+    """Yield the events of a record, with missing facts added. With `live`, the last step has not ended.
 
     Raises:
         JournalError: see `Trajectory`.
@@ -95,7 +95,7 @@ def _steps_after(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
 
 
 def _ends_run(trajectory: Trajectory, event: ev.CallStarted | ev.CallFinished) -> bool:
-    """Return True for the call that ends the run, before which no files are awaited."""
+    """Return True for the call that ends the run; the run does not wait for files before this call."""
     step = trajectory.step(event.step)
     calls = step.calls if step else []
     return any(call.id == event.call_id and tool_kind(call.tool) == "submit" for call in calls)

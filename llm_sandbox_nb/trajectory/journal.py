@@ -1,4 +1,4 @@
-"""The journal: a file of JSON lines, appended event by event, readable up to its last whole line."""
+"""The journal: a file of JSON lines to which events are appended. It can be read up to its last complete line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
 from llm_sandbox_nb.windows import try_lock
 
 BLOB_THRESHOLD = 64 * 1024
-"""Characters (or bytes) of a text above which the text is stored in a separate file."""
+"""Maximum characters (or bytes) of a text inside the journal; longer texts are stored in separate files."""
 _MAX_BLOB_BYTES = 512 * 1024**2
 """Maximum bytes read from such a file."""
 MAX_LINE_BYTES = 64 * 1024**2
@@ -36,11 +36,11 @@ _MAX_JOURNAL_BYTES = 1024**3
 """Maximum bytes of a readable journal."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PREVIEW_CHARACTERS = 4000
-"""Characters of a stored text that the event repeats: its beginning and its end."""
+"""Characters of a stored text's beginning and end that the event repeats."""
 
 
 class JournalError(LLMSandboxError):
-    """The journal of a run cannot be read or started, or another process is writing it.
+    """Raised if a journal cannot be read or started, or another process is writing it.
 
     For example, `Run.load(folder)` of a journal with a damaged line in its middle.
     """
@@ -51,7 +51,7 @@ class JournalNotWrittenError(LLMSandboxError, OSError):
 
 
 class Journal:
-    """Writer of one run's events. After `append` the system has the event."""
+    """Writer of a run's events. After `append`, the event survives the end of this process."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,8 @@ class Journal:
             ) from error
         self._lock()
         try:
-            if os.fstat(self._file).st_nlink > 1:  # new events must not appear in a file with another name
+            # new events must not be appended to another file through a hard link
+            if os.fstat(self._file).st_nlink > 1:
                 unshare_file(folder, JOURNAL)
                 shared, self._file = self._file, open_file(folder, JOURNAL, os.O_WRONLY | os.O_APPEND)
                 os.close(shared)
@@ -84,7 +85,7 @@ class Journal:
             raise JournalError(f"The run in {self.folder} executes already: wait for its end, or fork it.")
 
     def append(self, event: ev.Event) -> None:
-        """Write one event; readers never see half an event, and the next event begins a line.
+        """Write an event as a complete line.
 
         Raises:
             JournalNotWrittenError: if the disk is full, for example; nothing was written.
@@ -129,12 +130,12 @@ class Journal:
 
 
 def load_text(folder: Path, text: ev.Text) -> str:
-    """Return the whole text behind `text`. Raises FileNotFoundError if the blob is missing."""
+    """Return `text`, or the content of its blob. Raises FileNotFoundError if the blob is missing."""
     return text if isinstance(text, str) else load_bytes(folder, text).decode("utf-8", "replace")
 
 
 def load_bytes(folder: Path, text: ev.Text) -> bytes:
-    """Return the exact bytes behind `text`. Raises FileNotFoundError if the blob is missing."""
+    """Return the bytes of `text`, or of its blob. Raises FileNotFoundError if the blob is missing."""
     if isinstance(text, str):
         return text.encode()
     try:
@@ -155,7 +156,7 @@ def is_being_written(folder: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Lock out other writers while `file` is open. File systems without locks are accepted."""
+    """Lock the file against other writers until it is closed. File systems without locks are accepted."""
     try:
         return try_lock(file)
     except OSError:
@@ -163,7 +164,7 @@ def _lock(file: int) -> bool:
 
 
 def _drop_torn_line(folder: Path) -> None:
-    """Cut off a last line that a crash left unfinished, so that the next event begins a line."""
+    """Remove an incomplete last line, which a crash left, so that the next event begins a line."""
     if not (folder / JOURNAL).stat().st_size:
         return
     with os.fdopen(open_file(folder, JOURNAL, os.O_RDWR), "r+b") as file:
@@ -213,7 +214,7 @@ def journal_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_journal(path: Path) -> Iterator[ev.Event]:
-    """Yield the events of a journal file or run folder, upgraded to this version. A last line cut short is left out.
+    """Yield the events of a journal file or run folder, upgraded to this version, without an incomplete last line.
 
     Raises:
         FileNotFoundError: if there is no journal at `path`.

@@ -1,7 +1,7 @@
 """Live text that a written event has not yet replaced: streamed replies and output of commands.
 
-Each piece of text has its offset (`at`, in characters of its own stream), so that a reader that receives a piece
-twice, or a longer one, uses only the new part. Used by the server and by the kernel's publisher.
+Each piece of text has its offset `at`, in characters of its stream, so that a reader can skip text that it has received
+before. Used by the server and by the kernel's publisher.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Key = tuple[str, str, str]
 """Kind, step or call, and stream."""
 
 MAX_STREAM_CHARACTERS = 64 * 1024
-"""Characters kept of each stream: the last ones."""
+"""Maximum characters kept of the end of each stream."""
 
 
 @dataclass
@@ -33,14 +33,14 @@ class _Stream:
 
 
 class LiveTail:
-    """The end of every stream of text that still grows."""
+    """The end of each text stream that is still growing."""
 
     def __init__(self) -> None:
         self._streams: dict[Key, _Stream] = {}
         self._begun = 0
 
     def add(self, event: Mapping[str, Any]) -> bool:
-        """Add a transient event, at `at` or otherwise as the next piece. Return True if the event held new text."""
+        """Add a transient event at the offset `at`, by default at the end. Return True if it had new text."""
         added = [self._add(key, dict(event), text) for key, text in _texts(event)]
         return any(added)
 
@@ -52,7 +52,7 @@ class LiveTail:
             self.written(event.model_dump(include={"kind", "step", "call_id"}))
 
     def written(self, event: Mapping[str, Any]) -> None:
-        """Forget the live text that a written event replaces."""
+        """Remove the live text that a recorded event replaces."""
         kind = event.get("kind")
         if kind in ("model.requested", "model.replied", "model.failed"):
             self._forget("model.delta", str(event.get("step")))

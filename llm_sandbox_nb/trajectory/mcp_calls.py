@@ -13,7 +13,7 @@ _HOST_PATTERN = re.compile(r"https?://([^/?#\s]{1,200})")
 
 
 def recorded_servers(start: ev.RunStarted | None) -> dict[str, Mapping[str, Any]]:
-    """Return the MCP servers of a run by name, as recorded; anyone may have made the record."""
+    """Return the recorded MCP servers of a run by name. The record may come from anyone."""
     servers = start.settings.get("mcp") if start else None
     found = servers.items() if isinstance(servers, Mapping) else ()
     return {str(name): server for name, server in found if isinstance(server, Mapping)}
@@ -45,7 +45,7 @@ def outside_tools(start: ev.RunStarted | None) -> set[str]:
 
 
 def calls_not_undone(trajectory: Trajectory, to: str) -> tuple[str, ...]:
-    """Return the outside calls, as in `step 3: time__now`, that a rewind to the event `to` cannot undo."""
+    """Return the outside calls that a rewind to the event `to` cannot undo, in the form `step 3: time__now`."""
     tools = outside_tools(trajectory.start)
     if not tools:
         return ()

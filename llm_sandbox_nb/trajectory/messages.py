@@ -1,4 +1,4 @@
-"""Functions that add and replace messages of a conversation, and shorten the conversation for a small context.
+"""Functions that add, replace and shorten messages of a conversation.
 
 The loop and the record use the same functions, so that a conversation is rebuilt exactly as it was sent.
 """
@@ -12,17 +12,16 @@ from llm_sandbox_nb.trajectory.events import ContextReduced
 
 
 class ResultsMessage(dict[str, Any]):
-    """A user message with the results of calls that a model wrote as text, and with user messages after them."""
+    """A user message with the results of calls that a model wrote as text, and with the user messages after them."""
 
     def __init__(self, parts: dict[str, str]) -> None:
         super().__init__(role="user", content="\n\n".join(parts.values()))
         self.parts = parts
-        """Parts of the message: the result of each call, by the call's id, and texts of user messages, by other
-        keys."""
+        """Parts of the message: results by the id of the call, and texts of user messages by other keys."""
 
 
 def add_result(messages: list[dict[str, Any]], call_id: str, observation: str, *, in_text: bool) -> None:
-    """Add the result of a call to a conversation. `in_text`: the call was written as text."""
+    """Add the result of a call to a conversation. `in_text` is True if the call was written as text."""
     if not in_text:
         messages.append(tool_message(call_id, observation))
     elif messages and isinstance(last := messages[-1], ResultsMessage):
@@ -32,7 +31,9 @@ def add_result(messages: list[dict[str, Any]], call_id: str, observation: str, *
 
 
 def add_message(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
-    """Add a message. A user message joins results of text calls: some servers refuse two user messages in a row."""
+    """Add a message. A user message is joined with preceding results of text calls.
+
+    Some servers refuse two user messages in a row."""
     if message["role"] == "user" and messages and isinstance(last := messages[-1], ResultsMessage):
         messages[-1] = ResultsMessage({**last.parts, f"said {len(last.parts)}": message_text(message)})
     else:
@@ -56,7 +57,7 @@ def reduced_messages(messages: Sequence[dict[str, Any]], event: ContextReduced) 
     for change in event.shown:
         if 0 <= change.at < len(sent):
             message = sent[change.at]
-            if isinstance(message, ResultsMessage):  # later user messages are merged into this type
+            if isinstance(message, ResultsMessage):  # this type, because later user messages are joined to it
                 sent[change.at] = ResultsMessage({"shown": change.content})
             else:
                 sent[change.at] = {**message, "content": change.content}

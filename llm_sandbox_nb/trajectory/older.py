@@ -1,6 +1,6 @@
-"""Upgrade of events of earlier versions: facts that exist only inside a text become fields of later versions.
+"""Upgrade of events of earlier versions, where some facts were only part of a text, to the fields of this version.
 
-Only this module parses a text that was written for the model, and only in events that lack these fields.
+Only this module parses texts that were written for the model, and only in events that lack these fields.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from llm_sandbox_nb.trajectory import events as ev
 _AFTER = re.compile(r"\n\n\[Steps remaining: -?\d+\](?:\n[^\n]*)?\Z")
 _BEFORE = re.compile(r"\A\[A person changed this call before it was executed\.[^\n]*\]\n\n")
 _SEARCHED_CHARACTERS = 2_000
-"""Characters at the end, or the beginning, of an observation that are searched."""
+"""Characters at the beginning and the end of an observation that are searched."""
 _BACKGROUND = "[output of background jobs since the last call]\n"
 _SECTIONS = re.compile(r"\n(?:\[stdout\]\n|\[stderr\]\n|\(no output\))")
 
@@ -30,7 +30,7 @@ def upgraded(event: ev.Event) -> ev.Event:
 
 
 def steps_remaining(observation: str) -> str:
-    """Return the end of an observation with the number of remaining steps; empty without one."""
+    """Return the part at the end of an observation about the remaining steps; empty without such a part."""
     found = _AFTER.search(observation[-_SEARCHED_CHARACTERS:])
     return found[0] if found else ""
 

@@ -1,4 +1,4 @@
-"""The protection of the host during a run, in words: isolation, network and limits, as the engine reported them."""
+"""The protection of the host during a run, in words: isolation, network and limits, as reported by the engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ISOLATION_WORDS: Final = {
     "bubblewrap": "bubblewrap",
     "process": "No isolation",
 }
-"""Names of the isolations for people; the view and the panel have the same, from src/generated/words.ts."""
+"""Names of the isolations for people; src/generated/words.ts has the same for the view and the panel."""
 
 
 def protection_chip(protection: dict[str, Any]) -> str:

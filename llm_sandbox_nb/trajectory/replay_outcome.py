@@ -1,4 +1,4 @@
-"""The result of a replay, stored in the folder of its run, so that a list of runs need not compare again."""
+"""The result of a replay, stored in the run's folder, so that a list of runs need not compare the runs again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_OUTCOME_BYTES = 64 * 1024
 
 
 def replayed_run(start: ev.RunStarted | None) -> str | None:
-    """Return the id of the run that a run replays; None without a replay."""
+    """Return the id of the replayed run; None if the run is not a replay."""
     name = start.settings.get("replay_of") if start else None
     return name if isinstance(name, str) and name else None
 

@@ -12,31 +12,31 @@ from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.own_folder import file_names, is_file
 
 JOURNAL = "journal.jsonl"
-"""JSON lines, an event in each."""
+"""File with an event in each JSON line."""
 BLOBS = "blobs"
-"""Texts that are too long for a line of the journal, by their SHA-256."""
+"""Folder of texts that are too long for a line of the journal, named by their SHA-256."""
 FILES = "files"
-"""The files that the model left in the output folder."""
+"""Folder of the files that the model left in the output folder."""
 CHECK_FILES = "check"
-"""Files that only the check of the result can read."""
+"""Folder of files for the check of the result."""
 HISTORY = "history"
-"""The files of the sandbox after each step."""
+"""Folder with the files of the sandbox after each step."""
 SEED = "trajectory.json"
-"""The record in the form of the LLM-in-Sandbox paper."""
+"""The record in the format of the LLM-in-Sandbox paper."""
 RUNS = "sandbox-runs"
-"""The default folder of runs."""
+"""Default folder of runs."""
 _MIN_ID_CHARACTERS = 4
 
 
 class RunNotFoundError(LLMSandboxError, FileNotFoundError):
-    """A name or path does not lead to exactly one run.
+    """Raised if a name or path does not match exactly one run.
 
     For example, `Run.load("/no/such/run")`.
     """
 
 
 class RunFile(os.PathLike[str]):
-    """A file that the model left. Any function that accepts a path accepts this object."""
+    """A file that the model left; a path for any function that accepts paths."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class RunFile(os.PathLike[str]):
 def own_file(folder: Path, name: str) -> Path | None:
     """Return the path of a regular file in a folder of a run, such as `files`; None if there is no such file.
 
-    A run may come from someone else: neither its names nor its links lead to another file of this machine.
+    A run may come from anyone, so names and links that lead to other files of this machine are refused.
     """
     inside = PurePath(os.path.normpath(name))
     if inside.is_absolute() or os.pardir in inside.parts or not is_file(folder.parent, folder.name / inside):
@@ -80,7 +80,7 @@ def own_file(folder: Path, name: str) -> Path | None:
 
 
 class RunFiles(Mapping[str, RunFile]):
-    """The files of a run by their names below the output folder. Never leads out of the run's folder."""
+    """The files of a run by their paths below the output folder. Paths out of the run's folder are refused."""
 
     def __init__(self, folder: Path, make: type[RunFile] = RunFile) -> None:
         self._folder = folder
@@ -120,16 +120,16 @@ def _subfolders(folder: Path) -> Iterator[Path]:
 
 
 def record_of(path: Path) -> Path:
-    """Return the record of the run at `path`: its journal, otherwise a `trajectory.json` of the paper's package.
+    """Return the record in the run folder `path`: the journal, else a `trajectory.json` of the paper's package.
 
-    Returns `path` itself if it is not a folder, or a folder without either.
+    Returns `path` itself if it is a file, or a folder without a record.
     """
     names = (JOURNAL, SEED) if path.is_dir() else ()
     return next((path / name for name in names if os.path.lexists(path / name)), path)
 
 
 def short_ids(folders: Iterable[Path]) -> dict[Path, str]:
-    """Map each run to the shortest unique beginning of the last part of its name; if there is none, to its name."""
+    """Map each run to the shortest unique beginning of its id, the last part of its name; else to its name."""
     folders = list(folders)
     parts = [_last_part(folder) for folder in folders]
     found = {}
@@ -141,10 +141,10 @@ def short_ids(folders: Iterable[Path]) -> dict[Path, str]:
 
 
 def find_run_folder(name: str, root: Path, hint: str = "`llm-sandbox-nb runs`") -> Path:
-    """Return the folder, journal or `trajectory.json` at the path `name`, otherwise the run below `root` so named.
+    """Return the folder, journal or `trajectory.json` at the path `name`, else the run below `root` with this name.
 
-    A run can be given by its name, the beginning or end of its id, or any part of its name that no other run has.
-    `hint` is the command that lists runs.
+    `name` may be the name of a run, the beginning or end of its id, or any unique part of its name. `hint` is the
+    command that lists runs, for the error.
 
     Raises:
         RunNotFoundError: if no run or several runs match.

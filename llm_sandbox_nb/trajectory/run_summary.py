@@ -1,4 +1,4 @@
-"""The row of a run in a list, read from the beginning and the end of its journal."""
+"""The row of a run in a list, from the beginning and the end of its journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 _FIRST_LINE_BYTES = 1024 * 1024
 _TAIL_BYTES = 256 * 1024
 _READ_WHOLE_BYTES = 2 * 1024 * 1024
-"""Bytes of the longest journal that a list reads whole."""
+"""Maximum bytes of a journal that is read completely."""
 _TEXT_CHARACTERS = 300
 _MAX_FOLDERS = 1000
 """Maximum number of a notebook's folders that are read."""
@@ -31,7 +31,7 @@ _MAX_FOLDERS = 1000
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The row of one run in a list. All texts are from the journal, shortened."""
+    """The row of a run in a list. All texts are shortened texts of the journal."""
 
     id: str
     folder: Path
@@ -39,23 +39,23 @@ class RunSummary:
     started: float
     """Seconds since the epoch."""
     state: str
-    """Stop reason; `ready` after a rewind; `open` without an end: the run is live, or was cut off."""
+    """Stop reason; `ready` after a rewind; `open` for a run without an end, which is live or was killed."""
     status: Status
-    """The state as far as the ends of the journal show."""
+    """The state, from the beginning and the end of the journal."""
     steps: int
-    """The number of the last step; -1 if not found at the end of the journal."""
+    """Number of the last step; -1 if it was not found at the end of the journal."""
     forked_from: str | None
     """Id of the run from which this one was forked."""
 
     answer: str | None
-    """The beginning of the answer; None without an end or an answer."""
+    """The beginning of the answer; None without an answer."""
     finding: str
     """The result of a replay; empty for other runs."""
     doubts: list[ev.Doubt]
     """Reasons why the result may be wrong, the worst first."""
 
     def run_state(self, *, live: bool) -> RunState:
-        """Return the state in words. `live`: a process executes the run."""
+        """Return the state in words. `live` is True if a process executes the run."""
         state = self.status.run_state(live=live)
         if state.state != State.REPLAYED.label or not self.finding:
             return state
@@ -63,7 +63,7 @@ class RunSummary:
 
 
 def summaries(folder: Path, most: int) -> tuple[list[RunSummary], int]:
-    """Return the newest `most` runs in a folder, newest first, and the number of all folders."""
+    """Return the newest `most` runs in a folder, newest first, and the total number of folders."""
     try:
         with os.scandir(folder) as found:
             names = sorted(
@@ -71,14 +71,14 @@ def summaries(folder: Path, most: int) -> tuple[list[RunSummary], int]:
             )
     except OSError:
         return [], 0
-    # Folders are named by the second in which a run began: those of one second may be in another order.
+    # Names of folders begin with the second of the start, so the order within a second may be wrong.
     read = [summary for name in names[: min(_MAX_FOLDERS, most + 5)] if (summary := summarize(folder / name))]
     read.sort(key=lambda summary: summary.started, reverse=True)
     return read[:most], len(names)
 
 
 def summarize(folder: Path) -> RunSummary | None:
-    """Summarize one run; None if its journal is missing or invalid. Never raises because of its content."""
+    """Summarize a run; None if its journal is missing or invalid."""
     try:
         with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
             first = _event(file.readline(_FIRST_LINE_BYTES))
@@ -108,7 +108,7 @@ def summarize(folder: Path) -> RunSummary | None:
 
 
 def recorded_doubts(lines: list[bytes]) -> list[ev.Doubt] | None:
-    """Return the doubts at the end of a run, found in the last lines of its journal; None if they are not there."""
+    """Return the doubts in the last lines of a journal; None if they are not there."""
     for line in reversed(lines):
         if b'"doubts"' in line:
             with suppress(ValueError):
@@ -119,7 +119,7 @@ def recorded_doubts(lines: list[bytes]) -> list[ev.Doubt] | None:
 
 
 def _doubts(folder: Path, lines: list[bytes], size: int, *, ended: bool) -> list[ev.Doubt]:
-    """Return the recorded doubts; without any, find them now, unless the journal is very long."""
+    """Return the recorded doubts. If there are none, find them now, unless the journal is very long."""
     found = recorded_doubts(lines) if ended else None
     if found is None and size <= _READ_WHOLE_BYTES:
         with suppress(JournalError, OSError):
@@ -158,8 +158,7 @@ _END_MARKERS = (
     b'"run.finished"',
     b'"checked"',
 )
-"""Parts of lines that affect the words of an end: changed limits, failures of the model, a stop or a resume, the score
-after the end."""
+"""Parts of lines that affect the words of an end: changed limits, failures of the model, a stop, a resume, a score."""
 _END_KINDS = ("settings.changed", "control", "continued", "run.finished", "checked")
 
 

@@ -1,6 +1,6 @@
 """The state of a run, with its words and the meaning of its colour, for card, terminal, lists and server.
 
-`labextension/src/trajectory/status.ts` folds the same for a run that a page watches; tests/data/runs.json tests both.
+`labextension/src/trajectory/status.ts` does the same for a run that a page watches; tests/data/runs.json tests both.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS
 from llm_sandbox_nb.trajectory.replay_outcome import replayed_run
 
 Meaning = Literal["ok", "bad", "plain", "wait", "run", "away"]
-"""Meaning of a colour: a check passed, failure, neutral, a person's turn or decision, running, out of reach."""
+"""Meaning of a colour: passed check, failure, neutral, waiting for a person, running, unreachable."""
 
 
 class State(Enum):
-    """State of a run: its name, the text shown, the same text with a place for a detail, and the meaning of its
-    colour."""
+    """State of a run: its name, its text, the text with a placeholder for a detail, and the meaning of its colour."""
 
     STARTING = "starting", "Starting the sandbox", "Starting the sandbox ({})", "run"
     RUNNING = "running", "Running", "Running · step {}", "run"
@@ -65,7 +64,7 @@ class State(Enum):
         """Name in records, REST and TypeScript."""
         self.alone = alone
         self.together = together
-        """Words with a limit, a failure or the number of a step in place of `{}`; empty if the state has no detail."""
+        """Text with a placeholder `{}` for a limit, a failure or a step number; empty if the state has no detail."""
         self.meaning = meaning
 
 
@@ -78,7 +77,7 @@ CHECKED: Final[dict[str, tuple[str, str, Meaning]]] = {
     "text": ("{}, checked: {}", "{}, checked without protection: {}", "plain"),
     "error": ("{}, the check could not run: {}", "{}, the check could not run: {}", "bad"),
 }
-"""Text for an end with a verdict, the text if the model could have changed the check, and the meaning."""
+"""By outcome: text for the end, text if the model could have changed the check, and meaning of the colour."""
 CHECK_LABELS: Final = {
     "passed": "Check passed",
     "failed": "Check failed",
@@ -92,13 +91,13 @@ UNPROTECTED: Final = (
 )
 """Sentence about a check that the model could have changed."""
 CHECKED_ENDS: Final = ("submitted", "answered")
-"""Ends that are checked; the words of the others already report that the work was not completed."""
+"""Stop reasons whose result is checked; all other stop reasons mean that the work was not completed."""
 
 _BY_LABEL = {state.label: state for state in State}
 
 
 def state_words(state: str, detail: str = "") -> str:
-    """Return the words of a state by its name. An unknown name of a later version is shown unchanged."""
+    """Return the words of a state. The unknown name of a later version's state is shown unchanged."""
     known = _BY_LABEL.get(state)
     if known is None:
         return sentence_case(state)
@@ -110,7 +109,7 @@ class RunState:
     """The state of one run in words."""
 
     state: str
-    """The name of a `State`, or a reason of a later version."""
+    """Name of a `State`, or a stop reason of a later version."""
     words: str
     meaning: Meaning
     check: str = ""
@@ -121,9 +120,9 @@ class RunState:
 
 
 _STOPPERS = {"on_pause": "the rule for its pauses"}
-"""Words for a source other than a person that stopped a run."""
+"""Words for sources of a stop other than a person."""
 _FAILED_REPLAY_ENDS = ("interrupted", "model_error", "sandbox_lost", "error")
-"""Ends that a replay shares with any run; each other end means only that the record has no more."""
+"""Stop reasons of a failed replay; any other reason means only that the record has ended."""
 _RUN_NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
 _LIMITS: dict[str, Callable[[Any], str]] = {
     "steps": format_count,
@@ -135,14 +134,14 @@ _LIMITS: dict[str, Callable[[Any], str]] = {
 
 
 class Status:
-    """Fold of a branch's events into its state, in constant memory."""
+    """State of a run, computed from the events of its branch in constant memory."""
 
     def __init__(self) -> None:
         self.step: int | None = None
         """The last step that began; None before the first."""
         self.finish: ev.RunFinished | None = None
         self.check: ev.Verdict | None = None
-        """The verdict of the newest check; None if the result was not checked, or if the run did more since."""
+        """The verdict of the newest check; None if the result was not checked, or the run has continued since then."""
         self.checking = False
         """True while a check of the result runs."""
         self.paused = False
@@ -165,7 +164,7 @@ class Status:
         self._failure = ""
         """Failure of the newest request, in the last step."""
         self._before: dict[str, Status] = {}
-        """The status before each rewind that was followed, by the id of the rewind."""
+        """The status before each rewind, by the id of the rewind."""
 
     def add(self, event: ev.Event) -> None:
         """Update the state with an event of the branch."""
@@ -211,18 +210,18 @@ class Status:
 
     @staticmethod
     def needs_all(finish: ev.RunFinished) -> bool:
-        """Return True if the words of this end depend on events other than the start: a limit, a failure, a person."""
+        """Return True if the words depend on other events than start and end, such as changed limits or failures."""
         others = (State.MODEL_ERROR.label, State.INTERRUPTED.label)
         return finish.stop_reason in _LIMITS or finish.stop_reason in others
 
     def rewind(self, step: int | None) -> None:
-        """Update the state after HEAD has moved to `step` by a rewind, or (None) to another branch."""
+        """Update the state after HEAD has moved, by a rewind to `step` or (None) to another branch."""
         self._clear()
         self.ready_at = None if self.finish else step
         self.check = self.check if self.finish else None
 
     def follow(self, event: ev.Event) -> None:
-        """Update the state with an event. No stored events are needed: undo restores a copy of the state."""
+        """Update the state with an event, including rewinds and undos, without access to earlier events."""
         self.add(event)
         if not isinstance(event, ev.Rewound) or event.what == "files":
             return
@@ -239,7 +238,7 @@ class Status:
 
         Args:
             live: True if a process executes the run.
-            away: the side that cannot be reached at this moment.
+            away: the part (server or kernel) that cannot be reached at this moment.
         """
         last = "" if self.step is None else str(self.step)
         if self.finish:
@@ -270,7 +269,8 @@ class Status:
             return _checked(_in_words(_BY_LABEL[reason]), self.check)
         if finish.without_answer:
             reason = State.WITHOUT_ANSWER.label
-        elif reason == State.TOKENS.label and finish.error:  # not the run's own limit
+        # the context of the model was full, not a limit of the run
+        elif reason == State.TOKENS.label and finish.error:
             reason = State.CONTEXT.label
         detail = format_model_failure(self._failure) if reason == State.MODEL_ERROR.label else ""
         detail = self._stopped_by if reason == State.INTERRUPTED.label else detail
@@ -313,7 +313,7 @@ def _checked(end: RunState, check: ev.Verdict | None) -> RunState:
     if check is None:
         return dataclasses.replace(end, words=NOT_CHECKED.format(end.words))
     known = CHECKED.get(check.outcome)
-    if known is None:  # a later version's outcome
+    if known is None:  # an outcome of a later version
         return dataclasses.replace(end, check=check.outcome)
     protected, unprotected, meaning = known
     words = (protected if check.protected else unprotected).format(end.words, check.summary)

@@ -1,6 +1,6 @@
 """A step in one line: action, consequences, figures. The recorder writes the line when the step has ended.
 
-`labextension/src/view/step-line.ts` makes the same line of the running step; tests/data/runs.json tests both.
+`labextension/src/view/step-line.ts` makes the same line for the running step; tests/data/runs.json tests both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
     "submit": "submit",
     "finish": "submit",
 }
-"""Kind of call by tool: a command, an edit, the end; other tools are `other`. `finish` is a tool of other programs."""
+"""Kind of call by tool; all other tools are `other`. `finish` is the submit tool of other programs."""
 DECIDED: Final = {"edit": "edited by you", "skip": "denied by you", "observe": "result changed by you"}
 """Words for a person's decision on a call."""
 THINKING: Final = "The model is thinking"
@@ -51,14 +51,14 @@ diff; chips for files and for failures; changes and arguments that are read: an 
 """
 _LINE_CHARACTERS, _NAME_CHARACTERS, _MAX_CHANGES = LIMITS["words"], LIMITS["name"], LIMITS["changes"]
 _FOLDER = re.compile(r"\s*cd\s+[^\s;&|]+\s*&&\s*")
-_MARKS = re.compile(r"^\s*(?:#+|>|[-*+]|\d+\.)\s+")
+_MARKDOWN_MARK_PATTERN = re.compile(r"^\s*(?:#+|>|[-*+]|\d+\.)\s+")
 _SENTENCE = re.compile(r".{8,}?[.!?:](?=\s|$)")
 
 
 def step_line(
     step: Step, root: str, *, running: bool = False, start: ev.RunStarted | None = None
 ) -> ev.StepLine:
-    """Return the line of a step: the recorded one, otherwise a line made from the step so far.
+    """Return the line of a step: the recorded line, else a line made from the step so far.
 
     Args:
         root: the folder in which the run works.
@@ -103,7 +103,9 @@ def path_below(path: str, root: str) -> str:
 
 
 def headline(call: Call, root: str) -> str:
-    """Return the command without a leading `cd FOLDER &&`, the editor's file, or another tool's name and arguments."""
+    """Return a call in a few words.
+
+    These are the command without a leading `cd FOLDER &&`, the edited file, or another tool's name and arguments."""
     values, kind = call.arguments or {}, tool_kind(call.tool)
     command = values["command"] if isinstance(values.get("command"), str) else ""
     if kind == "submit":
@@ -112,7 +114,7 @@ def headline(call: Call, root: str) -> str:
         path = path_below(values["path"], root) if isinstance(values.get("path"), str) else ""
         text = f"view {path}" if command == "view" else path
     elif kind == "bash":
-        text = command[: 4 * _LINE_CHARACTERS]  # the folder may be long
+        text = command[: 4 * _LINE_CHARACTERS]  # the path of the folder may be long
         text = text[found.end() :] if (found := _FOLDER.match(text)) else text
     else:
         given = [f"{name}: {_value(value)}" for name, value in list(values.items())[: LIMITS["arguments"]]]
@@ -122,7 +124,7 @@ def headline(call: Call, root: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return an argument as JSON, or a text without its quotes."""
+    """Return an argument as JSON; a text without quotes."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -140,7 +142,7 @@ def one_line(text: str, most: int = _LINE_CHARACTERS) -> str:
 
 def first_sentence(text: str, most: int = LIMITS["sentence"]) -> str:
     """Return the first sentence of the model's text, without the marks of Markdown."""
-    lines = (_MARKS.sub("", line) for line in plain(text[: 8 * most]).split("\n"))
+    lines = (_MARKDOWN_MARK_PATTERN.sub("", line) for line in plain(text[: 8 * most]).split("\n"))
     line = next((line for line in lines if any(letter.isalnum() for letter in line)), "")
     words = re.sub(r"\*\*|__|`", "", line).strip()
     found = _SENTENCE.match(words)
@@ -149,14 +151,14 @@ def first_sentence(text: str, most: int = LIMITS["sentence"]) -> str:
 
 
 def count_lines(diff: str) -> tuple[int, int]:
-    """Return the numbers of added and removed lines of a unified diff, counted only at the beginning of a long one."""
+    """Return the numbers of added and removed lines of a unified diff; of a long diff, only those at its beginning."""
     lines = diff[: LIMITS["diff"]].split("\n")
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     return added, sum(line.startswith("-") and not line.startswith("---") for line in lines)
 
 
 def _edited_lines(call: Call) -> tuple[int, int]:
-    """Count the lines that the editor added and removed; without a diff, the lines of the call's arguments."""
+    """Count the lines that an edit added and removed, from the diff, else from the arguments of the call."""
     if tool_kind(call.tool) != "edit":
         return 0, 0
     counts = [count_lines(change.diff) for change in call.changes[:_MAX_CHANGES] if change.diff]
@@ -171,7 +173,7 @@ def _lines(text: Any) -> int:
 
 
 def failure_text(call: Call) -> str:
-    """Return the outcome of a failed call, with the last line of its output or of its refusal."""
+    """Return the outcome of a failed call, with the last line of its output or refusal."""
     result = call.result
     assert result is not None
     streams = _last_line(shown_text(result.stderr)) or _last_line(shown_text(result.stdout))
@@ -190,7 +192,7 @@ def ending(result: ev.CallFinished) -> str:
 
 
 def shown_text(text: ev.Text) -> str:
-    """Return a text, or the part of a large one that is in the record."""
+    """Return a text; of a large text, the part that is in the event."""
     return text if isinstance(text, str) else text.preview
 
 
@@ -206,7 +208,7 @@ def _figures(step: Step) -> str:
 
 
 def step_seconds(step: Step) -> float:
-    """Return the seconds of the model and of the calls."""
+    """Return the total seconds of the model and of the calls."""
     return step.model_time + sum(call.result.duration for call in step.calls if call.result)
 
 
@@ -239,7 +241,7 @@ def _places(step: Step, start: ev.RunStarted | None) -> list[ev.Chip]:
 
 
 def _files(step: Step, root: str) -> Iterator[ev.Chip]:
-    """Yield chips for saved and changed files, except files of a leading edit, which the line itself names."""
+    """Yield chips for saved and changed files, except the file that the line already names."""
     first = step.calls[0] if step.calls and tool_kind(step.calls[0].tool) == "edit" else None
     front = {change.path for change in first.changes[:_MAX_CHANGES]} if first else set()
     saved = list(dict.fromkeys(artifact.path for artifact in step.artifacts))

@@ -1,7 +1,7 @@
-"""The fold: events in, a trajectory of steps out. One event at a time, constant work for each but a rewind.
+"""The trajectory: the steps of a run, built from its events. Each event costs constant work, except rewinds.
 
-Events form a tree. A trajectory shows the branch of HEAD, which new events extend; `branches` lists all, and `at`
-shows one.
+Events form a tree. A trajectory shows the branch of HEAD, which new events extend. `branches` lists all branches, and
+`at` returns the trajectory of another one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llm_sandbox_nb.trajectory.messages import (
 from llm_sandbox_nb.trajectory.state import RunState, Status
 
 MAX_REREAD_EVENTS = 3_000_000
-"""Maximum number of events that are read again for rewinds and changes of branch: a record may come from anyone."""
+"""Maximum number of events read again for rewinds and changes of branch, because a record may come from anyone."""
 _LINE_EVENTS = (
     ev.ModelRequested, ev.ModelDelta, ev.ModelFailed, ev.ModelReplied,
     ev.CallProposed, ev.CallStarted, ev.CallFinished, ev.CallDecided, ev.ArtifactSaved,
@@ -35,7 +35,7 @@ NOT_ANSWERED = "There is no result: the run ended while this call was executed."
 
 
 def with_doubts(known: list[ev.Doubt], new: list[ev.Doubt]) -> list[ev.Doubt]:
-    """Merge new doubts into the known ones; of the same step and rule the newer one wins."""
+    """Merge new doubts into the known ones. A new doubt replaces a known doubt of the same step and rule."""
     replaced = {(doubt.rule, doubt.step) for doubt in new}
     return [*(doubt for doubt in known if (doubt.rule, doubt.step) not in replaced), *new]
 
@@ -48,10 +48,10 @@ class Call:
     tool: str
     raw_arguments: str
     arguments: dict[str, Any] | None = None
-    """As executed; as proposed until then."""
+    """Arguments as executed; before the execution, as proposed."""
     started: float | None = None
     live_output: str = ""
-    """The last part of the output so far, until the call has finished."""
+    """The end of the output so far, until the call has finished."""
     result: ev.CallFinished | None = None
     decisions: list[ev.CallDecided] = field(default_factory=list)
     """A person's decisions while the call was held."""
@@ -102,18 +102,18 @@ class Step:
 
 
 class ChangedByOthers(NamedTuple):
-    """Changes of the files between two checkpoints, made while no step of the run was executed."""
+    """Changes of files between two checkpoints while the run executed no step."""
 
     before: str
     after: str
     runs: tuple[str, ...]
-    """Tasks of other runs that used the sandbox meanwhile; if empty, a person or a leftover program did."""
+    """Tasks of the other runs that used the sandbox; empty if a person or a background program made the changes."""
 
 
 class Trajectory:
-    """A run up to its latest event. `add` adds one more event; loaded and live runs look the same.
+    """A run up to its newest event. `add` adds an event. Loaded and live runs look the same.
 
-    All but `events`, `total_usage`, `start`, `sandbox` and `changed_by_others()` is about the branch of HEAD.
+    Except for `events`, `total_usage`, `start`, `sandbox` and `changed_by_others()`, all data is of the branch of HEAD.
 
     >>> trajectory = Trajectory(read_journal(path))
     >>> trajectory.steps[0].calls[0].output
@@ -162,22 +162,22 @@ class Trajectory:
         self.checkpoints: dict[int, ev.Checkpointed] = {}
         """Stored files by step; 0 is before the first call."""
         self.files: str | None = None
-        """The newest checkpoint: the files that belong to HEAD."""
+        """Id of the newest checkpoint, with the files that belong to HEAD."""
         self.uncovered: str | None = None
-        """The event before the first call executed after that checkpoint; None if there is no such call.
+        """Id of the event before the first call after the newest checkpoint; None without such a call.
 
-        Changes of files by such a call are not stored. A run whose sandbox is gone resumes from that event, so that
+        File changes by such calls are not stored. A run whose sandbox is gone resumes from this event, so that
         conversation and files agree.
         """
         self.first_failure: int | None = None
         """The number of the first step in which a call failed."""
         self.changed_paths: set[str] = set()
-        """Files that calls have changed, as far as recorded."""
+        """Files that calls have changed, according to the record."""
         self.changed: list[ev.SettingsChanged] = []
         self.doubts: list[ev.Doubt] = []
-        """Recorded doubts: those so far, or all if `doubts_final`."""
+        """Recorded doubts so far; all doubts if `doubts_final`."""
         self.doubts_final = False
-        """True if `doubts` are those of the end of the run."""
+        """True if `doubts` were recorded at the end of the run."""
         self.usage = ev.Usage(cost=0.0)
         self._calls: dict[str, Call] = {}
         self._by_number: dict[int, Step] = {}
@@ -208,7 +208,7 @@ class Trajectory:
         return self.status.ready_at
 
     def state(self, *, live: bool) -> RunState:
-        """Return the state of the run in words. `live`: a process executes the run."""
+        """Return the state of the run in words. `live` is True if a process executes the run."""
         return self.status.run_state(live=live)
 
     @property
@@ -222,7 +222,7 @@ class Trajectory:
         return self._tree.branches(self._head)
 
     def at(self, event: str) -> Trajectory:
-        """Return the trajectory at an event of any branch: the events of that branch up to there.
+        """Return the trajectory up to an event of any branch.
 
         Raises:
             KeyError: if there is no such event.
@@ -239,7 +239,7 @@ class Trajectory:
         return other
 
     def changed_by_others(self, checkpoint: str) -> tuple[ChangedByOthers, ...]:
-        """Return the changes by others in the files of a checkpoint, of any branch; the oldest first."""
+        """Return the changes by others up to a checkpoint of any branch, oldest first."""
         return self._by_others.get(checkpoint, ())
 
     def parent(self, event: str) -> str | None:
@@ -250,12 +250,12 @@ class Trajectory:
         return self._by_number.get(number)
 
     def step_at(self, event: str | None) -> int:
-        """Return the number of the step that an event belongs to or follows; 0 before the first."""
+        """Return the number of the step of an event, or of the last step before it; 0 before the first."""
         return self._tree.step(event)
 
     @property
     def seen_by_model(self) -> bool:
-        """True if the model has received the whole branch, or receives nothing more: history is final."""
+        """True if the history is final: the model has received the whole branch, or will receive nothing more."""
         last = next((event for event in reversed(self.path) if not isinstance(event, ev.Facts)), None)
         return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished | ev.Checked)
 
@@ -283,7 +283,7 @@ class Trajectory:
 
     @property
     def tool_calls(self) -> str | None:
-        """The newest setting for calls: `auto`, `native` or `text`; None if not recorded."""
+        """The newest setting of `tool_calls`: `auto`, `native` or `text`; None if not recorded."""
         first = [self.start.settings] if self.start else []
         named = [
             settings["tool_calls"]
@@ -309,7 +309,7 @@ class Trajectory:
 
     @property
     def steps_done(self) -> int:
-        """Number of steps in which the model replied: a last step without a reply is not counted."""
+        """Number of steps with a reply of the model."""
         return len(self.steps) - sum(not step.replied for step in self.steps[-1:])
 
     @property
@@ -357,7 +357,7 @@ class Trajectory:
                     self.status.rewind(self.step_at(event.to))
 
     def _add_facts(self, event: ev.Facts) -> None:
-        """Add facts, which are not nodes of the tree: HEAD stays, and all branches of their parent have them."""
+        """Add facts, which are not nodes of the tree: HEAD does not move. All branches of their parent have them."""
         self.events.append(event)
         parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
         self._tree.annotate(event, parent)
@@ -375,7 +375,7 @@ class Trajectory:
         self._apply(event)
 
     def _follow_others(self, event: ev.Checkpointed | ev.RewindStarted) -> None:
-        """Record the changes by others in each new checkpoint: known ones, and new ones if no step was executed."""
+        """Store the changes by others up to a new checkpoint: those so far, and its changes if no step was executed."""
         made = event.safety if isinstance(event, ev.RewindStarted) else event.checkpoint
         before = self.files
         if made is None or before is None or made == before or made in self._by_others:
@@ -387,11 +387,11 @@ class Trajectory:
             self._by_others[made] = known
 
     def _go_to(self, event: str | None) -> None:
-        """Move HEAD to `event` and fold its branch again from the beginning."""
+        """Move HEAD to `event` and read its branch again from the beginning."""
         path = self._tree.path(event)
         self._read_again += len(path)
         if self._read_again > MAX_REREAD_EVENTS:
-            raise JournalError(f"its branches change more than {MAX_REREAD_EVENTS} events back and forth")
+            raise JournalError(f"its rewinds make a reader read more than {MAX_REREAD_EVENTS} events again")
         self._begin()
         self._head = event
         for ancestor in path:
@@ -425,7 +425,7 @@ class Trajectory:
                 self.steps[-1].nudge = message_text(event.message)
             case ev.ArtifactSaved():
                 self.artifacts[event.path] = event
-                if event.step in self._by_number:  # otherwise a step of an abandoned branch
+                if event.step in self._by_number:  # else the step is on an abandoned branch
                     self._by_number[event.step].artifacts.append(event)
             case ev.ArtifactRemoved():
                 self.artifacts.pop(event.path, None)
@@ -454,9 +454,9 @@ class Trajectory:
     def messages(self, *, answer_open: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the conversation exactly as sent to the model, rebuilt from the events.
 
-        If the conversation was shortened for a small context, the shortened form is returned; `steps` have all of it.
-        If the run was killed amid a step, calls of its last reply may lack results; `answer_open` adds a result to each
-        that reports this, after which the conversation can be sent again.
+        If the conversation was shortened for a small context, this is the shortened form; `steps` have the complete
+        texts. If the run was killed during a step, calls of its last reply may lack results: `answer_open` adds a
+        result with an explanation to each, so that the conversation can be sent again.
         """
         unanswered: list[str] = []
         messages: list[dict[str, Any]] = []
@@ -511,7 +511,7 @@ class Trajectory:
             self._step(event.step).calls.append(call)
             return
         if event.call_id not in self._calls:
-            return  # the call of an abandoned branch
+            return  # the call is on an abandoned branch
         call = self._calls[event.call_id]
         match event:
             case ev.CallStarted():

@@ -1,4 +1,4 @@
-"""A unified diff of two texts, bounded in size and in work."""
+"""A unified diff of two texts, with limits of size and time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import difflib
 from collections import Counter
 
 COMPARED_BYTES = 512 * 1024
-"""Bytes of both sides together above which no diff is made."""
-# difflib's time grows with lines and with pairs of equal lines; these limits keep a diff below a few seconds
+"""Maximum bytes of both texts together; no diff is made of larger texts."""
+# difflib's time grows with the numbers of lines and of pairs of equal lines; these limits keep it below a few seconds
 _MAX_EQUAL_PAIRS = 300_000
 _MAX_LINES = 20_000
 
 
 def unified(path: str, before: str, after: str, max_characters: int) -> tuple[str | None, str]:
-    """Return a unified diff and a note on its missing parts; the diff is None if difflib would be too slow."""
+    """Return a unified diff, and a note on missing parts. The diff is None if difflib would be too slow."""
     rows: list[str] = []
     old, new = _split(before), _split(after)
     if _costly(old, new):

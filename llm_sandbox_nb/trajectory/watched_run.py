@@ -1,4 +1,4 @@
-"""The summary of a run whose events a server passes on: read event by event, stored in a few bytes."""
+"""The summary of a live run at a server, updated with each event, in a few bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llm_sandbox_nb.trajectory.trajectory import with_doubts
 
 Json = dict[str, Any]
 _TASK_CHARACTERS = 300
-_HELD = {"step", "call_id", "at", "reason", "text"}
+_HELD_FIELDS = {"step", "call_id", "at", "reason", "text"}
 
 
 def is_event(value: object) -> bool:
@@ -57,16 +57,16 @@ class WatchedRun:
                 self._facts.update(stop_reason=event.stop_reason, usage=event.usage.model_dump(mode="json"))
 
     def go_on(self) -> None:
-        """Mark a run that had ended as resumed."""
+        """Mark an ended run as resumed."""
         self.over, self._facts["stop_reason"] = False, None
 
     def to_json(self, *, live: bool, away: bool) -> Json:
-        """Return the row for REST. `live`: a kernel publishes the run; `away`: the kernel may come back."""
+        """Return the row for REST. `live`: a kernel publishes the run. `away`: the kernel may reconnect."""
         held = self._status.held if live else None
         state = self._status.run_state(live=live or away, away=State.KERNEL_AWAY if away else None)
         return {
             "paused": self._status.paused and live,
-            "held": None if held is None else held.model_dump(include=_HELD),
+            "held": None if held is None else held.model_dump(include=_HELD_FIELDS),
             "doubts": doubts_json(self._doubts),
             "status": state.to_json(),
             **self._facts,

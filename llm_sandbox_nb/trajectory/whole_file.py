@@ -1,4 +1,4 @@
-"""Writing of files so that a reader never sees half a file."""
+"""Atomic writing of files: a reader never sees a partial file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes, *, follow_links: bool = False) -> Path:
-    """Write `data` to `path` and create its folder if needed; the old file stays until the new one is complete.
+    """Write `data` to `path` atomically, and create its folder if needed.
 
     Args:
-        follow_links: for a path that a person named: write the target of a link, and write into a device or a pipe
-            (`/dev/stdout`). Otherwise replace whatever has the name: a run folder may be someone else's, with links
-            to files of this machine.
+        follow_links: True for a path that a person named: a link is followed, and devices and pipes (`/dev/stdout`)
+            are written to. False for paths in a run folder, which may come from anyone and have links to files of this
+            machine: whatever has this name is replaced.
 
     Raises:
         OSError: if the file cannot be written; a partial file is removed.

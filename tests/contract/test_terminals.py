@@ -149,7 +149,7 @@ async def test_input_that_nobody_reads_is_bounded(box: Any) -> None:
         return 0 < before == person.terminal._typed_bytes < MAX_TYPED_BYTES
 
     await until(taken)
-    with pytest.raises(ValueError, match="takes no more input"):
+    with pytest.raises(ValueError, match="accepts no more input"):
         person.terminal.type(b"x" * MAX_TYPED_BYTES)
     await person.closes()
 

@@ -1,4 +1,4 @@
-/** 'Open in a new tab' and 'Download', for every file whose bytes are at hand. */
+/** The buttons 'Open in a new tab' and 'Download', for every file whose content is loaded. */
 import { h, makeButton } from '../view/dom';
 import { addressFor, blobOf, ILoaded } from './content';
 import { documentOf } from './document';
@@ -23,8 +23,8 @@ export function renderActions(loaded: ILoaded, kind: IKind): HTMLElement {
 }
 
 /**
- * A blob address has the origin of this page, so its type must be one that runs nothing: pictures, sound, PDF and plain
- * text go as they are, HTML and SVG within the page of ours that holds them in the sandboxed frame.
+ * A blob address has the origin of this page, so its type must not run scripts: pictures, sound, PDF and plain
+ * text are opened unchanged, HTML and SVG inside a page with the sandboxed frame.
  */
 function openTab(loaded: ILoaded, kind: IKind): void {
   const blob = kind.opens === 'framed' ? framedPage(loaded) : blobOf(loaded.bytes, kind.opens ?? 'text/plain');

@@ -1,4 +1,4 @@
-/** Reading the headers of binary files, which may end anywhere and name any size. */
+/** Readers for headers of binary files, which may be truncated and may claim any size. */
 
 export interface ISize {
   width: number;
@@ -32,7 +32,7 @@ export function viewOf(bytes: Uint8Array): DataView {
   return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
-/** Reads bits, the highest of a byte first. */
+/** Reader of bits; the highest bit of a byte is the first. */
 export class Bits {
   private _at: number;
 

@@ -1,6 +1,6 @@
 /**
- * What a file may take in memory when it is shown without a click. Some kilobytes can decode to gigabytes, each time the
- * notebook is opened: the size is read from the headers before anything is decoded.
+ * Maximum memory of files that are shown without a click. A few kilobytes can decode to gigabytes, each time the
+ * notebook is opened, so the size is read from the headers before anything is decoded.
  */
 import { formatCount, formatDuration, formatSize } from '../formatting';
 import { h } from '../view/dom';

@@ -1,4 +1,4 @@
-/** The bytes of a file, and addresses under which this page alone may show them. */
+/** The bytes of a file, and blob addresses with which only this page can show them. */
 import { IArtifactSaved } from '../generated/events';
 import { MOST_BYTES } from '../feed';
 import { IArtifactContent, IHost } from '../view/host';
@@ -13,7 +13,7 @@ export interface ILoaded {
   preview: IArtifactContent['preview'];
 }
 
-/** The file, or a sentence that says why it is not at hand. */
+/** The file, or a sentence with the reason why it is missing. */
 export async function load(artifact: IArtifact, host: IHost): Promise<ILoaded | string> {
   const content = await host.artifact(artifact.path);
   if (content?.data) {
@@ -61,7 +61,7 @@ export function blobOf(bytes: Uint8Array, type: string): Blob {
 const held = new FinalizationRegistry<string>(url => URL.revokeObjectURL(url));
 
 /**
- * A blob address that lives as long as `owner`. The type is ours, so that the content is never taken for a page.
+ * A blob address that exists as long as `owner`. We choose the type, so that the content is never treated as a page.
  *
  * Chromium collects the script's side of an element that is still in the page, unless it has a property of its own.
  */

@@ -1,4 +1,4 @@
-/** CSV and TSV (RFC 4180), read no further than what is shown. */
+/** Parser of CSV and TSV (RFC 4180), which stops after the visible part. */
 
 export interface ITable {
   rows: string[][];
@@ -14,7 +14,7 @@ export interface IBounds {
   cell: number;
 }
 
-/** The first rows of `text`; cells beyond the bounds are passed over without being kept. */
+/** The first rows of `text`; cells beyond the limits are skipped and not stored. */
 export function parseDelimited(text: string, delimiter: string, bounds: IBounds): ITable {
   const table: ITable = { rows: [], read: 0, cut: false };
   while (table.read < text.length && table.rows.length < bounds.rows) {

@@ -1,6 +1,6 @@
 /**
- * HTML and SVG: only ever within a sandboxed frame. Scripts run when the person asks for it, and use the network only when the
- * person allows it for this very file.
+ * HTML and SVG, always inside a sandboxed frame. Scripts run only after the person's click, and use the network only if the
+ * person allows it for this file.
  */
 import { sha256 } from '@noble/hashes/sha2.js';
 import { bytesToHex } from '@noble/hashes/utils.js';
@@ -20,7 +20,7 @@ const STATIC: IFrameRights = { scripts: false, network: false };
 interface IShown {
   text: string;
   rights: IFrameRights;
-  /** True if it may look different when its scripts run. */
+  /** True if the document may look different when its scripts run. */
   runs: boolean;
 }
 
@@ -29,7 +29,7 @@ function mayRun(loaded: ILoaded): boolean {
   return host.trusted && (host.recall?.(key('run', loaded)) ?? (host.runsPages ? 'allowed' : 'denied')) === 'allowed';
 }
 
-/** The document as text, with what it may do now. */
+/** The document as text, with its present permissions. */
 export function documentOf(loaded: ILoaded): IShown {
   const { host } = loaded;
   const text = decode(loaded.bytes, SHOWN_BYTES);
@@ -45,8 +45,8 @@ export function documentOf(loaded: ILoaded): IShown {
 }
 
 /**
- * Under which a choice is remembered. The event's id is of one run only; the digest is taken from the bytes that are shown,
- * so that neither another run, another file nor another version of this file has the permission.
+ * Key of a remembered choice: the event's id, which is unique over all runs, and the digest of the shown bytes. So the
+ * permission does not apply to another run, another file or another version of this file.
  */
 function key(what: 'run' | 'network', { artifact, bytes }: ILoaded): string {
   return `artifact-${what}/${artifact.id}/${bytesToHex(sha256(bytes))}/${artifact.path}`;
@@ -127,10 +127,10 @@ function frameOf(loaded: ILoaded): HTMLElement {
 
 /** Around an SVG in a page: its margins, and room below a line. */
 const AROUND = 24;
-/** Pixels of the highest frame. */
+/** Maximum height of a frame, in pixels. */
 const HIGHEST = 420;
 
-/** The frame of a drawing has the drawing's size; nobody can ask a page for its own. */
+/** The frame of a drawing has the drawing's size; the size of a page is unknown. */
 function fitDrawing({ artifact, bytes }: ILoaded, place: HTMLElement): void {
   const size = suffix(artifact.path) === '.svg' ? drawingSize(decode(bytes, 20_000)) : null;
   if (!size) {

@@ -1,14 +1,14 @@
 /**
- * The keyboard goes where the person last put the focus. A script in a frame can call `focus()` without a click and would then
- * get what the person types into the next cell: no attribute prevents it, and a page cannot know whether it was a script or a
- * click that moved the focus into a frame. So a button covers the frame: a click on it, or Enter after Tab, gives the frame the
- * keyboard until the person goes elsewhere. A frame that has the focus without that is ended at once.
+ * Only the person decides which element gets key presses. A script in a frame can call `focus()` without a click, and would
+ * then get the text that the person types into the next cell. No attribute prevents this, and a page cannot distinguish a
+ * script from a click that moved the focus into a frame. So a button covers the frame: a click on it, or Enter after Tab,
+ * gives the frame the keyboard until the person moves the focus elsewhere. A frame that takes the focus without this is removed.
  */
 import { h } from '../view/dom';
 
 interface IGuarded {
   cover: HTMLButtonElement;
-  /** True while the person has given it the keyboard. */
+  /** True while the frame has the keyboard from the person. */
   entered: boolean;
   /** Remove the frame. */
   end: () => void;
@@ -34,7 +34,7 @@ function enter(frame: HTMLIFrameElement): void {
     guarded.cover.hidden = true;
     frame.removeAttribute('tabindex');
     frame.focus();
-    frame.contentWindow?.[0]?.focus(); // the page itself, in the inner frame: Tab leads to what is in it
+    frame.contentWindow?.[0]?.focus(); // the page itself, in the inner frame: Tab moves to its elements
   }
 }
 
@@ -58,8 +58,8 @@ function listen(): void {
     check();
   });
   window.addEventListener('blur', check);
-  window.setInterval(check, 50); // the focus goes from one frame to another without an event
-  // What is dragged over a page is not for it.
+  window.setInterval(check, 50); // the focus can move from one frame to another without an event
+  // The page must not receive data that is dragged over it.
   document.addEventListener('dragenter', () => frames.forEach((guarded, frame) => leave(frame, guarded)), true);
 }
 

@@ -1,9 +1,9 @@
 /**
- * A frame for pages that are not trusted, as `card/frame.py` makes it.
+ * A frame for untrusted pages, the same as in `card/frame.py`.
  *
- * Two frames, one in the other. The origin of the inner one is opaque, so that it cannot reach the page, its cookies or
- * its server, and its policy lets it load nothing. The outer one is there because a policy does not keep a document from
- * going elsewhere (`location = ...`, a refresh): that is forbidden by `frame-src` of the document around it.
+ * The document is in a frame inside another frame. The inner frame has an opaque origin, so it cannot reach the page, its
+ * cookies or its server, and its policy forbids loading. A policy does not prevent the document from navigating elsewhere
+ * (`location = ...`, a refresh); the `frame-src` of the outer frame does.
  */
 import { guarded } from './guard';
 
@@ -43,17 +43,17 @@ const POWERS =
   'private-state-token-redemption publickey-credentials-create publickey-credentials-get screen-wake-lock serial ' +
   'speaker-selection storage-access summarizer sync-xhr translator unload usb window-management xr-spatial-tracking';
 
-/** The permissions policy of both frames: none of them. */
+/** The permissions policy of both frames: it denies all powers. */
 export const DENIED = POWERS.split(' ')
   .map(power => `${power} 'none'`)
   .join('; ');
 
 /**
- * What runs before the scripts of a page: it takes away what speaks to other hosts past the policy, and what looks beyond the
- * frame. Until a person is in the page, its calls of `focus()` do nothing: a page that means well is not ended for them. The
- * frame's sandbox forbids windows and forms. A page can still try to go to an address, itself or in a frame of its own:
- * Chromium looks up the host and connects before the policy refuses it, and gives a frame of opaque origin no event that
- * could prevent it.
+ * Script that runs before the scripts of a page. It removes functions that reach other hosts in spite of the policy, or that
+ * look beyond the frame. Before a person's click into the page, its calls of `focus()` do nothing, so that a harmless page is
+ * not removed for them. The frame's sandbox forbids windows and forms. A page can still try to open an address, itself or in
+ * a frame of its own: Chromium looks up the host and connects before the policy refuses it, and a frame of opaque origin gets
+ * no event that could prevent this.
  */
 export const PRELUDE =
   '<script>for(const name of ["RTCPeerConnection","webkitRTCPeerConnection","RTCDataChannel","RTCIceTransport",' +
@@ -61,7 +61,7 @@ export const PRELUDE =
   'for(const one of [window,HTMLElement.prototype,SVGElement.prototype]){const focus=one.focus;' +
   'one.focus=function(how){if(document.hasFocus())focus.call(this,how)}}</script>';
 
-/** The page around `document`: ours, without any script, to be put into a frame or opened alone. */
+/** A page around `document`, for a frame or a tab. */
 export function wrapper(document: string, rights: IFrameRights): string {
   const style = 'border:0;width:100%;height:100%;position:absolute;inset:0';
   const inner = `<iframe ${attributes(rights)} style="${style}" srcdoc="${quoted(head(rights) + (rights.scripts ? PRELUDE : '') + document)}"></iframe>`;

@@ -1,7 +1,7 @@
 /**
- * Messages from artifacts go nowhere. A frame of opaque origin can still call `postMessage` on the page around it, and
- * some other extension may listen without asking who speaks: what comes out of our frames is stopped before it gets there.
- * Chromium calls listeners of a window in the order in which they came, so this one is there as soon as the module is.
+ * Stops messages from artifacts. A frame of opaque origin can call `postMessage` on the page around it, and another
+ * extension may listen without checking the sender, so messages of these frames are stopped before they reach listeners.
+ * Chromium calls listeners of a window in the order of their registration, so this one is registered at import.
  */
 
 const frames = new Set<WeakRef<HTMLIFrameElement>>();
@@ -10,13 +10,13 @@ if (typeof window !== 'undefined') {
   window.addEventListener('message', dropIfOurs, true);
 }
 
-/** Nothing said by what is in `frame`, however deep, is heard by the page. */
+/** Stop messages to the page from all documents in `frame`, at any depth. */
 export function guarded(frame: HTMLIFrameElement): void {
   frames.add(new WeakRef(frame));
 }
 
 function dropIfOurs(event: MessageEvent): void {
-  // A frame that was removed has no window to compare with; who has an opaque origin and is gone expects no answer.
+  // A removed frame has no window to compare with: stop messages of opaque origins whose window is gone.
   if (event.origin === 'null' && (event.source === null || comesFromFrame(event.source))) {
     event.stopImmediatePropagation();
   }
@@ -24,7 +24,7 @@ function dropIfOurs(event: MessageEvent): void {
 
 function comesFromFrame(source: MessageEventSource): boolean {
   const ours = openWindows();
-  // Of a window of another origin little can be asked, its parent can; a port or a worker has none.
+  // The parent of a window can be read across origins; a port or a worker has no parent.
   for (let current = source as Window; current?.parent && current !== current.parent; current = current.parent) {
     if (ours.some(window => window === current)) {
       return true;

@@ -1,4 +1,4 @@
-/** Pictures, to be looked at closely: the whole, every pixel once, or larger. */
+/** Pictures with three sizes: fitted into the view, one screen pixel per pixel, or larger. */
 import { h } from '../view/dom';
 import { afterClick, pictureWarning } from './bounds';
 import { addressFor, ILoaded } from './content';
@@ -34,7 +34,7 @@ function pictureOf(loaded: ILoaded, kind: IKind): HTMLElement {
   return h('div', {}, stage, status);
 }
 
-/** `scale` is screen pixels for one of the picture's; 0 means that the whole of it fits in. */
+/** `scale` is the number of screen pixels per pixel; 0 fits the whole picture into the view. */
 class Zoom {
   scale = 0;
 
@@ -58,7 +58,7 @@ class Zoom {
     stage.scrollTop = y * stage.scrollHeight - stage.clientHeight / 2;
   }
 
-  /** Whole, then 1:1, then three times as large, then whole again. */
+  /** Cycle through fitted, 1:1, and three times as large. */
   cycle(event?: MouseEvent): void {
     const next = this.scale === 0 ? 1 : this.scale === 1 ? 3 : 0;
     const box = this.picture.getBoundingClientRect();

@@ -33,7 +33,7 @@ const RENDERERS: Record<IKind['shown'], (loaded: ILoaded, kind: IKind) => HTMLEl
   other: () => null
 };
 
-/** The file with its name and size at once, its content as soon as the host has it. */
+/** Show the name and size of a file at once, and its content when the host has loaded it. */
 export function renderArtifact(artifact: IArtifact, host: IHost): HTMLElement {
   const name = visibleName(artifact.path);
   const caption = h(

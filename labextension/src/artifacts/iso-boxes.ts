@@ -1,4 +1,4 @@
-/** The boxes of ISO media files (MP4, M4A, AVIF), and what AV1 streams in them say of their size. */
+/** The boxes of ISO media files (MP4, M4A, AVIF), and the sizes in their AV1 streams. */
 
 import { Bits, ISize, Largest, withinEnd } from './binary';
 
@@ -9,14 +9,14 @@ export interface IBox {
   end: number;
 }
 
-/** Boxes that hold boxes, and how many bytes come before these. */
+/** Boxes that contain boxes, with the number of bytes before the inner boxes. */
 const HOLDERS: Record<string, number> = {
   moov: 0, trak: 0, mdia: 0, minf: 0, stbl: 0, moof: 0, traf: 0, mvex: 0, meta: 4, iprp: 0, ipco: 0
 }; // prettier-ignore
-/** Boxes that are read; no file that a person made has more. */
+/** Maximum number of boxes, more than in any normal file. */
 const MOST_BOXES = 100_000;
 
-/** All boxes of a file, those in others after these. */
+/** All boxes of a file; inner boxes follow their outer box. */
 export function boxes(view: DataView): IBox[] {
   const found: IBox[] = [];
   const walk = (from: number, to: number, depth: number) => {
@@ -37,7 +37,7 @@ export function boxes(view: DataView): IBox[] {
   return found;
 }
 
-/** The largest size that an AV1 stream at one of the places where streams begin says of itself. */
+/** The largest size in the headers of the AV1 streams that begin at these places. */
 export function largestSequence(view: DataView): ISize {
   const largest = new Largest();
   for (const at of places(view)) {
@@ -129,7 +129,7 @@ function sequence(bits: Bits): ISize | null {
   bits.take(4); // profile, still picture
   if (!bits.take(1)) {
     if (bits.take(1)) {
-      return { width: 2 ** 16, height: 2 ** 16 }; // with timing, which pictures do not have: the largest there is
+      return { width: 2 ** 16, height: 2 ** 16 }; // with timing, which pictures do not have: assume the largest size
     }
     const delays = bits.take(1);
     const points = bits.take(5) + 1;

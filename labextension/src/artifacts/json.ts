@@ -1,4 +1,4 @@
-/** JSON as a tree that is unfolded by the reader; only what is unfolded is made. */
+/** JSON as a tree that the reader unfolds; elements exist only for unfolded parts. */
 import { h } from '../view/dom';
 import { formatCount } from '../formatting';
 import { IHost } from '../view/host';
@@ -8,7 +8,7 @@ import { visibleName } from './names';
 import { renderText } from './text';
 
 const MOST_BYTES = 8 * 2 ** 20;
-/** Values in the whole of it: more take more memory as a tree than a page should. */
+/** Maximum number of values; a larger tree would need too much memory. */
 const MOST_VALUES = 500_000;
 const PAGE_MEMBERS = 100;
 const STRING_CHARACTERS = 500;
@@ -23,7 +23,7 @@ export function renderJson(loaded: ILoaded): HTMLElement {
   return afterClick(warning, host.trans('Show it anyway'), () => treeOf(loaded));
 }
 
-/** At most so many: one before each comma, and one in each list or object. */
+/** Upper limit of the number of values: one before each comma, and one in each list or object. */
 function countValues(bytes: Uint8Array): number {
   let values = 1;
   for (const byte of bytes) {

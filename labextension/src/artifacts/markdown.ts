@@ -1,4 +1,4 @@
-/** Markdown, through the host's renderer, which lets nothing run or load. */
+/** Markdown, rendered by the host's renderer, which prevents running and loading. */
 import { h } from '../view/dom';
 import { decode, ILoaded } from './content';
 import { leftOut, renderText } from './text';

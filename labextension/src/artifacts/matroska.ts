@@ -1,4 +1,4 @@
-/** WebM and Matroska: its tracks, and how many blocks there are. */
+/** WebM and Matroska: tracks, and the number of blocks. */
 
 import { ISize, Largest, withinEnd } from './binary';
 import { frameSize } from './vp-frames';
@@ -9,9 +9,9 @@ export interface ITrack extends ISize {
   channels: number;
 }
 
-/** Elements that hold elements: segment, cluster, tracks, track, video, audio, group. */
+/** Elements that contain elements: segment, cluster, tracks, track, video, audio, group. */
 const HOLDERS = new Set([0x18538067, 0x1f43b675, 0x1654ae6b, 0xae, 0xe0, 0xe1, 0xa0]);
-/** Elements that are read; no file that a person made has more. */
+/** Maximum number of elements, more than in any normal file. */
 const MOST_ELEMENTS = 1_000_000;
 
 export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; frame: ISize } {
@@ -47,7 +47,7 @@ export function matroska(view: DataView): { tracks: ITrack[]; blocks: number; fr
       } else if (id === 0x9f && track) {
         track.channels = number(at, size);
       } else if (id === 0xa3 || id === 0xa1) {
-        // A block with lacing holds several frames; their number less one follows.
+        // A block with lacing contains several frames; their number minus one follows.
         blocks += size > 4 && view.getUint8(at + 3) & 6 ? view.getUint8(at + 4) + 1 : 1;
         const head = Math.clz32(view.getUint8(at) << 24) + 4; // the track's number, two bytes of time, one of flags
         if (tracks.some(one => one.width) && size > head + 10 && at + size <= view.byteLength) {

@@ -19,7 +19,7 @@ function playerOf(loaded: ILoaded, kind: IKind): HTMLElement {
   const wave = h('canvas', { class: 'lsn-wave', role: 'img', 'aria-label': host.trans('Waveform of %1', name) });
   wave.hidden = true;
   const place = h('div', { class: 'lsn-audio' }, wave, player);
-  // To draw the waveform, all of the sound must be decoded into memory; the player needs only a little of it at a time.
+  // The waveform needs the whole decoded sound in memory; the player needs only a small part at a time.
   const size = soundSize(bytes);
   if (size && soundBytes(size) <= SOUND_BOUND) {
     player.addEventListener('loadedmetadata', () => void showWave(player, wave, bytes));

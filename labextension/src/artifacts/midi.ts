@@ -1,4 +1,4 @@
-/** Standard MIDI files: which notes sound when. Lengths that the file claims are never trusted. */
+/** Parser of the notes in standard MIDI files. Lengths in the file are not trusted. */
 
 export interface INote {
   /** Seconds. */
@@ -35,7 +35,7 @@ interface ITempo extends ITick {
   micros: number;
 }
 
-/** The notes of the file; null when it is no MIDI file at all. */
+/** The notes of the file; null for other files. */
 export function parseMidi(bytes: Uint8Array): IScore | null {
   const reader = new Reader(bytes);
   if (reader.text(4) !== 'MThd') {
@@ -207,7 +207,7 @@ class File {
   }
 }
 
-/** Ticks to seconds, for ticks that only grow. */
+/** Converter of increasing ticks to seconds. */
 function clockOf(division: number, tempos: ITempo[]): (tick: number) => number {
   if (division & 0x8000) {
     const frames = 256 - (division >> 8);

@@ -1,19 +1,19 @@
 /**
- * What a page without its scripts takes when it is shown: elements, those that `use` copies, cells of tables, filters, and
- * the pictures, drawings and fonts that it holds in addresses. `card/page_cost.py` counts in the same way.
+ * Cost of showing a page without its scripts: elements, copies by `use`, cells of tables, filters, and
+ * embedded pictures, drawings and fonts (`data:` addresses). `card/page_cost.py` counts in the same way.
  */
 import { formatCount, formatSize } from '../formatting';
 import { IHost } from '../view/host';
 import { PICTURE_BOUND } from './bounds';
 import { pictureBytes, pictureSize } from './picture-size';
 
-/** Elements of a page that is shown without a click. */
+/** Maximum number of elements of a page that is shown without a click. */
 export const ELEMENT_BOUND = 60_000;
 
 export interface IPageCost {
-  /** Elements, and what takes as much as one. */
+  /** Number of elements, and of other parts that cost the same. */
   elements: number;
-  /** Bytes of what is decoded. */
+  /** Decoded bytes of pictures, drawings and fonts. */
   bytes: number;
 }
 
@@ -30,7 +30,7 @@ export function pageWarning(text: string, host: IHost): string {
 
 const FORMATTING = 'a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u';
 const TAG = new RegExp(`<(/?)(?:(${FORMATTING})(?=[\\s>/])|[a-z])`, 'gi');
-/** Drawings within drawings that are looked into. */
+/** Maximum depth of counted drawings within drawings. */
 const DEEPEST = 3;
 
 /** Count the cost of `text`, HTML or SVG. Only a text with few tags is parsed. */
@@ -42,7 +42,7 @@ export function pageCost(text: string, depth = 0): IPageCost {
   return new Count(new DOMParser().parseFromString(text, 'text/html'), depth).cost;
 }
 
-/** Tags that begin an element; formatting that nobody ends begins again in each element after it. */
+/** Tags of formatting elements: browsers repeat those that are never closed in each later element. */
 function countTags(text: string): number {
   let [elements, open] = [0, 0];
   for (const [, end, formatting] of text.matchAll(TAG)) {
@@ -79,13 +79,13 @@ class Count {
     this.cost.elements += this.size(page.documentElement, 0);
   }
 
-  /** Count the elements within one, with those that `use` copies. */
+  /** Count the elements inside an element, including copies by `use`. */
   private size(element: Element, within: number): number {
     const known = this._sizes.get(element);
     if (known !== undefined || within > 2000) {
       return known ?? Infinity;
     }
-    this._sizes.set(element, 1); // a circle is not drawn
+    this._sizes.set(element, 1); // browsers do not draw circular references
     let size = 1;
     for (const child of element.children) {
       size += this.size(child, within + 1);
@@ -99,7 +99,7 @@ class Count {
     return size;
   }
 
-  /** Count what the addresses in a text hold. CSS may write any letter as its number. */
+  /** Count the content of `data:` addresses in a text. In CSS, any letter may be written as its number. */
   private addresses(text: string): void {
     if (text.length < 20) {
       return;
@@ -127,7 +127,7 @@ function addressed(type: string, data: string): Uint8Array {
   try {
     text = decodeURIComponent(data);
   } catch {
-    // No text in UTF-8; as it is.
+    // Not UTF-8 text: use the bytes unchanged.
   }
   if (!/;\s*base64\s*$/i.test(type)) {
     return new TextEncoder().encode(text);

@@ -1,10 +1,10 @@
-/** PDF: no viewer within the page (a sandboxed frame cannot hold the browser's), but its own tab. */
+/** PDF files open in a separate tab, because the browser's viewer does not work in a sandboxed frame. */
 import { formatCount, formatSize } from '../formatting';
 import { h } from '../view/dom';
 import { PICTURE_BOUND } from './bounds';
 import { ILoaded } from './content';
 
-/** Pages, and objects, of a document of which nothing is said. */
+/** Numbers of pages and objects up to which a document has no note about its size. */
 const USUAL_PAGES = 5_000;
 const USUAL_OBJECTS = 200_000;
 

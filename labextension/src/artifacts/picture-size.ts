@@ -1,23 +1,23 @@
 /**
- * How many pixels a picture decodes to, from its headers. The content decides and not the name, as browsers do it: a file
- * named .png may hold any of these formats.
+ * Decoded size of a picture, from its headers. The format is read from the content and not from the name, as in browsers: a
+ * file named .png may have any of these formats.
  */
 import { ISize, Largest, viewOf, withinEnd } from './binary';
 import { boxes, largestSequence } from './iso-boxes';
 
 export interface IPictureSize extends ISize {
-  /** Pictures in it, one after the other. */
+  /** Number of frames of an animation. */
   frames: number;
   /** Bytes of one pixel while it is decoded. */
   depth: number;
 }
 
-/** The largest picture in the file; null when it is none that a browser decodes. */
+/** The largest picture in the file; null for formats that browsers do not decode. */
 export function pictureSize(bytes: Uint8Array): IPictureSize | null {
   return withinEnd(() => READERS.find(({ begins }) => begins.test(start(bytes)))?.read(viewOf(bytes)) ?? null);
 }
 
-/** Bytes that a browser needs to show it: the picture, and of a film three of its frames. */
+/** Bytes that a browser needs to show the picture; an animation needs three frames at a time. */
 export function pictureBytes({ width, height, frames, depth }: IPictureSize): number {
   return width * height * depth * (frames > 1 ? 3 : 1);
 }
@@ -52,9 +52,9 @@ function readJpeg(view: DataView): IPictureSize | null {
   for (let at = 2; ;) {
     const marker = view.getUint8(at + 1);
     if (view.getUint8(at) !== 0xff || marker === 0xff || (marker >= 0xd0 && marker <= 0xd8) || marker === 1) {
-      at += 1; // filled up, or without a length
+      at += 1; // padding, or a marker without a length
     } else if (marker >= 0xc0 && marker <= 0xcf && ![0xc4, 0xc8, 0xcc].includes(marker)) {
-      // One that is refined step by step keeps its coefficients, two bytes for each of three colours.
+      // A progressive picture keeps its coefficients, two bytes for each of three colours.
       const depth = [0xc2, 0xc6, 0xca, 0xce].includes(marker) ? 10 : 4;
       return { width: view.getUint16(at + 7), height: view.getUint16(at + 5), frames: 1, depth };
     } else if (marker === 0xda) {
@@ -70,7 +70,7 @@ function readGif(view: DataView): IPictureSize {
   let frames = 0;
   size.grow(view.getUint16(6, true), view.getUint16(8, true));
   const tableOf = (flags: number) => (flags & 0x80 ? 3 << ((flags & 7) + 1) : 0);
-  // A file that ends early is shown as far as it goes.
+  // Browsers show the intact beginning of a truncated file.
   withinEnd(() => {
     for (let at = 13 + tableOf(view.getUint8(10)); view.getUint8(at) !== 0x3b;) {
       if (view.getUint8(at) === 0x2c) {

@@ -1,6 +1,6 @@
 /**
- * How long a sound is, from its headers and those of its frames. What a file says of its whole length may be a lie that no
- * decoder believes: each frame is counted. The content decides and not the name, as browsers do it.
+ * Length of a sound, from its headers and those of its frames. The length in the header may be wrong, and decoders ignore
+ * it, so each frame is counted. The format is read from the content and not from the name, as in browsers.
  */
 import { viewOf, withinEnd } from './binary';
 import { boxes } from './iso-boxes';
@@ -111,7 +111,7 @@ const BITRATES = {
   low: [0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160]
 };
 
-/** MPEG audio (MP3) and ADTS (AAC): frame after frame; what is between them is passed over. */
+/** MPEG audio (MP3) and ADTS (AAC): count the frames, and skip other bytes. */
 function readFrames(view: DataView): ISoundSize | null {
   const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
   const sound = { rate: 0, channels: 1, samples: 0 };
@@ -170,7 +170,7 @@ interface IStream {
   packet: (data: Uint8Array) => number;
 }
 
-/** Ogg with Vorbis, Opus or FLAC: as many samples as its packets can hold. */
+/** Ogg with Vorbis, Opus or FLAC: the maximum number of samples in its packets. */
 function readOgg(view: DataView): ISoundSize | null {
   const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
   const streams = new Map<number, IStream | null>();
@@ -239,7 +239,7 @@ function opusSamples(packet: Uint8Array): number {
   return Math.min(5760, frame * count);
 }
 
-/** MP4, M4A: as many samples as its tables name, or its fragments. */
+/** MP4, M4A: the number of samples in its tables or fragments. */
 function readIso(view: DataView): ISoundSize | null {
   const sound = { rate: 0, channels: 1, samples: 0 };
   let [frames, known, per] = [0, false, 2048];
@@ -260,7 +260,7 @@ function readIso(view: DataView): ISoundSize | null {
   return known ? sound : null;
 }
 
-/** WebM: as many samples as its blocks can hold. */
+/** WebM: the maximum number of samples in its blocks. */
 function readMatroska(view: DataView): ISoundSize | null {
   const { tracks, blocks } = matroska(view);
   const sounds = tracks.filter(({ rate }) => rate > 0);

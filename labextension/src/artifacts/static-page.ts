@@ -1,12 +1,12 @@
 /**
- * An HTML or SVG file as it looks without its scripts: nothing in it runs, loads or leads anywhere.
+ * An HTML or SVG file without its scripts: nothing in it runs, loads or navigates.
  *
- * A policy and a sandbox are not enough. Chromium looks up the host of a frame, a form or a link, and connects to it, before
- * the policy refuses to go there, so that data leaves in the name: whatever names an address is removed.
+ * All attributes with an address are removed, because a policy and a sandbox are not enough: Chromium looks up the host of a
+ * frame, form or link, and connects to it, before the policy refuses the address, so a host name could contain secret data.
  */
 import createDOMPurify, { type Config, type DOMPurify } from 'dompurify';
 
-/** Characters of a page that is shown without its scripts: more would hold up the browser. */
+/** Maximum characters of a page that is shown without its scripts; a longer page would block the browser. */
 export const STATIC_LIMIT = 8 * 2 ** 20;
 
 const CONFIG: Config = {
@@ -18,7 +18,7 @@ const CONFIG: Config = {
   ALLOW_UNKNOWN_PROTOCOLS: false
 };
 const ADDRESSES = new Set(['href', 'xlink:href', 'src']);
-/** Addresses that a page without scripts may name: places in itself, and pictures and sound that it holds. */
+/** Addresses allowed without scripts: places in the page itself, and embedded pictures and sound. */
 const WITHIN = /^\s*(?:#|data:(?:image|audio|video|font)\/)/i;
 const PROGRAMS = 'script, iframe, frame, object, embed';
 

@@ -1,4 +1,4 @@
-/** Tables: names and types of the columns, the first rows, and how much more there is. */
+/** Tables: names and types of the columns, the first rows, and the number of rows left out. */
 import { h, plainText } from '../view/dom';
 import { formatCount, formatSize } from '../formatting';
 import { IHost, ITablePreview } from '../view/host';
@@ -27,7 +27,7 @@ export function renderDelimited(loaded: ILoaded): HTMLElement {
   return tableOf(columns, body, notes, host);
 }
 
-/** A table whose file only Python can read, from the rows that were kept with it. */
+/** A table in a format that only Python can read, from the rows stored in the bundle. */
 export function renderPreview({ preview, host }: ILoaded): HTMLElement {
   if (!preview?.columns || !preview.rows) {
     return h('p', { class: 'lsn-quiet' }, host.trans('A table that cannot be shown here; download it.'));

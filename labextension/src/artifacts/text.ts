@@ -1,4 +1,4 @@
-/** Text, as much of it as a person would read here. */
+/** The beginning of a text file. */
 import { h, plainText, setText } from '../view/dom';
 import { formatSize } from '../formatting';
 import { decode, ILoaded } from './content';
@@ -17,7 +17,7 @@ export function renderText(loaded: ILoaded): HTMLElement {
   return h('div', {}, body, leftOut(loaded, SHOWN_BYTES));
 }
 
-/** Says how much is not shown, if anything. */
+/** Note on the part that is not shown, if any. */
 export function leftOut({ bytes, host }: ILoaded, limit: number): HTMLElement | null {
   const rest = bytes.length - limit;
   return rest > 0 ? h('p', { class: 'lsn-quiet' }, host.trans('%1 more are in the file.', formatSize(rest))) : null;

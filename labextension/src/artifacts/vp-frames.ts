@@ -1,4 +1,4 @@
-/** The size that frames of VP8 and VP9 say of themselves: a film's header may say less. */
+/** The size in the frames of VP8 and VP9, because the header of a film may claim a smaller size. */
 import { Bits, ISize, Largest, withinEnd } from './binary';
 
 /** The largest frame of a block, which may hold several of VP9. */

@@ -1,15 +1,15 @@
-/** The events of a live run over the server's WebSocket: all past ones, then each new one, over lost connections. */
+/** The events of a live run over the server's WebSocket: all past events, then each new event, with reconnection. */
 
 import { ILiveSink } from '../live';
 import { ApiError, openSocket } from './server';
 import { RunApi } from './run-api';
 
-/** `lost`: the kernel has not come back. `offline`: the server is asked again and again. `unknown`: nothing will come. */
+/** `lost`: the kernel has not reconnected. `offline`: the server does not answer yet. `unknown`: there is no such run. */
 type RunState = 'live' | 'away' | 'lost' | 'finished' | 'offline' | 'unknown';
 
 const UNKNOWN_RUN = 4404;
 const BROKEN_RUN = 4400;
-/** Milliseconds until a lost connection is tried again: at first, and at most. */
+/** Milliseconds until the first reconnection, and the maximum. */
 const RETRY_FIRST = 200;
 const RETRY_MOST = 5000;
 

@@ -104,7 +104,7 @@ export class SandboxPanel extends Widget {
     this._draw();
   }
 
-  /** A run that begins, ends or leaves a fork is a use of its notebook's sandbox. */
+  /** Update the sandbox of a notebook when its run begins, ends or is forked. */
   private _followRuns(): void {
     if (!this.isVisible) {
       return;

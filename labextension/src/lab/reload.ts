@@ -1,7 +1,7 @@
 /**
- * After a page is loaded again: the cells whose runs were not saved in the notebook show them again.
+ * After a reload of the page: show runs that were not saved in the notebook in their cells again.
  *
- * Jupyter forgets what a cell shows when its page is loaded anew before the notebook was saved. The server knows the runs
+ * Jupyter loses the output of a cell when the page is reloaded before the notebook was saved. The server knows the runs
  * of the notebook's kernel and their cells; what the kernel still sends for such a cell is put there as if the page had
  * stayed.
  */
@@ -162,7 +162,7 @@ class RunOutput {
   }
 
   private _add(type: string, content: object): void {
-    // What is for this session only is not for the notebook's file.
+    // Data for this session only must not be saved in the notebook.
     this._cell.outputs.add({ output_type: type, ...content, transient: undefined });
   }
 

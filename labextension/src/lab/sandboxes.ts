@@ -1,4 +1,4 @@
-/** The server's sandboxes and runs as the page knows them: asked for often while a run is live or a person looks, seldom otherwise. */
+/** The server's sandboxes and runs, polled often while a run is live or a person watches, and seldom otherwise. */
 
 import { ISignal, Signal } from '@lumino/signaling';
 

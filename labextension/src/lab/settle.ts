@@ -1,8 +1,8 @@
 /**
- * Puts the final card of a run into the notebook, in place of what was saved while the run was live.
+ * Puts the final card of a run into the notebook, in place of the card that was saved while the run was live.
  *
- * The kernel does so when a run ends. It cannot when its output was away at that moment: the page was closed, the cell was
- * deleted and brought back, the server or the kernel ended first.
+ * Normally the kernel does this at the end of a run. It cannot if the output was missing at that moment: the page was closed,
+ * the cell was deleted and restored, or the server or the kernel ended before.
  */
 
 import type { ICodeCellModel } from '@jupyterlab/cells';

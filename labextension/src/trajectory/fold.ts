@@ -1,6 +1,6 @@
 /**
- * The fold: events in, a trajectory of steps out; constant work for each event but a rewind. Twin of
- * `trajectory/trajectory.py`: events form a tree, and a trajectory shows the branch of HEAD, the one that continues.
+ * The trajectory: the steps of a run, built from its events with constant work for each event except rewinds. Twin of
+ * `trajectory/trajectory.py`: events form a tree, and a trajectory shows the branch of HEAD, which new events extend.
  */
 
 import type * as ev from '../generated/events';
@@ -9,14 +9,14 @@ import { upgraded } from './older';
 import { Status } from './status';
 import { IBranch, Tree } from './tree';
 
-/** Characters of live output kept of a call that runs. */
+/** Maximum characters kept of the live output of a running call. */
 export const LIVE_LIMIT = LIMITS.liveOutput;
 
 export interface ICall {
   id: string;
   tool: string;
   rawArguments: string;
-  /** As executed; as proposed until then. */
+  /** Arguments as executed; before the execution, as proposed. */
   arguments: Record<string, unknown> | null;
   started: number | null;
   liveOutput: string;
@@ -52,7 +52,7 @@ export interface IStep {
 
 /** The parts of the view that an event changed. */
 export interface IChange {
-  /** The run is on another branch: every step is another one, also those with the same number. */
+  /** True if the run is on another branch, so that all steps have changed, including those with the same number. */
   branch?: boolean;
   step?: IStep;
   header?: boolean;
@@ -94,7 +94,7 @@ function withDoubts(known: ev.IDoubt[], found: ev.IDoubt[]): ev.IDoubt[] {
   return [...known.filter(one => !isNew(one)), ...found];
 }
 
-/** A run as far as it has come. All but `events`, `spent`, `start` and `sandbox` is about the branch of HEAD. */
+/** A run up to its newest event. All data except `events`, `spent`, `start` and `sandbox` is of the branch of HEAD. */
 export class Trajectory {
   /** All that were written, in their order, of every branch. */
   readonly events: ev.IEvent[] = [];
@@ -176,7 +176,7 @@ export class Trajectory {
     return other;
   }
 
-  /** The number of the running step, or just done, at an event; 0 before the first. */
+  /** The number of the step of an event, or of the last step before it; 0 before the first. */
   stepAt(event: string | null): number {
     return this._tree.step(event);
   }
@@ -193,7 +193,7 @@ export class Trajectory {
     return [];
   }
 
-  /** Take one more event into account; says what it changed. */
+  /** Add an event. Return the changed parts. */
   add(given: ev.IEvent): IChange {
     const event = upgraded(given);
     if (TRANSIENT.has(event.kind)) {
@@ -246,7 +246,7 @@ export class Trajectory {
     return parent === this._head ? this._apply(event) : {};
   }
 
-  /** HEAD is at `event` now: what its branch did up to there, and nothing of what came after. */
+  /** Move HEAD to `event` and read its branch again from the beginning. */
   private _goTo(event: string | null): void {
     this.status = new Status();
     this.reward = null;
@@ -495,7 +495,7 @@ export class Trajectory {
     this.artifacts.set(event.path, event);
     const step = event.step === null ? undefined : this._byNumber.get(event.step);
     if (step === undefined) {
-      return { artifacts: true }; // of no step, or of one of a branch that was left meanwhile
+      return { artifacts: true }; // not of a step, or of a step on an abandoned branch
     }
     step.artifacts.push(event);
     return { step, artifacts: true };

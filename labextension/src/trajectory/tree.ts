@@ -1,8 +1,8 @@
-/** The tree that the events of a journal form, and the branches that has made. Twin of `trajectory/branches.py`. */
+/** The tree of a journal's events, and its branches. Twin of `trajectory/branches.py`. */
 
 import { IDoubtsFound, IEvent, IStepFacts } from '../generated/events';
 
-/** Kinds that alone make no branch: they record what a person did with the run. */
+/** Kinds of events that record actions on a run and not of the run; alone they do not make a branch. */
 const MARKS = new Set<string>([
   'checkpoint',
   'rewind.started',
@@ -18,7 +18,7 @@ const MARKS = new Set<string>([
   'checked'
 ]);
 
-/** A line of events, from the first to `tip`. */
+/** A branch: the events from the first to `tip`. */
 export interface IBranch {
   /** Id of its last event: what `Trajectory.at` takes. */
   tip: string;
@@ -47,7 +47,7 @@ export class Tree {
     return id !== null && this._nodes.has(id);
   }
 
-  /** `event` follows `parent`. An id that is known already is passed over: a parent is always older. */
+  /** Add `event`, which follows `parent`. An event with a known id is ignored. */
   add(event: IEvent, parent: string | null): void {
     if (this._nodes.has(event.id)) {
       return;
@@ -81,7 +81,7 @@ export class Tree {
     return this._node(id)?.parent ?? null;
   }
 
-  /** The number of the running step, or just done, at an event; 0 before the first. */
+  /** The number of the step of an event, or of the last step before it; 0 before the first. */
   step(id: string | null): number {
     return this._node(id)?.step ?? 0;
   }
@@ -113,7 +113,7 @@ export class Tree {
     return node?.event.id ?? null;
   }
 
-  /** Events after which nothing came but marks; the checkpoint that follows one belongs to it. */
+  /** The events that only marks follow, or the checkpoint after such an event. */
   private _tips(): string[] {
     const leadOn = new Set<string | null>();
     const named = new Map<string | null, string>();

@@ -1,4 +1,4 @@
-/** The origin of the answer: the file that holds it, the data that this was made with, and so on to a given file. */
+/** The origin of the answer: its file, the data from which that was made, and so on back to a given file. */
 
 import { h, makeButton } from './dom';
 import { FileHistory } from './file-history';

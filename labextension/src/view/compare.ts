@@ -1,4 +1,4 @@
-/** Two attempts of a run side by side: the answers first, then where they part, with the characters that differ marked. */
+/** Two attempts of a run side by side: first the answers, then the steps that differ, with differing characters marked. */
 
 import { CheckpointChangesView } from './checkpoint-changes';
 import { callText } from './call-summary';

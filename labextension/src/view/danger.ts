@@ -1,12 +1,12 @@
 /**
- * What a command may destroy, by rules: a warning for the person who approves it, and no protection. The command is
- * hostile input: a rule that does not match says nothing about it.
+ * Dangers of a command, found by rules: a warning for the person who approves the command, and not a protection. The command
+ * is hostile input: if no rule matches, the command can still be dangerous.
  */
 
 import type { IHost } from './host';
 
 /** Characters of a command that are checked, and marks that are made. */
-export const LOOKED_AT = 20_000;
+export const MAX_CHECKED_CHARACTERS = 20_000;
 const MARKS_MOST = 20;
 
 interface IRule {
@@ -70,7 +70,7 @@ export interface IDanger {
  */
 export function dangersOf(command: string, exists: (path: string) => boolean, host: IHost): IDanger[] {
   const { trans } = host;
-  const text = command.slice(0, LOOKED_AT);
+  const text = command.slice(0, MAX_CHECKED_CHARACTERS);
   const found: IDanger[] = [];
   for (const { pattern, text: words, outside } of RULES) {
     for (const match of text.matchAll(pattern)) {
@@ -84,8 +84,8 @@ export function dangersOf(command: string, exists: (path: string) => boolean, ho
       found.push({ from, to: from + part.length, text: trans('It overwrites %1.', path), outside: false });
     }
   }
-  if (command.length > LOOKED_AT) {
-    const beyond = { from: LOOKED_AT, to: LOOKED_AT, outside: false };
+  if (command.length > MAX_CHECKED_CHARACTERS) {
+    const beyond = { from: MAX_CHECKED_CHARACTERS, to: MAX_CHECKED_CHARACTERS, outside: false };
     found.push({ ...beyond, text: trans('It is long: only its beginning was checked.') });
   }
   found.sort((one, other) => one.from - other.from || other.to - one.to);

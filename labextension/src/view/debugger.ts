@@ -3,7 +3,7 @@
 import { ArgumentsEditor, editArea } from './arguments';
 import { callText, toolOf } from './call-summary';
 import { IMessage } from '../trajectory/conversation';
-import { dangersOf, IDanger, LOOKED_AT } from './danger';
+import { dangersOf, IDanger, MAX_CHECKED_CHARACTERS } from './danger';
 import { errorText, h, makeButton, plainText } from './dom';
 import { ICallHeld } from '../generated/events';
 import { ICall } from '../trajectory/fold';
@@ -97,7 +97,7 @@ export class PausePanel {
   private _beforeCall(): HTMLElement[] {
     const { trans } = this._host;
     const { call, thought, held } = this.stop;
-    const text = plainText(call ? callText(call).slice(0, LOOKED_AT + 1) : '');
+    const text = plainText(call ? callText(call).slice(0, MAX_CHECKED_CHARACTERS + 1) : '');
     const dangers = call && toolOf(call) === 'bash' ? dangersOf(text, this.stop.exists, this._host) : [];
     const said = plainText(thought.length > THOUGHT_MOST ? `${thought.slice(0, THOUGHT_MOST)}…` : thought);
     const rows: (HTMLElement | null)[] = [
@@ -117,7 +117,7 @@ export class PausePanel {
         'pre',
         { class: 'lsn-code lsn-held-call', tabindex: 0 },
         ...marked(text, dangers),
-        text.length > LOOKED_AT && '…'
+        text.length > MAX_CHECKED_CHARACTERS && '…'
       )
     );
     const approval = held.reason === 'approval';

@@ -13,7 +13,7 @@ export class EarlierAttempt {
 
   constructor(private _trajectory: Trajectory) {}
 
-  /** The step of the same number in the newest attempt that was left; none where both share it, or there is none. */
+  /** The step with the same number in the newest earlier attempt; null if both attempts share it or it is missing. */
   of(step: IStep): IStep | null {
     if (!this._trajectory.rewinds.length) {
       return null;

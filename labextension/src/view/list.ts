@@ -1,6 +1,6 @@
 /**
- * The steps one below the other. In groups, so that one more step lays out none of a long run, and so that only the
- * steps of the groups near the visible part are looked at one by one.
+ * The list of steps, in groups: so another step does not cause a layout of the whole run, and only the steps of
+ * groups near the visible part are checked one by one.
  */
 
 import { CalmRow } from './calm-row';

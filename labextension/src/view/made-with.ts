@@ -1,6 +1,6 @@
 /**
- * The files that a step used, as far as its command, and the programs that it runs, name them. Found when it is asked for;
- * the names in a program are those in the lines that the run wrote into it.
+ * The files that a step used: those named in its command, and in the lines that the run wrote into the programs that the
+ * command runs. They are searched on demand.
  */
 
 import { FileHistory, IFileEvent } from './file-history';
@@ -18,7 +18,7 @@ export interface IUsed {
 
 /** Characters read of a command, and of all that the run wrote into one program; files and patterns looked at. */
 const READ = 64 * 1024;
-const NAMES_MOST = 2000;
+const MAX_NAMES = 2000;
 const PATTERNS_MOST = 50;
 const WILDCARDS_MOST = 3;
 const NAME_LONGEST = 300;
@@ -136,7 +136,7 @@ class Names {
       return [];
     }
     const wanted = new RegExp(`(?:^|/)${parts.join('[^/]{0,80}')}$`);
-    const paths = [...new Set([...this._history.byName.values()].slice(-NAMES_MOST).flat())];
+    const paths = [...new Set([...this._history.byName.values()].slice(-MAX_NAMES).flat())];
     return paths.filter(path => path.length < 400 && this._there(path) && wanted.test(path));
   }
 }

@@ -6,7 +6,7 @@ import { IHost } from './host';
 
 /** Lines that are always visible: the first and the last of a long output, and the last of errors and of an unfinished one. */
 const HEAD = 5;
-const TAIL = 20;
+const TAIL_LINES = 20;
 const ERRORS = 40;
 /** Lines of an output before errors: a reader looks for the errors. */
 const BRIEF = 5;
@@ -136,7 +136,12 @@ export class OutputBox {
     if (this._open) {
       return { head: '', hidden: 0, tail: text.replace(/\n$/, '') };
     }
-    const lengths = { live: [0, TAIL], stderr: [0, ERRORS], stdout: [HEAD, TAIL], text: [HEAD, TAIL] };
+    const lengths = {
+      live: [0, TAIL_LINES],
+      stderr: [0, ERRORS],
+      stdout: [HEAD, TAIL_LINES],
+      text: [HEAD, TAIL_LINES]
+    };
     const [head, tail] = this._brief ? [0, BRIEF] : lengths[this._kind];
     const found = cut(text, head, tail);
     return { ...found, head: bounded(found.head, CHARACTERS / 4), tail: bounded(found.tail, CHARACTERS) };

@@ -1,5 +1,5 @@
 /**
- * A step in one line: what was recorded when it ended, and of one that has not, or of an older record, the same made here.
+ * A step in one line: the recorded line, or for a running step or an older record, a line made here.
  * Twin of `trajectory/step_line.py`; tests/data/runs.json tests both. Bounded work, whatever the step holds.
  */
 

@@ -1,6 +1,6 @@
 /**
- * The timeline: every step a bar in one picture as wide as the view, the attempts that were left in lanes below it, and the
- * runs that were forked off. One more step costs one more bar: the picture is scaled as a whole.
+ * The timeline: a picture as wide as the view, with a bar for every step, and lanes below for earlier attempts and
+ * forks. Another step costs only one more bar, because the picture is scaled as a whole.
  */
 
 import { oneLine } from './one-line';

@@ -1,7 +1,7 @@
 /**
  * The trajectory view: shows a run from its events, all at once or one at a time, with constant work for each.
  *
- * It is the same component in JupyterLab, Notebook, the cell's panel and an exported page; a host gives it what differs.
+ * It is the same component in JupyterLab, Notebook, the cell's panel and an exported page; a host provides the differences.
  */
 
 import { renderArtifact } from '../artifacts';

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-LOOKED_AT = 20_000
+MAX_CHECKED_CHARACTERS = 20_000
 """Characters of a command that are checked."""
 
 
@@ -77,7 +77,7 @@ def dangers_of(command: str, exists: Callable[[str], bool]) -> tuple[list[str], 
     Returns:
         A sentence for each kind of damage, in order; and True if some damage is outside of the sandbox.
     """
-    text = command[:LOOKED_AT]
+    text = command[:MAX_CHECKED_CHARACTERS]
     found: list[tuple[int, str]] = []
     outside = False
     for rule in RULES:
@@ -88,6 +88,6 @@ def dangers_of(command: str, exists: Callable[[str], bool]) -> tuple[list[str], 
     for match in re.finditer(REDIRECTED, text, re.ASCII):
         if exists(match[3]):
             found.append((match.start(1), f"It overwrites {match[3]}."))
-    if len(command) > LOOKED_AT:
-        found.append((LOOKED_AT, TOO_LONG))
+    if len(command) > MAX_CHECKED_CHARACTERS:
+        found.append((MAX_CHECKED_CHARACTERS, TOO_LONG))
     return list(dict.fromkeys(sentence for _, sentence in sorted(found, key=lambda pair: pair[0]))), outside

@@ -104,7 +104,7 @@ def edited_call(
     changes: Mapping[str, Any],
     tool: str | None,
 ) -> tuple[str, dict[str, Any]]:
-    """Return a tool and its arguments: `arguments`, or the proposed ones if the tool is the same, with `changes`.
+    """Return the tool and arguments of an edited call: `arguments` (default: those of the call), with `changes`.
 
     Raises:
         ControlError: if the tool does not accept these arguments.

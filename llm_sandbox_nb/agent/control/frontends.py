@@ -48,7 +48,7 @@ _SHORT = {
     "skip": "deny",
 }
 _ANSWERS = {"y": "continue", "yes": "continue", "n": "deny", "no": "deny"}
-"""Further words while a call waits for an answer; at other times they can be a message to the model."""
+"""Answers that are commands only while a call waits; at other times they may be a message to the model."""
 COMMANDS = ("continue", "step", "edit", "deny", "all", "observe", "say", "change", "stop", "help")
 _LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 OnPause = str | Callable[[Any], Any]
@@ -226,7 +226,7 @@ def _number_or_text(text: str) -> Any:
 
 
 def can_answer(stdin: TextIO | None) -> bool:
-    """Return True if a person may answer: the stream is open, and not the null device that batch jobs get."""
+    """Return True if a person may answer: the stream is open, and not the null device of a batch job."""
     if stdin is None or stdin.closed:
         return False
     try:
@@ -260,7 +260,7 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """Text that a person reads first: the place and reason of the pause."""
+        """Text above the question: the place and reason of the pause."""
         return question(self._held, self._trajectory)
 
     @property
@@ -307,7 +307,7 @@ def checked_on_pause(on_pause: OnPause | None) -> OnPause | None:
 
 
 def refusing_handler(run: ControlledRun) -> Callable[[], Awaitable[None]]:
-    """Return the function that a run awaits at a pause if nobody watches it: calls that need approval are refused."""
+    """Return the `on_pause` function for a run without watchers: it refuses calls that need approval."""
 
     async def refuse() -> None:
         run.control.refuse()

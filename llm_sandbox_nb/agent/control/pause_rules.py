@@ -28,7 +28,7 @@ Approve = Literal["ask", "edits", "auto"]
 Reason = Literal["step", "breakpoint", "approval", "pause"]
 
 AFTER = ("exit_code", "observation", "changed", "error", "timed_out", "duration")
-"""Names with a value only after the call: an expression with such a name is evaluated after the call."""
+"""Names that have a value only after the call, so that an expression with such a name is evaluated then."""
 NAMES = ("tool", "step", "cost", "tokens", *ARGUMENTS, *AFTER)
 _MAX_LENGTH = 2_000
 _MAX_PARTS = 200
@@ -225,7 +225,7 @@ class PauseRules:
     """Pause rules of a run, which can change during the run."""
 
     step: bool = False
-    """True for a run that begins step by step."""
+    """True if the run begins in stepping mode."""
     breakpoints: tuple[Breakpoint, ...] = ()
     predicates: tuple[Predicate, ...] = ()
     approve: Approve = "auto"
@@ -267,7 +267,7 @@ class PauseRules:
 
 
 async def _call_predicate(predicate: Predicate, moment: Moment) -> str:
-    """Return the reason for a pause, or an empty text. A failing function causes a pause: no call may be missed."""
+    """Return the reason for a pause, or an empty text. If the function fails, pause, so that no call is missed."""
     name = getattr(predicate, "__name__", "the function")
     try:
         if inspect.iscoroutinefunction(predicate):

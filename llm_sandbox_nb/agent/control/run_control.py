@@ -8,8 +8,8 @@ a program. Two rules keep both sides apart:
 2. `RunControl._apply` runs in the event loop of the run. It records the decision as an event and applies it; a decision
    takes effect nowhere else. `EFFECTS` lists the effects of each decision.
 
-A pause does not suspend a command or a reply that is executed. The run pauses at the next of three places, where it
-looks at its state:
+A pause does not suspend a running command or a reply. The run pauses at the next of three places, where it
+checks its state:
 
     before a request            `wait_while_paused`     waits for resume or step
     before a call               `PausePoints`, `hold`   waits for resume, step, edit or skip: the call is held
@@ -17,7 +17,7 @@ looks at its state:
 
 A stop and a rewind interrupt the run wherever it is. The time limit does not count the time of a pause.
 
-The state has two parts. The mode is what the person asked for; the rules of `PauseRules` hold calls in each mode.
+The state has two parts. The mode is set by the person; the rules of `PauseRules` hold calls in each mode.
 
     mode         decision that leads here     where the run pauses
     running      resume                       nowhere
@@ -276,11 +276,11 @@ class RunControl:
 
     @property
     def used(self) -> bool:
-        """True if these controls already have a run."""
+        """True if these controls already belong to a run."""
         return self._over or self._loop is not None
 
     def _decide(self, decision: Decision | Callable[[Held], Decision], call_id: str | None = None) -> None:
-        """Pass a decision to the run's event loop. The held call does not wait any more from here on."""
+        """Pass a decision to the run's event loop. From now on, the held call counts as decided."""
         with self._lock:
             if self._over:
                 raise ControlError(_RUN_OVER)
@@ -357,7 +357,7 @@ class RunControl:
         return await done
 
     async def execute_rewinds(self, recorder: Recorder, box: Sandbox) -> None:
-        """Execute the rewinds for which the run was interrupted. Their callers get the results and exceptions."""
+        """Execute the requested rewinds, and pass results and exceptions to their callers."""
         while self._rewinds:
             pending = self._rewinds.pop(0)
             try:

@@ -128,7 +128,7 @@ class Changer:
 
 
 def unknown_model(name: str) -> Model:
-    """Raise ControlError, for runs that cannot make a model from a name."""
+    """Raise ControlError. Used by runs that cannot make a model from a name."""
     raise ControlError(
         f"This run cannot change to the model {name[:80]}: stop it, and resume with that model."
     )

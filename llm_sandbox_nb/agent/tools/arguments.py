@@ -15,7 +15,7 @@ from llm_sandbox_nb.trajectory.events import clean_text
 _QUOTED_LENGTH = 80
 _CONTEXT_LENGTH = 30
 """Characters quoted before and after the place where JSON is broken."""
-_MAX_NUMBER = 2**53  # larger whole numbers are not exact in JSON parsers that use floats
+_MAX_NUMBER = 2**53  # larger integers are not exact in JSON parsers that use floats
 
 
 class ArgumentsError(LLMSandboxError):
@@ -107,11 +107,11 @@ def _guessed(text: str) -> Any:
     names, texts = _strings(value)
     marks = sum(text.count(quote) for quote in _QUOTES)
     inside = sum(string.count(quote) for string in (*names, *texts) for quote in _QUOTES)
-    # Each text is in two quotes, and so is each name or no name: otherwise a quote was read as part of a text.
+    # Each text has two quotes, and either all names have or none has: otherwise a quote was read as part of a text.
     if marks - inside not in (2 * len(texts), 2 * (len(texts) + len(names))):
         return None
     read = _JSON_ESCAPE.sub(_unescaped, text)
-    # A quote directly after each text: otherwise white space at the end of the text was lost.
+    # A quote must follow each text directly: otherwise white space at its end was lost.
     complete = all(any(f"{text}{quote}" in read for quote in _QUOTES) for text in texts)
     return value if complete else None
 

@@ -100,7 +100,7 @@ TAIL_LINES = 40
 HEAD_CHARACTERS = 8_000
 TAIL_CHARACTERS = 8_000
 _PIECE_BYTES = 128 * 1024
-"""Bytes read from each end of a long stream: more than can be shown, but few enough to clean fast."""
+"""Bytes read from each end of a long stream: more than is shown, but few enough to clean fast."""
 
 # ECMA-48: control sequences, strings (OSC, DCS, PM, APC, SOS) up to their terminator, and short escapes.
 _ESCAPES = re.compile(
@@ -120,7 +120,7 @@ def clean(data: bytes) -> str:
 
 
 def _without_overwritten(text: str) -> str:
-    """Keep only the part of each line after the last carriage return, and add a note about the number of others."""
+    """Keep the part of each line after the last carriage return, and note how many parts were overwritten."""
     kept, hidden = [], 0
     for line in text.split("\n"):
         states = [state for state in line.split("\r") if state]
@@ -161,7 +161,7 @@ def _start_piece(data: bytes) -> bytes:
 
 
 def _end_piece(data: bytes) -> bytes:
-    """Return the end of a stream from the start of a line, if possible, to cut no character or terminal code."""
+    """Return the end of a stream, if possible from the start of a line, so that no terminal code is cut."""
     start = len(data) - _PIECE_BYTES
     line = data.find(b"\n", start, start + _PIECE_BYTES // 2)
     if line >= 0:
@@ -204,7 +204,7 @@ def needs_cut(data: bytes) -> bool:
 
 
 def describe(result: CommandResult, stdout_file: str | None = None, stderr_file: str | None = None) -> str:
-    """Format the observation of a finished command. The files hold the complete streams if they are cut."""
+    """Format the observation of a finished command. The files hold the complete streams, if these are cut."""
     parts = [_ending(result)]
     if result.notice:
         parts.append(f"[{result.notice}]")

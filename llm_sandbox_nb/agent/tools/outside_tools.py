@@ -14,7 +14,7 @@ from llm_sandbox_nb.agent.tools.toolbox import Toolbox
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 
 _MIN_STDERR_LENGTH = 6_000
-"""Characters of stderr that are shown in any case, even if stdout is long."""
+"""Minimum characters reserved for stderr, even if stdout is long."""
 
 
 class OutsideBash(ExecuteBash):
@@ -81,7 +81,7 @@ def described_output(data: Mapping[str, Any]) -> str:
 
 
 class KeepingTool(Tool):
-    """Wrapper of a tool that stores the newest outcome in each sandbox, for the answer to the caller."""
+    """Wrapper of a tool that stores the newest outcome per sandbox, for the answer to the caller."""
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool

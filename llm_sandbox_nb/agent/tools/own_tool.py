@@ -47,7 +47,7 @@ class OwnTool(Tool):
     outside = True
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raise InputError if the function cannot be a tool, for example without a docstring or types."""
+        """Create the tool. Raise InputError if the function cannot be a tool, for example without a docstring."""
         self.function = function
         self.name = _checked_name(function)
         self.description = _docstring(function, self.name)
@@ -55,7 +55,9 @@ class OwnTool(Tool):
         parameters = _parameters(function, self.name)
         self._box = next((name for name in parameters if hints.get(name) is Sandbox), None)
         if self._box and not inspect.iscoroutinefunction(function):
-            raise InputError(f"{self.name} uses the sandbox, so it must be able to wait: write `async def`.")
+            raise InputError(
+                f"{self.name} uses the sandbox, so it must be a coroutine function: write `async def`."
+            )
         shown = [parameter for name, parameter in parameters.items() if name != self._box]
         if untyped := [parameter.name for parameter in shown if parameter.name not in hints]:
             raise InputError(f"The parameter {untyped[0]} of {self.name} has no type: add one, {_EXAMPLE}.")
@@ -142,7 +144,7 @@ class RecordedTool(Tool):
         return known
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """Raise InputError: the function of the tool is not in the record."""
+        """Raise InputError, because the function of the tool is not in the record."""
         raise InputError(missing_tools([self.name]))
 
 

@@ -1,4 +1,4 @@
-"""Text files without loss: encoding, line ends, writing back the same bytes; and diffs of changed files."""
+"""Lossless reading and writing of text files, with their encoding and line ends; and diffs of changed files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from llm_sandbox_nb.sandbox.contract import Changes, FileChange
 from llm_sandbox_nb.trajectory.events import FileDiff, clean_text
 from llm_sandbox_nb.trajectory.unified_diff import COMPARED_BYTES, unified
 
-_MARKS = (
+_BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# Encodings without states and byte order: an edit does not change the bytes of other parts of the file.
+# Encodings without states and byte order, so that an edit does not change the bytes of other parts of the file.
 _PREFERRED_ENCODINGS = ("cp1252", "cp1251", "cp932", "gb18030", "cp949", "big5")
 _UNSUITED_ENCODING = re.compile(r"utf_?(7|16|32)|iso2022|hz|idna|punycode")
 _CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
@@ -72,7 +72,7 @@ def decode_text(data: bytes) -> TextFile:
     Raises:
         NotTextError: if the file is binary.
     """
-    for mark, encoding in _MARKS:
+    for mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(mark) and (file := _exact(data[len(mark) :], encoding, mark)):
             return file
     if b"\x00" in data:
@@ -186,7 +186,7 @@ DIFF_CHARACTERS = 64 * 1024
 CHANGED_FILES = 500
 """Maximum number of changed files in the record of one call."""
 _MAX_INLINE_DIFF_BYTES = 32 * 1024
-"""Size of all files above which the diffs are made in a thread: the work would block the event loop."""
+"""Maximum bytes of all files whose diffs are made in the event loop; more would block it, so a thread does."""
 
 
 async def file_diffs(changes: Changes) -> tuple[list[FileDiff], str]:

@@ -1,4 +1,4 @@
-"""Declaration of a tool of the model: everything else in the package uses this interface."""
+"""Interface of a tool of the model, through which all other modules use tools."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Approval:
     refusal: str
     """Observation if no person can approve."""
     changed: bool = False
-    """True if the tool has changed, so that approval of all calls does not include this call."""
+    """True if the tool has changed, so that an earlier approval of all calls does not cover this call."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Tool(ABC):
     only_edits: bool = False
     """True if calls run no command, so that `approve="edits"` executes them without a question."""
     last_observation: str = ""
-    """Observation of a call that ends the run, without a sandbox; empty for tools that do not end the run."""
+    """Observation of a call that ends the run; empty for tools that do not end the run."""
 
     @abstractmethod
     def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
@@ -94,7 +94,7 @@ class Tool(ABC):
         """
 
     async def approval(self) -> Approval | None:
-        """Return the reason why a person has to approve the next call, whatever the pause rules are; None without."""
+        """Return the reason why the next call needs approval regardless of the pause rules; None without a reason."""
         return None
 
     def parameters(self, options: RunOptions) -> dict[str, Any]:

@@ -103,5 +103,5 @@ def only_edits(tool: str) -> bool:
 
 
 def call_view(tool: str) -> CallView:
-    """Return the display of a tool's calls; the default one for tools of users and other programs."""
+    """Return the display of a tool's calls; the default display for tools of users and other programs."""
     return TOOLS[tool].view if tool in TOOLS else CallView()

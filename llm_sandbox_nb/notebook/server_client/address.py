@@ -1,6 +1,6 @@
-"""The Jupyter server of this kernel: found by the traces that the server left, verified by a request.
+"""The Jupyter server of this kernel: found by its environment variables and info files, verified by a request.
 
-Refusals of the server are raised here as the same exceptions.
+An error that the server reports is raised here as the same exception class.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ServerAddress:
 
 
 def _same_site() -> dict[str, str]:
-    """Return a cookie and an equal header, which a server without a token requires against forged requests."""
+    """Return a cookie and a header with the same value; a server without a token checks both against forgery."""
     value = secrets.token_hex(16)
     return {"Cookie": f"_xsrf={value}", "X-XSRFToken": value}
 
@@ -82,14 +82,14 @@ def own_kernel_id() -> str | None:
     from traitlets.config import Application
 
     app = Application.instance() if Application.initialized() else None
-    if not isinstance(app, IPKernelApp):  # in a terminal it is IPython's
+    if not isinstance(app, IPKernelApp):  # in a terminal, this is IPython's parser
         return None
     match = _KERNEL_FILE.fullmatch(Path(app.connection_file).name)
     return match.group(1) if match else None
 
 
 def candidates(environment: Mapping[str, str], runtime_folder: Path) -> Iterator[ServerAddress]:
-    """Yield servers that may be this kernel's own, likeliest first, without duplicates."""
+    """Yield the servers that may have started this kernel, most likely first, without duplicates."""
     hub_token = environment.get("JUPYTERHUB_API_TOKEN", "")
     seen = set()
     for url, token, certificate in (
@@ -113,7 +113,7 @@ def _is_http(url: str) -> bool:
 
 
 def _from_info_file(parent: str, runtime_folder: Path) -> tuple[str, str, str]:
-    """Return address, token and an empty certificate of the server with this process id, from its file."""
+    """Return address, token and an empty certificate of the server with this process id, from its info file."""
     if not parent.isdigit():
         return "", "", ""
     try:
@@ -124,7 +124,7 @@ def _from_info_file(parent: str, runtime_folder: Path) -> tuple[str, str, str]:
 
 
 def started_by_server(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if this kernel's parent is a Jupyter server, so that there is a page."""
+    """Return True if a Jupyter server is the parent of this kernel, so that a page may be open."""
     from jupyter_core.paths import jupyter_runtime_dir
 
     return bool(_from_info_file(environment.get("JPY_PARENT_PID", ""), Path(jupyter_runtime_dir()))[0])
@@ -133,7 +133,7 @@ def started_by_server(environment: Mapping[str, str] = os.environ) -> bool:
 async def find_own_server(kernel_id: str) -> ServerAddress | None:
     """Return the Jupyter server that owns this kernel and has the extension; None when there is none.
 
-    A server that is dead, another's, or without the extension is passed over within seconds.
+    Servers that are dead, belong to someone else or lack the extension are skipped within seconds.
     """
     from jupyter_core.paths import jupyter_runtime_dir
 
@@ -158,7 +158,7 @@ async def _owns(address: ServerAddress, kernel_id: str) -> bool:
 
 ANSWER_TIMEOUT = 15.0
 START_TIMEOUT = 180.0
-"""Seconds that a start may take: an engine that is busy, a large image."""
+"""Seconds for the start of a sandbox, long enough for a busy engine or a large image."""
 
 
 async def ask_server(

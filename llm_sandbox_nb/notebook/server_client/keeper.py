@@ -51,11 +51,11 @@ class ServerKeeper:
 
     @property
     def url(self) -> str:
-        """The base URL of the server, ending in a slash, as processes on this machine reach it."""
+        """The server's base URL for processes on this machine, ending in a slash."""
         return self._address.url
 
     async def mint_token(self, sandbox: Sandbox, *, keep: bool) -> str | None:
-        """Return a token with which outside agents use a sandbox of this server; None if their present token stays."""
+        """Return a token for outside agents to use a sandbox of this server; None if the present token stays."""
         _, answer = await self._ask(f"sandboxes/{server_id(sandbox)}/mcp-token", "POST", {"keep": keep})
         token: str | None = answer["token"]
         return token
@@ -81,8 +81,8 @@ class ServerKeeper:
     async def _serve_network(
         self, sandbox: ServerSandbox, model: Mapping[str, Any], options: SandboxOptions
     ) -> None:
-        """Let this kernel serve the sandbox's network, so that secrets never reach the server."""
-        from llm_sandbox_nb.sandbox.network.door import AT_ONCE_RELAYED, WAY_OUT
+        """Run the sandbox's network proxy in this kernel, so that secrets never reach the server."""
+        from llm_sandbox_nb.sandbox.network.door import MAX_RELAYED_CONNECTIONS, WAY_OUT
 
         if WAY_OUT not in sandbox.protection.details or sandbox.network is not None:
             return
@@ -98,7 +98,7 @@ class ServerKeeper:
                 started.secrets,
                 public=public,
                 ca_bundle=options.ca_bundle,
-                at_once=AT_ONCE_RELAYED,
+                at_once=MAX_RELAYED_CONNECTIONS,
             )
 
         sandbox.serve = serve
@@ -153,10 +153,10 @@ class ServerKeeper:
         return True
 
     async def stop_idle(self) -> str | None:
-        """End the sandbox of another notebook that is idle longest; the notebook's name, None when none is idle."""
+        """End the longest idle sandbox of another notebook; return the notebook's name, or None if none is idle."""
         body = {"kernel_id": self._kernel_id, "most": 1}
         _, answer = await self._ask("sandboxes/stop-idle", "POST", body)
-        names = [one["notebook"] or "a kernel without a notebook" for one in answer["stopped"]]
+        names = [sandbox["notebook"] or "a kernel without a notebook" for sandbox in answer["stopped"]]
         return names[0] if names else None
 
     async def close(self) -> None:
@@ -171,7 +171,7 @@ class ServerKeeper:
         return model
 
     async def _connected(self, model: Mapping[str, Any]) -> ServerSandbox:
-        """Return the connected sandbox of `model`, or connect."""
+        """Return the sandbox described by `model`; connect if necessary."""
         key = (str(model["id"]), str(model["sandbox_id"]))
         if self._sandbox is None or self._key != key or self._sandbox.lost:
             await self.close()
@@ -188,13 +188,13 @@ class ServerKeeper:
 
 
 def server_id(sandbox: Sandbox) -> str:
-    """Return the server's name of a sandbox."""
+    """Return the server's id of a sandbox."""
     assert isinstance(sandbox, ServerSandbox)
     return sandbox.server_id
 
 
 def _request(options: SandboxOptions) -> dict[str, Any]:
-    """Return the options as the body of a request, without open ones, so that the site chooses them."""
+    """Return the options as the body of a request, without unset options, so that the site's defaults apply."""
     request = {name: value for name, value in options.to_json().items() if value is not None}
     if request.get("isolation") == "auto":
         del request["isolation"]

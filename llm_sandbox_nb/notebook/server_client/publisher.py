@@ -1,8 +1,8 @@
 """Publication of a run of this kernel at the Jupyter server, and the watchers' decisions on the way back.
 
-Written events are read from the run's record as fast as the server accepts them, so nothing is queued and the run never
-waits; of unfinished text only the end is kept, once. After a broken connection the publisher connects again, and the
-server names the first event that it needs: all events after a restart of the server.
+Recorded events are read from the run's record as fast as the server accepts them, so nothing is queued and the run
+never waits. Of unfinished text, only the newest state is kept. After a broken connection the publisher connects again,
+and the server names the first event that it needs; a restarted server needs all events.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _BATCH_BYTES = 512 * 1024
 _TEXT_INTERVAL = 0.02
-"""Seconds between two messages that hold nothing but unfinished text."""
+"""Seconds between two messages with unfinished text only."""
 _RETRY_FIRST, _RETRY_MAX = 0.1, 2.0
 _ANSWER_TIMEOUT = 10.0
 _AWAY_SECONDS = 5.0
-"""Seconds for which a server that is away is expected back."""
+"""Seconds to wait for a disconnected server to return."""
 _OWNER = secrets.token_hex(16)
-"""With this the server recognises that a resumed run is still this kernel's."""
+"""Secret by which the server recognises that a resumed run belongs to this kernel."""
 _FINAL_CLOSE_CODES = (4403,)
-"""Close codes after which connecting again is of no use."""
+"""Close codes after which connecting again cannot succeed."""
 
 
 class _AwayError(LLMSandboxError):
-    """The server does not answer at this moment."""
+    """Raised if the server does not answer at this moment."""
 
 
 class RunPublisher:
-    """Publishes one run. Lives in the loop of the run; only `watched` is for other threads."""
+    """Publishes one run. Use it in the loop of the run; only `watched` may be read from other threads."""
 
     def __init__(self, address: ServerAddress, kernel_id: str) -> None:
         self._address = address
         self._kernel_id = kernel_id
         self._run: Run | None = None
         self._ended: ev.RunFinished | None = None
-        """The last event before the run continued, unless it was rewound."""
+        """The end of the run before it was resumed, unless it was rewound."""
         self._goes_on = False
         self._cell: PageCell | None = None
         self._tail = LiveTail()
@@ -72,14 +72,14 @@ class RunPublisher:
         self._refused = False
         self._connected = False
         self._known = asyncio.Event()
-        """Set when the server has known the run once."""
+        """Set once the server has accepted the run."""
         self.shared = False
-        """True if all pages of the notebook share one document, and so each change of an output."""
+        """True if all pages of the notebook share one document, so that each change of an output reaches all pages."""
         self._ticket: str | None = None
-        """Ticket of the server for its successor."""
+        """Ticket from the server that allows publishing at a restarted server."""
         self._outside: tuple[OutsideCalls, str] | None = None
         self._calls: dict[int, asyncio.Task[None]] = {}
-        """Calls of an outside agent that are executed, by the server's numbers."""
+        """Running calls of an outside agent, by the server's numbers."""
 
     @property
     def run_id(self) -> str | None:
@@ -88,33 +88,33 @@ class RunPublisher:
 
     @property
     def watched(self) -> bool:
-        """True if the run can be watched at the server, now or in a moment."""
+        """True if people can watch the run at the server, now or in a moment."""
         here = self._connected or time.monotonic() - self._seen_at < _AWAY_SECONDS
         return here and not self._refused and self._run is not None
 
     def take_calls(self, calls: OutsideCalls, sandbox_id: str) -> None:
-        """Execute the calls of outside agents to a sandbox of the server with this run. To be called before `start`."""
+        """Let this run execute outside agents' calls to a sandbox of the server. Call it before `start`."""
         self._outside = calls, sandbox_id
 
     def start(self, run: Run, cell: PageCell | None = None) -> None:
-        """Begin to publish; `cell` is where the run is shown."""
+        """Begin to publish; `cell` is the cell that shows the run."""
         self._cell = cell
         self._run, self._ended = run, run.trajectory.finish
         self._goes_on = run.trajectory.has_ended
         self._task = asyncio.ensure_future(self._publish(run))
 
     def listen(self, event: ev.Event) -> None:
-        """Note an event of the run, as its listener."""
+        """Note an event; registered as a listener of the run."""
         self._tail.follow(event)
         self._news.set()
 
     async def until_known(self, patience: float = _AWAY_SECONDS) -> None:
-        """Wait until the server knows the run, but not for long."""
+        """Wait a few seconds at most until the server knows the run."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._known.wait(), patience)
 
     async def finish(self, patience: float = 2.0, longest: float = 60.0) -> None:
-        """Wait a moment at the end of the run until the server has all events; after that, retry for a while."""
+        """Wait a moment until the server has all events of the ended run; if it does not, retry in the background."""
         if self._task is None:
             return
         self._news.set()
@@ -139,7 +139,7 @@ class RunPublisher:
                 pause = min(2 * pause, _RETRY_MAX)
 
     async def _session(self, run: Run) -> None:
-        """Serve one connection, until it breaks or everything is sent."""
+        """Serve one connection until it breaks or all events are sent."""
         connection = await self._connect(run.folder.name)
         try:
             start = await self._greet(connection, run.folder)

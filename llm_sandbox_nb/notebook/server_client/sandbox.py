@@ -1,8 +1,8 @@
 """A sandbox at the Jupyter server, used from this kernel: the usual client over a channel that reconnects.
 
 The connection may break while the sandbox lives on, for instance when the server is restarted and adopts the sandbox.
-The channel then connects again. A command that was running has been ended, as its result states; all other requests
-are sent again.
+The channel then connects again and repeats the pending requests, except a running command: that command was ended, as
+its result states.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 SANDBOX_ENDED = 4410
-"""WebSocket close code: the sandbox is gone for the given reason; do not connect again."""
+"""WebSocket close code for an ended sandbox, with the reason; connecting again cannot succeed."""
 _CONNECT_TIMEOUT = 10.0
 
 
 class ServerUnreachableError(LLMSandboxError):
-    """The server does not answer at this moment, but may later."""
+    """Raised if the server does not answer at this moment, but may answer later."""
 
 
 class WebSocketTransport:
@@ -71,7 +71,7 @@ class WebSocketTransport:
 
     @property
     def ended(self) -> str | None:
-        """The reason for which the sandbox is gone, if the server sent one."""
+        """The server's reason why the sandbox ended, if it sent one."""
         if self._connection.close_code != SANDBOX_ENDED:
             return None
         return self._connection.close_reason or "The sandbox has ended."
@@ -124,9 +124,12 @@ class ServerSandbox(ChannelSandbox):
         patience: float = LEASE,
         own: bool = False,
     ) -> None:
-        """Connect to a sandbox. `model` is the server's description, `patience` the seconds to wait for a server.
+        """Connect to a sandbox.
 
-        `close` ends a sandbox that is `own`, such as a fork; otherwise only the connection.
+        Args:
+            model: the server's description of the sandbox.
+            patience: seconds to wait for a server that does not answer.
+            own: `close` ends the sandbox, such as a fork, and not only the connection.
         """
         self.server_id: str = model["id"]
         self._address = address
@@ -140,17 +143,17 @@ class ServerSandbox(ChannelSandbox):
             kill=self._delete_own,
         )
         self.serve: Callable[[ServerSandbox], Awaitable[object]] | None = None
-        """Serves the network of this sandbox, and of its forks, from this kernel."""
+        """Function that serves the network of this sandbox, and of its forks, from this kernel."""
         self.channel.greeting = self.greeting
         self.channel.on_lost = None  # a broken connection matters only at the next request
 
     @property
     def lost(self) -> SandboxLostError | None:
-        """The reason for which the sandbox is lost: named by the server, or closed here."""
+        """The reason why the sandbox is lost, from the server or because it was closed here."""
         return self.channel.ended
 
     async def clone(self) -> ServerSandbox:
-        """See `CheckpointingSandbox.clone`: the server starts it, under its policy, and ends it with this kernel."""
+        """See `CheckpointingSandbox.clone`. The server applies its policy, and ends the clone with this kernel."""
         _, model = await ask_server(
             self._address, f"sandboxes/{self.server_id}/fork", "POST", {}, timeout=START_TIMEOUT
         )
@@ -199,10 +202,10 @@ class ReconnectingChannel(Channel):
         return self._transport.ended if isinstance(self._transport, WebSocketTransport) else None
 
     async def ensure_connected(self) -> None:
-        """Connect if there is no connection, and wait for a server that is away.
+        """Connect if there is no connection, and wait for a server that does not answer.
 
         Raises:
-            SandboxLostError: if the sandbox is gone, or the server stays away.
+            SandboxLostError: if the sandbox has ended, or the server did not answer in time.
         """
         async with self._connecting:
             loop = asyncio.get_running_loop()
@@ -240,16 +243,16 @@ class ReconnectingChannel(Channel):
 
 
 class _NoTransport:
-    """Stands for the connection until there is one."""
+    """Placeholder for the connection until it exists."""
 
     async def read_frame(self) -> Frame | None:
         return None
 
     def write(self, frames: Sequence[Frame]) -> None:
-        """Nothing is sent."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def _protection(data: Mapping[str, Any]) -> Protection:

@@ -46,12 +46,12 @@ _APT_SETTINGS = "/etc/apt/apt.conf.d/90llm-sandbox-nb-site"
 REMOVAL_TIMEOUT = 20
 """Seconds to wait for a removal that another process has begun."""
 _has_quotas: dict[str, bool] = {}
-"""True for each engine (by URL) whose storage supports quotas, as far as known."""
+"""Known engines by URL: True if the storage supports quotas."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """A container of this package: the ids of container and sandbox, and the settings that adoption needs."""
+    """A container of this package: ids of container and sandbox, and the settings needed for adoption."""
 
     id: str
     sandbox_id: str
@@ -250,11 +250,11 @@ async def put_file(container: str, name: str, size: int, content: Iterator[bytes
 
 
 _MAX_BATCH_BYTES = 64 * 1024
-"""Pieces up to this size are joined before they are sent; joining larger ones costs more than it saves."""
+"""Maximum bytes of joined pieces; joining larger pieces before sending costs more than it saves."""
 
 
 class _Archive:
-    """A tar archive of one file. The known length makes requests send it whole, not in many small chunks."""
+    """A tar archive of one file. Because its length is known, `requests` does not send it in many small chunks."""
 
     def __init__(self, name: str, size: int, content: Iterator[bytes]) -> None:
         member = tarfile.TarInfo(name)

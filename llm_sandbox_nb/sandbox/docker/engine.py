@@ -33,9 +33,9 @@ T = TypeVar("T")
 PREFIX = "llm-sandbox-nb"
 """Prefix of all names, labels, networks and images of this package on an engine."""
 OLDEST_API_VERSION = "1.41"
-"""Version of Docker 20.10. A first request with this version asks for the engine's version."""
+"""API version of Docker 20.10, the oldest supported; the first request uses it to ask for the engine's version."""
 REQUEST_TIMEOUT = 60.0
-"""Seconds until the engine must have answered a request."""
+"""Seconds for the engine to answer a request."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _client_of_version(endpoint: Endpoint, timeout: float, version: str) -> Dock
     client = DockerClient(
         base_url=endpoint.reached_at, tls=endpoint.tls or False, version=version, timeout=int(timeout)
     )
-    # Before the first request: REQUESTS_CA_BUNDLE would replace the engine's certificates, HTTP_PROXY its address.
+    # Set before the first request, because REQUESTS_CA_BUNDLE would replace the certificates, HTTP_PROXY the address.
     client.api.trust_env = False
     return client
 
@@ -140,7 +140,7 @@ def engine_version(timeout: float = 15.0) -> str:
 def engine_errors(where: str = "") -> Iterator[None]:
     """Convert the errors of docker-py and requests without an engine into IsolationUnavailableError.
 
-    Errors that the engine answers (`docker.errors.APIError`) pass, because the caller handles them.
+    Errors in answers of the engine (`docker.errors.APIError`) are not converted, because the caller handles them.
     """
     import requests
 

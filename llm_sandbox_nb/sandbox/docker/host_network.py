@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 ROUTES, ADDRESSES_6, RESOLVERS = "/proc/net/fib_trie", "/proc/net/if_inet6", "/etc/resolv.conf"
 WRITES_RESOLVERS_VERSION = 26
-"""First version of Docker that writes into a container which name servers Docker's own name server asks."""
+"""First version of Docker that lists in a container the name servers to which its own name server forwards."""
 MAX_AGE = 60.0
 """Seconds for which the addresses of another machine are reused."""
 READ_TIMEOUT = 30
-"""Seconds until the container must have printed the files."""
+"""Seconds for the container to print the files."""
 _PRINT_FILES = (
     'for file; do echo "== $file"; while read -r line || [ "$line" ]; do echo "$line"; done <"$file"; done'
 )
@@ -41,7 +41,7 @@ _read: dict[str, tuple[float, HostNetwork]] = {}
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """Addresses as numbers, without loopback and link-local ones, and the name servers that a container can ask."""
+    """Addresses as numbers, except loopback and link-local addresses, and the name servers for containers."""
 
     addresses: frozenset[str] = frozenset()
     resolvers: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def read_host_network(bridge: str, older: bool) -> HostNetwork:
 
     Args:
         bridge: the id of the sandboxes' network, which exists here if the engine is on this machine; empty for Podman.
-        older: True if the engine does not write into a container which name servers Docker's own asks.
+        older: True if the engine is older than `WRITES_RESOLVERS_VERSION`.
     """
     here = _parsed({name: _text(name) for name in (ROUTES, ADDRESSES_6)}).addresses
     local = bool(bridge) and Path("/sys/class/net", f"br-{bridge[:12]}").exists()

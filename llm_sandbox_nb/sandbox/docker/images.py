@@ -32,7 +32,7 @@ PROGRAMS = (
 )  # fmt: skip
 OLDEST_PYTHON = (3, 8)
 CHECK_TIMEOUT = 60
-"""Seconds until the check in a container must have ended."""
+"""Seconds for the check in a container."""
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
 _IMAGE_FOLDER = files("llm_sandbox_nb.sandbox") / "image"
@@ -271,7 +271,7 @@ def _follow(lines: Iterable[Mapping[str, Any]], on_progress: Progress | None, fa
             raise ImageError(f"{failure}: {reason}." + (f" Before that: {tail}" if tail else ""))
         if line.get("stream"):
             text = str(line["stream"]).strip()
-        elif line.get("progressDetail"):  # the progress of a layer, many times in a second
+        elif line.get("progressDetail"):  # the progress of a layer, which is sent many times per second
             continue
         else:
             text = " ".join(str(line[key]) for key in ("id", "status") if line.get(key)).strip()

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.sandbox.docker.api import DockerClient
 
 NETWORK_NAME = PREFIX
-"""A single network for all sandboxes: the default address pools of Docker suffice for only about 30 networks."""
+"""Name of the network for all sandboxes; Docker's default address pools have room for only about 30 networks."""
 _LABEL = f"{PREFIX}.network"
 _ICC = "com.docker.network.bridge.enable_icc"
 
 _known_ids: dict[tuple[str, str], str] = {}
 """Ids of the networks that this process has used, by engine (URL) and network name."""
 _podmans: dict[str, bool] = {}
-"""True for each engine (by URL) that is Podman, as far as this process knows."""
+"""Known engines by URL: True if the engine is Podman."""
 _SANDBOX_LABEL = f"{PREFIX}.own-network"
 """Label of a network for one sandbox: the sandbox's id."""
 _CREATED_LABEL = f"{PREFIX}.created"
@@ -41,11 +41,11 @@ _CREATED_LABEL = f"{PREFIX}.created"
 _LIBPOD_PATH = "/v4.0.0/libpod"
 """Path of Podman's own API on the same socket. Only this API can isolate a network from others."""
 MAX_START_SECONDS = 120.0
-"""Age from which a network without a container is a leftover, and not the network of a sandbox that is starting."""
+"""Maximum seconds of a start: an older network without a container is a leftover."""
 
 
 class NetworkChangedError(SandboxError):
-    """The shared network was removed or duplicated while a sandbox started; a second start helps."""
+    """Raised if the shared network was removed or duplicated while a sandbox started; a retry helps."""
 
 
 def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any] | None]:
@@ -59,7 +59,7 @@ def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any
     if is_podman(connect()):
         name = make_own_network(connect(), sandbox_id)
         return name, {"EndpointsConfig": {name: {}}}
-    # The endpoint by id, because engines refuse a name that exists twice; the mode by name, because they refuse an id.
+    # Engines refuse an endpoint whose name exists twice, so it is given by id. They refuse a mode by id.
     return NETWORK_NAME, {"EndpointsConfig": {find_network(): {}}}
 
 
@@ -70,7 +70,7 @@ def gateways_of(network: Mapping[str, Any]) -> list[str]:
         if subnet.get("Gateway"):
             addresses.append(str(subnet["Gateway"]).partition("/")[0])
         elif subnet.get("Subnet"):
-            # Until a restart, engines leave out a gateway that they chose themselves: the subnet's first address.
+            # Until a restart, engines do not report a gateway that they chose themselves: the first address.
             addresses.append(str(ip_network(subnet["Subnet"], strict=False)[1]))
     return addresses
 
@@ -140,7 +140,7 @@ def _networks(client: DockerClient, name: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = client.api.networks(names=[name])
     return sorted(
         (network for network in found if network["Name"] == name),
-        # Without the Z, which sorts behind digits: engines cut trailing zeros of the fraction of a second.
+        # Engines cut trailing zeros of the fraction of a second, so the Z, which sorts after digits, is removed.
         key=lambda network: (network["Created"].removesuffix("Z"), network["Id"]),
     )
 

@@ -1,4 +1,4 @@
-"""Owners of containers: labels name the process and the machine; containers of dead owners are removed."""
+"""Owners of containers. Labels identify process and machine, so that containers of dead owners can be removed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ContainerOwner:
-    """Identity of a process, which stays unique when the kernel reuses the process id."""
+    """Identity of a process, unique even if the kernel reuses the process id."""
 
     host: str
     """Digest of the machine's identity."""
@@ -137,7 +137,7 @@ def _digest(text: str, length: int) -> str:
 
 @cache
 def _host() -> str:
-    # With the host name, because cloned machines often have the same id, and may use the same engine.
+    # The host name is included, because cloned machines often have the same id, and may use the same engine.
     machine = _read("/etc/machine-id") or _read("/var/lib/dbus/machine-id")
     return _digest(f"{machine} {socket.gethostname()}", 12)
 

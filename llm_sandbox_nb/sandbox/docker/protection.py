@@ -1,4 +1,4 @@
-"""Protection of a container, as the kernel inside and the engine outside report, not as requested."""
+"""Protection of a container, as reported by the kernel inside and the engine outside, and not as requested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llm_sandbox_nb.sandbox.protocol.answers import closed_and_open, disk_limits
 from llm_sandbox_nb.sandbox.seccomp import describe_calls, describe_mode
 
 _NO_LIMIT_BYTES = 2**60
-"""Larger than any real limit: control groups of version 1 write 'no limit' as a page-rounded 2**63."""
+"""Values from here on mean no limit: control groups of version 1 write it as a page-rounded 2**63."""
 
 _LIMIT_FILES = ("memory.max", "memory/memory.limit_in_bytes", "pids.max", "pids/pids.max", "cpu.max",
                 "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")  # fmt: skip
@@ -43,7 +43,7 @@ def describe_protection(
         probe: the kernel's values inside; see `read_probe`.
         inspected: the engine's description of the container.
         profile: the sandbox's profile.
-        executor: the executor's greeting: `calls` and `reach`, which it tried before anything else ran, and `disk`.
+        executor: the executor's greeting: `calls` and `reach`, tested before any command ran, and `disk`.
 
     Raises:
         ValueError: if a value of the executor is not a number.

@@ -66,7 +66,7 @@ __all__ = ["adopt", "is_up_to_date", "list_own", "reap_orphans", "resource_usage
 """Functions of `open.AdoptingImplementation`."""
 
 START_TIMEOUT = 60.0
-"""Seconds until the executor must have answered the greeting."""
+"""Seconds for the executor to answer the greeting."""
 START_ATTEMPTS = 3
 """Maximum number of starts while other processes make and remove the shared network."""
 _UNKNOWN_PROTECTION = Protection("docker", "", "", (), False, "", "", False, None, None, None)
@@ -98,7 +98,7 @@ def resource_usage(sandbox: Sandbox) -> ResourceUsage:
     (listed,) = client.api.containers(all=True, size=True, filters={"id": inspected["Id"]})
     memory = memory_peak_of_container(inspected["State"]["Pid"], inspected["Id"])
     if memory is None:
-        # Engines on kernels with version 1 of the control groups report the peak.
+        # With version 1 of the control groups, engines report the peak.
         memory = client.api.stats(container, stream=False, one_shot=True)["memory_stats"].get("max_usage")
     return ResourceUsage(memory, listed.get("SizeRw", 0))
 
@@ -205,7 +205,7 @@ async def _created(settings: ContainerSettings, ca_bundle: Path | None, lease: f
 async def _attached(
     container: Container, lease: float, *, hello: Mapping[str, Any] | None = None
 ) -> ChannelSandbox:
-    """Return a sandbox that is connected to the container, but not greeted; without `hello`, the sandbox is adopted."""
+    """Return a connected sandbox before its greeting. Without `hello`, the sandbox is adopted."""
     client = connect()
     reader, writer = await attach(find_endpoint(), client.api.api_version, container.id)
     transport = StreamTransport(reader, writer)
@@ -232,7 +232,7 @@ async def _attached(
     uid = PROFILES[container.profile].uid
     if uid == 0:
         sandbox = ChannelSandbox(channel, **common)
-        # The engine changes the times of the container's top folder, which only root can restore.
+        # Excluded: the engine changes the times of the container's top folder, and only root can restore them.
         sandbox.deliver = partial(put_file, container.id)
         return sandbox
     return AdministeredSandbox(
@@ -243,7 +243,7 @@ async def _attached(
 async def _start_and_greet(
     sandbox: ChannelSandbox, container: Container, settings: ContainerSettings
 ) -> None:
-    # Both at once: the executor answers before the engine reports that the container runs.
+    # Concurrently, because the executor answers before the engine reports that the container runs.
     greeting = asyncio.ensure_future(_greet(sandbox, settings.image))
     try:
         await in_thread(start_container, container.id, settings.image)
@@ -320,7 +320,7 @@ def _create_administrator(container: str) -> str:
         inspected = client.api.inspect_container(container)
         pairs = (entry.partition("=") for entry in inspected["Config"].get("Env") or [])
         environment = {name: value for name, _, value in pairs}
-        # First the folders that only root can write: the image's PATH may name others.
+        # Folders that only root can write come first, because the image's PATH may name others.
         path = ":".join(filter(None, (SYSTEM_PATH, environment.get("PATH"))))
         environment |= {**ROOT_ENVIRONMENT, "PATH": path}
         made: dict[str, Any] = client.api.exec_create(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Network = Literal["none", "public", "open"]
 
 STANDARD_CAPABILITIES = tuple(name.removeprefix("CAP_") for name in ROOT_INSIDE)
-"""Capabilities that apt and pip need as root: to own, read and replace files of others, to become and kill `_apt`."""
+"""Capabilities that root needs for apt and pip: to own, read and replace files of others, and for the user `_apt`."""
 
 _MAKE_FOLDERS = """
 import os
@@ -64,7 +64,7 @@ class ContainerSettings:
     directories: Directories = field(default_factory=Directories)
     environment: Mapping[str, str] = field(default_factory=dict)
     stays_open: tuple[tuple[str, int], ...] = ()
-    """Addresses and ports that stay reachable where the network around them is closed."""
+    """Addresses and ports that stay reachable although their network is closed."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Further labels, to which the package's prefix is added, by which a manager finds sandboxes."""
 
@@ -89,8 +89,8 @@ def container_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of docker-py's `create_container`.
 
-    The container starts as root, with a few more rights than root has in `standard`. Its first steps drop these rights,
-    in `strict` all of them (see `first_steps`). Afterwards only `exec(user=...)` from outside has them.
+    The container starts as root, with a few more rights than root has in `standard`. `first_steps` drops these rights,
+    and in `strict` all rights. Afterwards only programs of `exec(user=...)` from outside have the dropped rights.
 
     `argv` is the command of process 1. `quota` is True if the engine's storage can limit the files of a container.
     """
@@ -111,7 +111,7 @@ def container_arguments(
         "working_dir": "/",
         "hostname": "sandbox",
         "stdin_open": True,
-        # Without this, docker-py also sets StdinOnce, and the sandbox would end with its owner's connection.
+        # Otherwise docker-py also sets StdinOnce, and the sandbox would end with its owner's connection.
         "detach": True,
         "tty": False,
         "labels": dict(labels),
@@ -135,7 +135,7 @@ def first_steps(settings: ContainerSettings, closing: Mapping[str, Any]) -> list
     if profile.uid == 0:
         steps.append(keep_only(ROOT_INSIDE))
     else:
-        # Images of others have neither these folders nor this user.
+        # Other images may lack these folders and this user.
         folders = _MAKE_FOLDERS % ([profile.home, settings.directories.root], profile.uid, profile.uid)
         steps += [folders, become_user(profile.uid)]
     return [*steps, load_filter()]
@@ -147,7 +147,7 @@ def _host_config(
     from llm_sandbox_nb.sandbox.docker.api import LogConfig, Ulimit
 
     limits = settings.limits
-    # Rights of the first steps in addition to those that root keeps.
+    # Rights that only the first steps need, in addition to those that root keeps.
     preparing = (*TO_BECOME, *(() if settings.chosen_network == "none" else NETWORK_CAPABILITIES))
     config: dict[str, Any] = client.api.create_host_config(
         auto_remove=True,
@@ -158,7 +158,7 @@ def _host_config(
         mem_limit=limits.memory_bytes,
         memswap_limit=limits.memory_bytes,
         pids_limit=limits.pids,
-        # Not `nano_cpus`: engines refuse a number above that of their processors.
+        # Not `nano_cpus`, because engines refuse a number above the number of their processors.
         cpu_period=CPU_PERIOD_US if limits.cpus else None,
         cpu_quota=int(limits.cpus * CPU_PERIOD_US) if limits.cpus else None,
         ulimits=[

@@ -12,15 +12,15 @@ from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Connection
 from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.sandbox.network.authority import Authority
-from llm_sandbox_nb.sandbox.network.door import AT_ONCE, Door
+from llm_sandbox_nb.sandbox.network.door import MAX_CONNECTIONS, Door
 from llm_sandbox_nb.sandbox.network.environment import AUTHORITY_FILE, JAVA_AUTHORITY_FILE, JAVA_PASSWORD
 from llm_sandbox_nb.sandbox.network.internet import Internet
 from llm_sandbox_nb.sandbox.network.policy import Policy
 from llm_sandbox_nb.sandbox.network.proxy import Proxy
 from llm_sandbox_nb.sandbox.network.secrets import read_secrets
 
-KEPT_CONNECTIONS = 10_000
-"""Connections that are remembered; the oldest are forgotten."""
+MAX_REMEMBERED_CONNECTIONS = 10_000
+"""Maximum number of remembered connections; older ones are dropped."""
 _BUNDLES = (
     "/etc/ssl/llm-sandbox-nb-site.pem",
     "/etc/llm-sandbox/ca.pem",
@@ -48,7 +48,7 @@ class AllowedNetwork:
     def __init__(self, proxy: Proxy, door: Door) -> None:
         self._proxy = proxy
         self._door = door
-        self._kept: deque[Connection] = deque(maxlen=KEPT_CONNECTIONS)
+        self._kept: deque[Connection] = deque(maxlen=MAX_REMEMBERED_CONNECTIONS)
         self.on_connection: Callable[[Connection], None] | None = None
         proxy.report = self._reported
 
@@ -62,7 +62,7 @@ class AllowedNetwork:
 
     @property
     def internet(self) -> Internet:
-        """Connections behind the proxy; tests replace them."""
+        """Return the internet behind the proxy; tests replace this function."""
         return self._proxy.internet
 
     @internet.setter
@@ -88,7 +88,7 @@ async def serve_network(
     *,
     public: bool = False,
     ca_bundle: Path | None = None,
-    at_once: int = AT_ONCE,
+    at_once: int = MAX_CONNECTIONS,
 ) -> AllowedNetwork:
     """Serve the door of a running sandbox from this process, and set `sandbox.network` to the result.
 
@@ -105,7 +105,7 @@ async def serve_network(
         SandboxError: if the certificate of the secrets' authority cannot be written into the sandbox.
     """
     values = read_secrets(secrets)
-    policy = Policy([*allow, *(host for one in values for host in one.hosts)], public=public)
+    policy = Policy([*allow, *(host for secret in values for host in secret.hosts)], public=public)
     proxy = await asyncio.to_thread(Proxy, policy, values, internet=Internet(ca_bundle))
     if proxy.authority is not None:
         await _install(sandbox, proxy.authority, ca_bundle)

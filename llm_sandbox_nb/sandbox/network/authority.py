@@ -24,7 +24,7 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 
 
 class Authority:
-    """Authority for certificates of some hosts. The key stays in memory; the authority is limited to these hosts."""
+    """Authority for certificates of the given hosts only. The key stays in memory."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         from cryptography import x509
@@ -66,7 +66,7 @@ class Authority:
         return pkcs12.serialize_java_truststore(entries, BestAvailableEncryption(password.encode()))
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return the TLS context that the proxy uses as `host`, one of its hosts. HTTP/1.1 only."""
+        """Return the TLS context with which the proxy acts as `host`, for HTTP/1.1 only."""
         if host not in self._contexts:
             self._contexts[host] = self._new_context(host)
         return self._contexts[host]

@@ -1,4 +1,4 @@
-"""Connections of a sandbox that arrive through its door. `executor/door.py` is the other side."""
+"""The door of a sandbox, through which its programs connect to the proxy. `executor/door.py` is the other side."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from llm_sandbox_nb.sandbox.protocol.frames import MAX_PAYLOAD, Kind, ProtocolEr
 DOOR_PORT = 3128
 """Port of the door, on the sandbox's own loopback."""
 WAY_OUT, PROXY_ONLY = "way out", f"one proxy, at 127.0.0.1:{DOOR_PORT}; programs that ignore it reach nothing"
-"""Texts for the details of a sandbox's protection."""
+"""Key and text for the details of a sandbox's protection."""
 HANDED = 1000
-"""Descriptor by which the executor hands its listener out, where the starter of the sandbox provides one."""
+"""Number of the file descriptor over which the executor sends its listener, if the isolation provides it."""
 MAX_UNREAD_BYTES = 256 * 1024
-"""Maximum unread bytes of a program; the program waits then."""
-REQUESTED_AHEAD = 8
-"""Connections that are requested ahead."""
-AT_ONCE = 256
-"""Maximum connections that are served at one time; others wait in the sandbox."""
-AT_ONCE_RELAYED = 48
-"""`AT_ONCE` where the connection to the sandbox goes through a server, which limits requests."""
+"""Maximum unread bytes of a program; a program that sends more has to wait."""
+REQUESTS_IN_ADVANCE = 8
+"""Number of connections that are requested in advance."""
+MAX_CONNECTIONS = 256
+"""Maximum number of simultaneous connections; further connections wait in the sandbox."""
+MAX_RELAYED_CONNECTIONS = 48
+"""`MAX_CONNECTIONS` for a sandbox behind a server, because the server limits requests."""
 HAND_OUT_TIMEOUT = 30.0
 """Seconds to wait for the listener."""
 _RECORD = struct.Struct(">cI")
@@ -91,7 +91,7 @@ class DoorConnection:
             yield piece
 
     async def read(self) -> bytes:
-        """Return the next bytes of the program; empty when it sends no more."""
+        """Return the next bytes of the program; empty at the end."""
         if self._over and self._arrived.empty():
             return b""
         data = await self._arrived.get()
@@ -103,7 +103,7 @@ class DoorConnection:
         return data
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send bytes to the program. Return when there is room for more.
+        """Send bytes to the program, and wait for room in the buffer.
 
         Raises:
             ConnectionError: if the program is gone.
@@ -126,7 +126,7 @@ class DoorConnection:
             raise ConnectionError("the program in the sandbox has closed the connection")
 
     async def end_writing(self) -> None:
-        """Send no more; the program may still."""
+        """Close the direction to the program; the program may still send."""
         with contextlib.suppress(ConnectionError):
             await self._put(None)
 
@@ -148,12 +148,12 @@ class DoorConnection:
 
 
 class Door:
-    """Door of one sandbox: accepts connections and hands each to `serve`, until `close`.
+    """Door of a sandbox: accepts connections and passes each to `serve`, until `close`.
 
     Args:
         channel: to the sandbox's executor, which passes connections on.
         serve: serves one connection to its end.
-        listener: the sandbox's own, if handed out: connections are accepted there, not passed on.
+        listener: the sandbox's listening socket, if the executor has sent it; it then accepts the connections.
         at_once: maximum connections at one time.
     """
 
@@ -163,14 +163,14 @@ class Door:
         serve: Callable[[ClosableStream], Awaitable[None]],
         *,
         listener: socket.socket | None = None,
-        at_once: int = AT_ONCE,
+        at_once: int = MAX_CONNECTIONS,
     ) -> None:
         self._channel = channel
         self._serve = serve
         self._places = asyncio.Semaphore(at_once)
         self._listener = listener
         takers = (
-            [self._take_connections() for _ in range(REQUESTED_AHEAD)]
+            [self._take_connections() for _ in range(REQUESTS_IN_ADVANCE)]
             if listener is None
             else [self._accept(listener)]
         )
@@ -179,11 +179,11 @@ class Door:
 
     @property
     def closed(self) -> str:
-        """Reason why the door accepts no more connections; empty while open."""
+        """Reason why the door is closed; empty while it is open."""
         return self._closed or str(self._channel.lost or "")
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Take connections from the sandbox's own listener."""
+        """Accept connections on the sandbox's listener."""
         with listener:
             while True:
                 async with self._places:
@@ -208,7 +208,7 @@ class Door:
             except SandboxLostError as error:
                 self._closed = str(error)
                 return
-            await asyncio.sleep(0.2)  # its requests were all cancelled: by a restore, or by a new owner
+            await asyncio.sleep(0.2)  # a restore, or a new owner, has cancelled all requests
 
     def _begin(self, connection: DoorConnection | PlainSocket) -> None:
         task = asyncio.create_task(self._serve_one(connection))
@@ -230,7 +230,7 @@ class Door:
                     await asyncio.shield(connection.abort())
 
     async def close(self) -> None:
-        """Take no more connections, and close all: the sandbox has no network then."""
+        """Close all connections and accept no more, so that the sandbox has no network."""
         self._closed = self._closed or "it was closed"
         tasks = list(self._tasks)
         for task in tasks:

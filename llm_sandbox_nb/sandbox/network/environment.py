@@ -1,4 +1,4 @@
-"""Environment variables that lead the usual programs in a sandbox to its door and to the authority of its secrets."""
+"""Environment variables that direct common programs in a sandbox to the proxy and to its certificate authority."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from llm_sandbox_nb.sandbox.network.door import DOOR_PORT
 from llm_sandbox_nb.sandbox.network.secrets import placeholder
 
 AUTHORITY_FILE = "/tmp/llm-sandbox/authority.pem"
-"""Certificates that programs inside trust: in the executor's own folder, which no checkpoint covers."""
+"""File of certificates that programs inside trust, in the executor's folder, which checkpoints do not cover."""
 JAVA_AUTHORITY_FILE = "/tmp/llm-sandbox/authority.p12"
-"""The same for Java, which reads no PEM files."""
+"""The same for Java, which cannot read PEM files."""
 JAVA_PASSWORD = "changeit"  # Java's usual one; the file holds only public certificates
 CA_VARIABLES = (
     "SSL_CERT_FILE",
@@ -24,7 +24,7 @@ CA_VARIABLES = (
 _LOCAL = "localhost,127.0.0.1,::1"
 _HOST = "127.0.0.1"
 _DOOR = f"http://{_HOST}:{DOOR_PORT}"
-# ssh expands `%`, and two shells read this: so it has neither quotes nor `%`, `$` and `\`.
+# Without quotes, `%`, `$` and `\`, because ssh expands `%`, and two shells read this text.
 _SSH_TO_PROXY = (
     "import os,socket,sys,threading as t;"
     "h,p,a,d,c,v=sys.argv[1:];n=chr(13)+chr(10);z=bytes();"

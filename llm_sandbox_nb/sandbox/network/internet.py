@@ -1,4 +1,4 @@
-"""Internet as the proxy reaches it: names, addresses, connections. Tests replace it."""
+"""Access of the proxy to the internet: names, addresses, connections. Tests replace it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llm_sandbox_nb.sandbox.network.streams import CountingStream, PlainSocket, 
 CONNECT_TIMEOUT = 20.0
 """Seconds to connect to one address."""
 MAX_LOOKUPS = 4
-"""Maximum names looked up at one time. Each needs a thread of the pool that the whole process shares."""
+"""Maximum number of simultaneous lookups; each needs a thread of the pool that the whole process shares."""
 
 
 class Internet:
@@ -28,7 +28,7 @@ class Internet:
         """Look up the addresses of a checked name once. Raises OSError."""
         async with self._lookups:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(one[4][0]) for one in found))
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
     async def connect(self, address: str, port: int, tls: ssl.SSLContext | None, host: str) -> CountingStream:
         """Connect to an address, with TLS verified for `host` if there is `tls`. Raises OSError, ssl.SSLError."""

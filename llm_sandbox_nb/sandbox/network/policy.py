@@ -31,21 +31,25 @@ NAMED_SETS: dict[str, tuple[str, ...]] = {
         "release-assets.githubusercontent.com",
     ),
 }
-"""Hosts by the word that names them in a list."""
+"""Words that stand for several hosts in a list."""
 USUAL_PORTS = (80, 443)
-"""Ports of an entry without a port: plain HTTP and TLS only. A port that an entry names carries everything."""
+"""Ports of an entry without a port, for plain HTTP and TLS only. On a port named by an entry, any protocol works."""
 METADATA = tuple(
-    ipaddress.ip_address(one)
-    for one in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
+    ipaddress.ip_address(address)
+    for address in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254")
 )
-"""Addresses where clouds give every machine its keys."""
-_TRANSLATED = tuple(ipaddress.ip_network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"))
-"""IPv6 addresses that stand for IPv4 addresses."""
+"""Addresses of clouds' metadata services, which give every machine its keys."""
+_TRANSLATED = tuple(
+    ipaddress.ip_network(network) for network in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16")
+)
+"""Ranges of IPv6 addresses that contain an IPv4 address."""
 _INTERNET_6 = ipaddress.ip_network("2000::/3")
-"""All assigned IPv6 addresses. Lower ones are old forms of IPv4 addresses, higher ones are private."""
+"""Range of all assigned public IPv6 addresses."""
 _ISATAP = 0x5EFE
-_NOT_GLOBAL = tuple(ipaddress.ip_network(one) for one in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20"))
-"""Addresses that `ipaddress` counts as global in some or all versions of Python, though they are not."""
+_NOT_GLOBAL = tuple(
+    ipaddress.ip_network(network) for network in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")
+)
+"""Non-global addresses that `ipaddress` treats as global in some or all versions of Python."""
 _NAME_PATTERN = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\Z"
 )
@@ -53,7 +57,7 @@ _LOOKS_LIKE_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
 
 
 class PolicyRefusalError(LLMSandboxError):
-    """The list refuses a connection. The message is the reason, in a few words."""
+    """Raised if the list refuses a connection. The message is the reason, in a few words."""
 
 
 @dataclass(frozen=True)
@@ -105,21 +109,21 @@ class HostRule:
 
 
 PUBLIC = HostRule("public")
-"""Rule of connections that are allowed because the whole internet is."""
+"""Rule of connections that are allowed because `public` allows the whole internet."""
 
 
 class Policy:
-    """Complete list. Entries may be added while a run waits for a person: see `permit`."""
+    """List of allowed and denied hosts. Entries may be added during a run: see `permit`."""
 
     def __init__(self, entries: Iterable[str] = (), *, public: bool = False) -> None:
-        """Check the entries, see `checked_entries`. `public`: allow every host with a public address."""
+        """Check the entries, see `checked_entries`. With `public`, allow every host with a public address."""
         self.entries = checked_entries(entries)
         self.rules = rules_of(self.entries)
         self.public = public
         self._once: list[HostRule] = []
 
     def permit(self, entry: str, *, once: bool = False) -> None:
-        """Allow a further entry: its next connection if `once`, else all from now on. A denied host stays denied.
+        """Add an entry, for the next connection only if `once`. A denied host stays denied.
 
         Raises:
             ValueError: if the entry is invalid.
@@ -148,7 +152,7 @@ class Policy:
         raise PolicyRefusalError(f"port {port} is not in the list" if named else "it is not in the list")
 
     def check_address(self, address: Address, port: int) -> None:
-        """Refuse an address that no name may lead to, unless the list names the address.
+        """Refuse a private or otherwise forbidden address, unless the list names the address itself.
 
         Raises:
             PolicyRefusalError: if the address is refused.
@@ -164,16 +168,16 @@ def checked_entries(entries: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: if an entry is invalid.
     """
-    found = tuple(one.strip() for entry in entries for one in entry.split(",") if one.strip())
-    for one in found:
-        if one not in NAMED_SETS:
-            HostRule.parse(one)
+    found = tuple(part.strip() for entry in entries for part in entry.split(",") if part.strip())
+    for text in found:
+        if text not in NAMED_SETS:
+            HostRule.parse(text)
     return found
 
 
 def rules_of(entries: Iterable[str]) -> list[HostRule]:
     """Parse entries, with words replaced by their hosts. Raises ValueError."""
-    return [HostRule.parse(one) for entry in entries for one in NAMED_SETS.get(entry, (entry,))]
+    return [HostRule.parse(host) for entry in entries for host in NAMED_SETS.get(entry, (entry,))]
 
 
 def read_port(text: str) -> int:
@@ -184,7 +188,7 @@ def read_port(text: str) -> int:
 
 
 def checked_host(text: str) -> str:
-    """Return a host as it is compared, resolved and dialled: lower case, without a final dot, or a canonical address.
+    """Return a host in canonical form: a name in lower case without a final dot, or an address.
 
     Raises:
         ValueError: if the text is neither a name of letters, digits, `-` and `.` nor a plain address. Other forms that
@@ -209,7 +213,7 @@ def is_literal(host: str) -> bool:
 
 
 def what_is_wrong_with(address: Address) -> str:
-    """Return the reason why no name may lead to an address, in two words; empty if the address is allowed."""
+    """Return the reason why an address is forbidden, in two words; empty for an allowed address."""
     if address in METADATA:
         return "metadata address"
     if isinstance(address, ipaddress.IPv6Address):

@@ -1,8 +1,8 @@
-"""Proxy behind a sandbox's door: decides alone where a connection goes, and which data leaves.
+"""Proxy behind a sandbox's door: decides about the destination of a connection, and about the data that is sent.
 
-The order matters. The text of the host is checked before the list, and the list before any lookup. There is one lookup;
-its addresses are checked and dialled as numbers. Then the first bytes must be as announced: TLS for the same name, or
-one plain request for the same host.
+The order of checks matters. The form of the host is checked first, then the list, and only then the name is looked up,
+once. The resulting addresses are checked, and the proxy connects to them by number. Then the first bytes must match the
+request: TLS for the same name, or one plain request for the same host.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     import h11
 
 HEAD_TIMEOUT = 30.0
-"""Seconds for the head of a request, and for the first message of TLS."""
+"""Seconds for the head of a request, or the first TLS message, to arrive."""
 IDLE_TIMEOUT = 600.0
-"""Seconds without a byte in either direction after which a connection is closed."""
+"""Seconds after which a connection without data in either direction is closed."""
 MAX_BODY_BYTES = 1024 * 1024
-"""Bytes of a body into which secrets are put; longer ones are sent on as they are."""
+"""Maximum bytes of a body into which secrets are inserted; longer bodies are forwarded unchanged."""
 _MAX_HEAD_BYTES = 64 * 1024
 _HOP_HEADERS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te",
@@ -62,7 +62,7 @@ _CONNECTION_WORDS = frozenset(
 
 
 class _RefusalError(LLMSandboxError):
-    """A request is answered by the proxy itself."""
+    """Raised if the proxy refuses a request with an answer of its own."""
 
     def __init__(self, status: int, reason: str, decision: Literal["refused", "failed"] = "refused") -> None:
         super().__init__(reason)
@@ -72,7 +72,7 @@ class _RefusalError(LLMSandboxError):
 
 
 class Proxy:
-    """Proxy for the connections of one sandbox. `policy` may grow meanwhile; `report` gets every connection."""
+    """Proxy for the connections of a sandbox. `policy` may change; `report` is called with every connection."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Proxy:
             request = await _read_head(speaker, client)
             host, port, secret, path = _target(request)
             record.host, record.port = host, port
-            mine = [one for one in self._secrets if host in one.hosts] if secret else []
+            mine = [secret for secret in self._secrets if host in secret.hosts] if secret else []
             upstream, rule = await self._connected(record, host, port, bool(mine))
             if request.method == b"CONNECT":
                 await _send(speaker, client, h11.Response(status_code=200, headers=[], reason=b"Connected"))
@@ -130,7 +130,7 @@ class Proxy:
     async def _connected(
         self, record: Connection, host: str, port: int, tls: bool
     ) -> tuple[CountingStream, HostRule]:
-        """Check, look up once, check the addresses, dial."""
+        """Check the host, look it up once, check its addresses, and connect."""
         try:
             rule = self.policy.check(host, port)
         except PolicyRefusalError as refusal:
@@ -154,11 +154,11 @@ class Proxy:
         if not usable:
             raise _RefusalError(403, refusals[0] if refusals else "the name has no address")
         problem = ""
-        for one in usable[:4]:
-            record.address = one
+        for candidate in usable[:4]:
+            record.address = candidate
             try:
                 context = self.internet.tls if tls else None
-                return await self.internet.connect(one, port, context, host), rule
+                return await self.internet.connect(candidate, port, context, host), rule
             except ssl.SSLError as error:
                 problem = f"its certificate cannot be trusted ({error.reason})"
             except (OSError, TimeoutError) as error:
@@ -173,7 +173,7 @@ class Proxy:
         rule: HostRule,
         secrets: list[Secret],
     ) -> None:
-        """Pass a CONNECT on: TLS for the same name, or anything if the list names this port."""
+        """Forward a CONNECT: TLS for the same name, or any protocol if the list names the port."""
         import h11
 
         if not secrets and (rule is PUBLIC or (record.port not in USUAL_PORTS and rule.port is not None)):
@@ -267,7 +267,7 @@ def _target(request: h11.Request) -> tuple[str, int, bool, bytes]:
 
 
 def _authority(text: str, usual: int | None) -> tuple[str, int]:
-    """Parse `host:port`, with the usual port if the text names no port."""
+    """Parse `host:port`; the port may be missing."""
     try:
         if text.startswith("["):
             host, _, port = text[1:].partition("]")
@@ -284,7 +284,7 @@ def _authority(text: str, usual: int | None) -> tuple[str, int]:
 
 
 def _check_inner(request: h11.Request, record: Connection) -> None:
-    """Refuse a request inside of TLS that is for another host than the TLS."""
+    """Refuse a request inside TLS for a host other than that of the TLS connection."""
     header = next((value for name, value in request.headers if name == b"host"), b"")
     if _authority(header.decode("latin-1"), 443) != (record.host, record.port):
         raise _RefusalError(421, "its Host header is not the host of its TLS")
@@ -294,7 +294,7 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
 
 @dataclass
 class _Body:
-    """Part of a request's body that was read before its head was sent on."""
+    """Part of a request's body that was read before its head was forwarded."""
 
     held: bytes = b""
     whole: bool = False
@@ -303,20 +303,20 @@ class _Body:
 async def _with_secrets(
     speaker: h11.Connection, client: Stream, request: h11.Request, secrets: list[Secret]
 ) -> tuple[h11.Request, _Body, list[bytes], list[str]]:
-    """Put the secrets into a request.
+    """Insert the secrets into a request.
 
     Replies must be uncompressed and complete, so that they can be searched.
 
     Returns:
         The request, the part of its body that was read, the texts that a reply must not repeat, and the names of the
-        secrets that were put in.
+        inserted secrets.
     """
     import h11
 
     headers, hidden, used = put_in(list(request.headers), secrets)
-    hidden += [form for one in secrets for form in forms_of(one.value)]
+    hidden += [form for secret in secrets for form in forms_of(secret.value)]
     host = next(value.decode("latin-1") for name, value in headers if name == b"host")
-    for_body = [one for one in secrets if _authority(host, 443)[0] in one.body_hosts]
+    for_body = [secret for secret in secrets if _authority(host, 443)[0] in secret.body_hosts]
     body = _Body()
     left_out = {b"accept-encoding", b"range"}
     if for_body:
@@ -355,7 +355,7 @@ async def _exchange(
     body: _Body,
     scrubber: Scrubber | None = None,
 ) -> None:
-    """Exchange one request and its reply, then close both ends. Further data from the client is never passed on."""
+    """Forward one request and its reply, then close both ends. Further data from the client is never forwarded."""
     import h11
 
     # Messages of a WebSocket could not be searched for a secret.
@@ -373,12 +373,12 @@ async def _exchange(
     replying = asyncio.create_task(_reply(speaker, client, server, upstream, scrubber))
     try:
         done, _ = await asyncio.wait({uploading, replying}, return_when=asyncio.FIRST_COMPLETED)
-        for one in done:
-            one.result()
+        for task in done:
+            task.result()
         switched = await replying
     finally:
-        for one in (uploading, replying):
-            one.cancel()
+        for unfinished in (uploading, replying):
+            unfinished.cancel()
         await asyncio.wait({uploading, replying})
     if switched:
         await _join(
@@ -424,7 +424,7 @@ async def _reply(
     upstream: CountingStream,
     scrubber: Scrubber | None,
 ) -> bool:
-    """Pass the reply on. Return True if both sides speak WebSocket from now on."""
+    """Forward the reply. Return True if both sides have switched to WebSocket."""
     import h11
 
     left = None
@@ -459,7 +459,7 @@ async def _reply(
 
 
 async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
-    """Pass on the rest of a body of known length that need not be searched."""
+    """Forward the rest of a body of known length that need not be searched."""
     watch = _Watch()
     passing = pass_on(upstream, client, most=left, heard=watch.heard)
     (passed,) = await _first_failure(passing, watching=watch.wait())
@@ -468,7 +468,7 @@ async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
 
 
 def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Response:
-    """Return the head of a reply for the client."""
+    """Return the head of a reply, as forwarded to the client."""
     import h11
 
     left_out = _HOP_HEADERS | ({b"content-length"} if scrubber else set())
@@ -487,7 +487,7 @@ def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Respons
 async def _answer(
     speaker: h11.Connection, client: Stream, refusal: _RefusalError, record: Connection
 ) -> None:
-    """Refuse the request in words that a model understands, if an answer is still possible."""
+    """Answer a refused request with a sentence for the model, if an answer is still possible."""
     import h11
 
     if speaker.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -522,7 +522,7 @@ async def _send(speaker: h11.Connection, stream: Stream, *events: h11.Event) -> 
 
 
 async def _join(client: Stream, upstream: Stream) -> None:
-    """Pass bytes in both directions until both have ended, or nothing was sent for `IDLE_TIMEOUT`."""
+    """Forward bytes in both directions until both have ended, or nothing was sent for `IDLE_TIMEOUT`."""
     watch = _Watch()
 
     async def to_end(source: Stream, target: Stream) -> int:
@@ -534,7 +534,7 @@ async def _join(client: Stream, upstream: Stream) -> None:
 
 
 class _Watch:
-    """Timer that fails after a long silence."""
+    """Timer that raises an error after a long silence."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
@@ -550,18 +550,18 @@ class _Watch:
 
 
 async def _first_failure(*works: Awaitable[int], watching: Awaitable[int]) -> list[int]:
-    """Wait for all works and return their results. The first failure, or the watch, cancels them all."""
-    tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(one) for one in works]
+    """Run all coroutines and return their results. The first failure, or the watch, cancels all."""
+    tasks: list[asyncio.Future[int]] = [asyncio.ensure_future(work) for work in works]
     watch = asyncio.ensure_future(watching)
     try:
         pending: Iterable[asyncio.Future[int]] = tasks
         while pending:
             done, rest = await asyncio.wait({*pending, watch}, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            for ended in done:
+                ended.result()
             pending = rest - {watch}
-        return [one.result() for one in tasks]
+        return [task.result() for task in tasks]
     finally:
-        for one in (*tasks, watch):
-            one.cancel()
+        for unfinished in (*tasks, watch):
+            unfinished.cancel()
         await asyncio.wait({*tasks, watch})

@@ -1,8 +1,8 @@
-"""Secrets that never enter the sandbox: programs inside have a placeholder, which the proxy replaces by the value.
+"""Secrets outside the sandbox: programs inside use a placeholder, which the proxy replaces by the value.
 
-The value is read from this process's environment. The proxy puts it into headers of requests to the secret's own hosts,
-and into their bodies if requested, over TLS that the proxy has verified, and nowhere else. Every reply of these hosts
-is searched for the value: they may have stored it from an earlier request.
+The value is read from this process's environment. The proxy inserts it only into headers of requests to the hosts of
+the secret, and into their bodies if requested, over TLS that the proxy has verified. Every reply of these hosts is
+searched for the value, because they may have stored it from an earlier request.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Headers = Sequence[tuple[bytes, bytes]]
 _NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MIN_VALUE_LENGTH = 8
 IN_BODY = "+body"
-"""Suffix of a host whose requests get the value in their body too."""
+"""Suffix of a host for whose requests the value is inserted into the body too."""
 _CREDENTIALS = frozenset(
     (b"authorization", b"cookie", b"x-api-key", b"api-key", b"apikey", b"x-goog-api-key", b"private-token",
      b"job-token", b"x-auth-token", b"x-access-token", b"x-amz-security-token")
 )  # fmt: skip
-"""Headers that identify the sender. With an attacker's key, an allowed host would store data for the attacker."""
+"""Headers that identify the sender: with an attacker's key, a host would store data for the attacker."""
 
 
 def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -45,7 +45,7 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
         ]
     else:
         pairs = [
-            (name.strip(), hosts.split(",")) for name, _, hosts in (one.partition("=") for one in entries)
+            (name.strip(), hosts.split(",")) for name, _, hosts in (entry.partition("=") for entry in entries)
         ]
     found = {}
     for name, hosts in pairs:
@@ -66,7 +66,7 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
 
 
 def placeholder(name: str) -> str:
-    """Return the text that the sandbox has in place of a value.
+    """Return the placeholder of a secret in the sandbox.
 
     The text reveals nothing, and is the same in every sandbox, so that files and shells of a sandbox work in a fork.
     """
@@ -81,7 +81,7 @@ class Secret:
     hosts: tuple[str, ...]
     value: str = field(repr=False)
     body_hosts: frozenset[str] = frozenset()
-    """Hosts whose requests get the value in their body too."""
+    """Hosts for whose requests the value is inserted into the body too."""
 
     @property
     def placeholder(self) -> str:
@@ -108,8 +108,8 @@ def read_secrets(
                 f"The environment variable {name} cannot be sent as a secret: at least {_MIN_VALUE_LENGTH} printable "
                 "ASCII characters are needed."
             )
-        hosts = tuple(one.removesuffix(IN_BODY) for one in names)
-        bodies = frozenset(one.removesuffix(IN_BODY) for one in names if one.endswith(IN_BODY))
+        hosts = tuple(name.removesuffix(IN_BODY) for name in names)
+        bodies = frozenset(name.removesuffix(IN_BODY) for name in names if name.endswith(IN_BODY))
         found.append(Secret(name, hosts, value, bodies))
     return found
 
@@ -122,9 +122,9 @@ def put_in(
     Credentials without a placeholder are left out: see `_CREDENTIALS`.
 
     Returns:
-        The headers, the texts other than the values that a reply must not repeat, and the names of the secrets put in.
+        The headers, further texts that a reply must not repeat, and the names of the inserted secrets.
     """
-    pairs = [(one.placeholder.encode(), one.value.encode(), one.name) for one in secrets]
+    pairs = [(secret.placeholder.encode(), secret.value.encode(), secret.name) for secret in secrets]
     result, hidden, used = [], [], []
     for name, text in headers:
         changed = text
@@ -143,16 +143,16 @@ def put_in(
 def put_in_body(body: bytes, kind: str, secrets: Sequence[Secret]) -> tuple[bytes, list[str]]:
     """Replace the placeholders in a body of content type `kind`. Return the body and the names of used secrets."""
     used = []
-    for one in secrets:
-        stand_in = one.placeholder.encode()
+    for secret in secrets:
+        stand_in = secret.placeholder.encode()
         if stand_in in body:
-            value = one.value
+            value = secret.value
             if "json" in kind:
                 value = json.dumps(value)[1:-1]
             elif "urlencoded" in kind:
                 value = urllib.parse.quote_plus(value)
             body = body.replace(stand_in, value.encode())
-            used.append(one.name)
+            used.append(secret.name)
     return body, used
 
 
@@ -165,7 +165,7 @@ def forms_of(value: str) -> list[bytes]:
         urllib.parse.quote(value, safe=""),
     ]
     encoded = base64.b64encode(value.encode()).decode()
-    return [one.encode() for one in dict.fromkeys([*forms, encoded])]
+    return [form.encode() for form in dict.fromkeys([*forms, encoded])]
 
 
 def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[bytes]]:
@@ -185,14 +185,14 @@ def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[
 
 
 class Scrubber:
-    """Filter that replaces hidden texts in a stream. Holds back only bytes that may begin such a text."""
+    """Filter that replaces secret texts in a stream. It delays only bytes that may begin such a text."""
 
     def __init__(self, hidden: Sequence[bytes]) -> None:
         self._hidden = sorted(hidden, key=len, reverse=True)
         self._held = b""
 
     def feed(self, data: bytes, *, last: bool = False) -> bytes:
-        """Return the next bytes that may be passed on."""
+        """Add bytes, and return those that may be forwarded now."""
         data = self.clean(self._held + data)
         held = 0 if last else self._beginning(data)
         self._held = data[len(data) - held :]
@@ -200,18 +200,18 @@ class Scrubber:
 
     def clean(self, data: bytes) -> bytes:
         """Return a whole text without the hidden texts."""
-        for one in self._hidden:
-            data = data.replace(one, b"(secret)")
+        for hidden in self._hidden:
+            data = data.replace(hidden, b"(secret)")
         return data
 
     def finds(self, name: bytes) -> bool:
         """Return True if the name of a header, in lower case, contains a hidden text."""
-        return any(one.lower() in name for one in self._hidden)
+        return any(hidden.lower() in name for hidden in self._hidden)
 
     def _beginning(self, data: bytes) -> int:
         """Return the number of bytes at the end that may begin a hidden text."""
         longest = max(map(len, self._hidden), default=1) - 1
         for size in range(min(longest, len(data)), 0, -1):
-            if any(one.startswith(data[-size:]) for one in self._hidden):
+            if any(hidden.startswith(data[-size:]) for hidden in self._hidden):
                 return size
         return 0

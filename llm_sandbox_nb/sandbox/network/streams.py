@@ -1,4 +1,4 @@
-"""Streams of bytes that the proxy joins: sockets, TLS that the proxy ends, and a client's first TLS message."""
+"""Byte streams that the proxy connects: sockets, TLS connections that end at the proxy; and the first TLS message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Protocol
 from llm_sandbox_nb.errors import LLMSandboxError
 
 DRAIN_TIMEOUT = 5.0
-"""Seconds for which a program may still send after its reply is complete."""
+"""Seconds to wait for further data of a program after its reply is complete."""
 _PIECE_BYTES = 256 * 1024
 _MAX_HELLO_BYTES = 64 * 1024
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
@@ -27,11 +27,11 @@ class Stream(Protocol):
         ...
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send bytes, and return when there is room for more; only then may they change. Raises ConnectionError."""
+        """Send bytes, which must not change until the return, and wait for buffer space. Raises ConnectionError."""
         ...
 
     async def end_writing(self) -> None:
-        """Send no more."""
+        """Close this direction of the connection."""
         ...
 
 
@@ -39,7 +39,7 @@ class ClosableStream(Stream, Protocol):
     """A stream with an end."""
 
     async def close(self) -> None:
-        """Close the stream after everything written was sent."""
+        """Close the stream after all written bytes were sent."""
         ...
 
 
@@ -55,7 +55,7 @@ class CountingStream(Stream, Protocol):
 
 
 class PlainSocket:
-    """Connection without TLS, directly on its socket: from a program whose socket was handed out, or to a server."""
+    """Connection without TLS, directly on its socket: from a program in the sandbox, or to a server."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -93,7 +93,7 @@ class PlainSocket:
             self._socket.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
-        """See `ClosableStream`. Reads until the program ends, else the program would lose the end of its reply."""
+        """See `ClosableStream`. Reads until the program has closed; else it could lose the end of its reply."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_TIMEOUT):
@@ -131,7 +131,7 @@ class SocketStream:
             raise ConnectionError("the server has closed the connection") from error
 
     async def end_writing(self) -> None:
-        """See `Stream`. Has no effect with TLS, which has no such end."""
+        """See `Stream`. Does nothing, because TLS cannot close a single direction."""
         if self._writer.can_write_eof():
             with contextlib.suppress(OSError):
                 self._writer.write_eof()
@@ -165,7 +165,7 @@ class TlsStream:
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
 
     async def handshake(self) -> None:
-        """Agree on keys. Raises ConnectionError if the client refuses, for example because it trusts no authority."""
+        """Do the TLS handshake. Raises ConnectionError if the client refuses, for example for lack of trust."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -219,10 +219,10 @@ class TlsStream:
 async def pass_on(
     source: Stream, target: Stream, *, most: int | None = None, heard: Callable[[], None] = lambda: None
 ) -> int:
-    """Pass on at most `most` bytes until `source` ends. `heard` is called for each piece.
+    """Forward at most `most` bytes until `source` ends. `heard` is called for each piece.
 
     Returns:
-        The number of bytes passed on.
+        The number of forwarded bytes.
     """
     passed = 0
     buffer = memoryview(bytearray(_PIECE_BYTES)) if isinstance(source, PlainSocket) else None
@@ -242,7 +242,7 @@ async def pass_on(
 
 
 class NoTlsError(LLMSandboxError):
-    """A client's first message is not TLS with a readable server name."""
+    """Raised if a client's first message is not TLS with a readable server name."""
 
 
 async def read_hello(stream: Stream) -> tuple[bytes, str]:

@@ -1,4 +1,4 @@
-"""Answers of an executor, converted to the contract's values and exceptions; nothing is trusted unchecked."""
+"""Checks of an executor's answers, and their conversion to values and exceptions of the contract."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_path(value: object) -> bool:
-    """Return True for a possible path. Raises UnicodeEncodeError for text that stands for no bytes."""
+    """Return True for a possible path. Raises UnicodeEncodeError for text that cannot be converted to bytes."""
     return isinstance(value, str) and b"\0" not in os.fsencode(value)
 
 

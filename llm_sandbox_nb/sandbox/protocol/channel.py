@@ -1,7 +1,7 @@
-"""Many requests at once over one connection to an executor, which is never trusted.
+"""Concurrent requests over one connection to an executor, which is never trusted.
 
-Whatever the other side does (garbage, silence, endless output, wrong ids), a call ends: with its answer, with
-the caller's own timeout inside the sandbox, or with `SandboxLostError`, in bounded memory.
+Whatever the executor does (garbage, silence, endless output, wrong ids), every call ends, in bounded memory: with its
+answer, with the caller's timeout inside the sandbox, or with `SandboxLostError`.
 
 One request with a body, `>` from the host and `<` from the executor:
 
@@ -49,15 +49,15 @@ PING_EVERY = 5.0
 PINGS_LOST = 6
 """Number of unanswered pings after which the sandbox is lost."""
 GRACE = 15.0
-"""Seconds that an answer may be late before the sandbox counts as lost."""
-SETTLE = 10.0
+"""Seconds after the timeout of a call until the sandbox counts as lost."""
+SETTLE_SECONDS = 10.0
 """Seconds to wait for the end of a cancelled request."""
 LEASE = 45.0
 """Seconds without a frame after which an executor ends its sandbox."""
 MAX_ABANDONED_BYTES = 64 * 1024 * 1024
 """Bytes that the executor may still send for a cancelled request."""
 MAX_PARAMS_BYTES = MAX_PAYLOAD - 4096
-"""Larger arguments travel at the head of the body."""
+"""Maximum bytes of arguments in a request; larger arguments are sent at the beginning of the body."""
 
 Body = bytes | AsyncIterator[bytes]
 """The body of a request: bytes, or an iterator of pieces."""
@@ -77,7 +77,7 @@ class ExecutorConnection(Protocol):
     """A living connection to the executor of a sandbox, as used by the history of its files."""
 
     deliver: Deliver | None
-    """Puts a file into the sandbox from outside, where possible; faster than through the connection."""
+    """Function that puts a file into the sandbox from outside, faster than the connection; None if impossible."""
 
     async def request_files(
         self,
@@ -127,7 +127,7 @@ class Channel:
         self._use(transport)
 
     def _use(self, transport: Transport) -> None:
-        """Start over with another connection; drop all state of the former connection."""
+        """Use another connection, and drop all state of the former one."""
         for task in self._tasks:
             task.cancel()
         self._transport = transport
@@ -147,7 +147,7 @@ class Channel:
     async def hello(
         self, params: Mapping[str, Any], *, adopt: bool = False, timeout: float = 30.0
     ) -> dict[str, Any]:
-        """Become the owner of the executor, start to listen, and return the answer.
+        """Become the owner of the executor, start to read frames, and return the executor's answer.
 
         Args:
             params: `lease` seconds, `directories` to make, `cwd` of the shell, `spill` folder.
@@ -155,7 +155,7 @@ class Channel:
             timeout: seconds.
 
         Raises:
-            SandboxLostError: if no valid answer comes.
+            SandboxLostError: if there is no valid answer.
         """
         self.loop = asyncio.get_running_loop()
         nonce = secrets.token_hex(16)
@@ -244,7 +244,7 @@ class Channel:
             return call.answer.result()
         except asyncio.CancelledError:
             self._write(Frame(Kind.CANCEL, number))
-            await asyncio.wait({call.answer}, timeout=SETTLE)
+            await asyncio.wait({call.answer}, timeout=SETTLE_SECONDS)
             raise
         finally:
             if sender:
@@ -280,7 +280,7 @@ class Channel:
             self._write(Frame(Kind.CANCEL, number))
 
     def hold(self, holder: object) -> None:
-        """Read no frames until `release`: `holder` cannot keep up. Shorter than the time that pings wait."""
+        """Stop reading frames until `release`, because `holder` cannot keep up; for less than the ping timeout."""
         self._holders.add(holder)
         self._flowing.clear()
 

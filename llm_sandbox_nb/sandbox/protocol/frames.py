@@ -43,7 +43,7 @@ class Kind(IntEnum):
     CANCEL = 8
     """host to executor: end the request and its processes; the response still comes."""
     HELLO = 9
-    """both ways: a new owner, and the answer."""
+    """both ways: greeting of a new owner, and the executor's answer."""
     PING = 10
     PONG = 11
     ACK = 12
@@ -131,7 +131,7 @@ def decode(header: bytes, payload: bytes) -> Frame:
 
 
 class FrameScanner:
-    """Finds frames in a stream that may start in the middle of a frame (when a sandbox is adopted)."""
+    """Finds frames in a stream that may start within a frame, after a sandbox was adopted."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -180,7 +180,7 @@ class Transport(Protocol):
         """
 
     def write(self, frames: Sequence[Frame]) -> None:
-        """Queue frames; the channel bounds how much can be queued."""
+        """Queue frames. The channel limits the queue."""
 
     def close(self) -> None:
         """Close the connection; a second call does nothing."""
@@ -236,7 +236,7 @@ class StreamTransport:
         return True
 
     async def find_frame(self, wanted: Callable[[Frame], bool]) -> Frame | None:
-        """Skip to a `wanted` frame: the stream may start anywhere in frames for another owner."""
+        """Skip to a `wanted` frame, because the stream may start within frames for another owner."""
         scanner = FrameScanner()
         scanner.feed(bytes(self._buffer))
         while True:

@@ -118,7 +118,7 @@ _FAILED_HINTS = ("ail", "FAIL", "rror", "ERR", "not ok", "***", "problem", "MISM
                  "issing", "No ", "no test", "Unknown", "could not", "can't")  # fmt: skip
 _PASSED_HINTS = ("pass", "Pass", "PASS", "ok", "OK", "Success", " 0 fail")
 _EMPTY_HINTS = ("no test", "No test", "collected 0", "Ran 0", "running 0")
-"""Each text that the patterns above match contains at least one of these parts: other texts are not searched."""
+"""Parts of texts that the patterns above match. A text without any of these parts is not searched."""
 
 
 _SEARCHED_CHARACTERS = 1_000
@@ -301,7 +301,7 @@ def _with_verb(name: str, rest: list[str]) -> tuple[Family, tuple[str, ...]] | N
             if name in ("mvn", "mvnw", "gradle", "gradlew", "sbt"):
                 continue
             return None
-        after = [one for one in rest[place + 1 :] if one not in ("./...", "--", ".")]
+        after = [word for word in rest[place + 1 :] if word not in ("./...", "--", ".")]
         if name == "ruff" and "--fix" in after:
             return verbs[word], ()
         return verbs[word], _targets(after) if verbs[word] == "test" and name not in ("mvn", "gradle") else ()

@@ -65,12 +65,12 @@ _COMMITTED = re.compile(r"\b(?:committed|pushed|opened a pull request)\b", re.IG
 
 
 def claim_against_evidence(evidence: Evidence) -> Iterator[Doubt]:
-    """The answer claims that tests pass, a file was written or has N rows, or all is well; the record disagrees."""
+    """The record contradicts a claim of the answer: tests pass, a file was written or has N rows, all is well."""
     sentences = [
-        one
+        sentence
         for text in dict.fromkeys((evidence.answer or "", evidence.last_words))
-        for one in _SENTENCES.split(text[:20_000])
-        if one.strip()
+        for sentence in _SENTENCES.split(text[:20_000])
+        if sentence.strip()
     ]
     if not sentences:
         return
@@ -86,10 +86,12 @@ def claim_against_evidence(evidence: Evidence) -> Iterator[Doubt]:
 def _claims(evidence: Evidence, sentence: str, checks: list[CheckRun]) -> Iterator[tuple[str, Doubt]]:
     step = _said_at(evidence, sentence)
     if _TESTS_PASS.search(sentence) and not _NOT.search(sentence):
-        if doubt := _tests(evidence, sentence, [one for one in checks if one.family == "test"], checks, step):
+        if doubt := _tests(
+            evidence, sentence, [check for check in checks if check.family == "test"], checks, step
+        ):
             yield "tests", doubt
     elif _BUILDS.search(sentence) and not re.search(r"\b(?:not|n't|fail\w*)\b", sentence):
-        others = [one for one in checks if one.family != "test"]
+        others = [check for check in checks if check.family != "test"]
         if not checks:
             yield (
                 "build",
@@ -131,7 +133,7 @@ def _tests(
 ) -> Doubt | None:
     if not tests:
         if (
-            any(one for one in checks if not one.failed)
+            any(check for check in checks if not check.failed)
             or _own_checks(evidence)
             or re.search(r"\bchecks?\b", sentence)
         ):
@@ -143,16 +145,17 @@ def _tests(
     if last.empty:
         return _claim(last.action.step, "the answer says that tests pass; the last run executed none")
     numbers = [
-        int(one) for one in re.findall(r"\b(\d+)\s+(?:\w+\s+)?(?:tests?|specs?|passed|passing)\b", sentence)
+        int(number)
+        for number in re.findall(r"\b(\d+)\s+(?:\w+\s+)?(?:tests?|specs?|passed|passing)\b", sentence)
     ]
-    known = {one.passed for one in tests}
+    known = {check.passed for check in tests}
     if numbers and last.passed is not None and not known & set(numbers):
         return _claim(last.action.step, f"the answer says {numbers[0]} tests pass; {last.passed} did")
     return None
 
 
 def _own_checks(evidence: Evidence) -> bool:
-    """Return True if a program of the run asserted something and ended well."""
+    """Return True if a program of the run had an assertion and exited without an error."""
     return any(
         not action.failed
         and (
@@ -165,7 +168,7 @@ def _own_checks(evidence: Evidence) -> bool:
 
 
 def _last_failed(evidence: Evidence) -> Action | None:
-    """Return the last command that ran a program, if it failed."""
+    """Return the last command that ran a program if that command failed."""
     runs = [
         action
         for action in evidence.actions
@@ -181,7 +184,7 @@ def _last_failed(evidence: Evidence) -> Action | None:
 
 
 def _said_at(evidence: Evidence, sentence: str) -> int:
-    """Return the step that wrote a sentence of the answer."""
+    """Return the step whose text has a sentence of the answer."""
     version = evidence.answer_version
     return (
         version.step
@@ -208,9 +211,9 @@ def _files(evidence: Evidence, sentence: str, step: int) -> Iterator[tuple[str, 
             yield from _rows(version, name, sentence, len(names))
     if not names:
         tables = [
-            one
-            for one in evidence.results
-            if one.lines is not None and ending_of(one.path) in ("csv", "tsv", "jsonl", "ndjson")
+            file
+            for file in evidence.results
+            if file.lines is not None and ending_of(file.path) in ("csv", "tsv", "jsonl", "ndjson")
         ]
         if len(tables) == 1 and _WROTE.search(sentence):
             yield from _rows(tables[0], name_of(tables[0].path), sentence, 1)
@@ -266,7 +269,7 @@ def _find(evidence: Evidence, name: str) -> Version | None:
 
 
 def _mentioned(evidence: Evidence, name: str) -> bool:
-    """Return True if the task, an artifact or the output of a command names such a file."""
+    """Return True if the task, an artifact or the output of a command names the file."""
     last = name_of(name)
     if last in evidence.task or any(last == name_of(saved) for saved in evidence.trajectory.artifacts):
         return True

@@ -1,4 +1,4 @@
-"""Rules about how commands ended: failed checks, the same command again and again, errors that are swallowed."""
+"""Rules about the ends of commands: failed checks, repeated commands, hidden errors."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
     failing = [] if told else list(_failing(checks))
     for check in failing:
         later = [
-            one
-            for one in checks
-            if one.action.number > check.action.number and one.family == check.family and not one.failed
+            other
+            for other in checks
+            if other.action.number > check.action.number and other.family == check.family and not other.failed
         ]
         if later and later[-1].targets:
             text = f"a {check.word} failed, and only {name_of(later[-1].targets[0])} was run again"
@@ -63,7 +63,7 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
             text="the last test run executed no test",
             severity="medium",
         )
-    elif last.left_out and not last.failed and not failing and any(one.failed for one in checks[:-1]):
+    elif last.left_out and not last.failed and not failing and any(check.failed for check in checks[:-1]):
         yield Doubt(
             rule="tests or checks changed",
             step=last.action.step,
@@ -85,7 +85,7 @@ def checks_of_action(evidence: Evidence, action: Action) -> list[CheckRun]:
 
 
 def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
-    """Yield the last failed check of each family that no later check of the family covers."""
+    """Yield the last failed check of each family, unless a later check of the family covers it."""
     for family in dict.fromkeys(check.family for check in checks):
         mine = [check for check in checks if check.family == family]
         for place in range(len(mine) - 1, -1, -1):
@@ -93,15 +93,14 @@ def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
             if not check.failed:
                 continue
             later = mine[place + 1 :]
-            if not any(one.covers(check) and not one.failed for one in later) and not (
-                later and not later[-1].failed and family != "test"
-            ):
+            passed = any(other.covers(check) and not other.failed for other in later)
+            if not passed and not (later and not later[-1].failed and family != "test"):
                 yield check
             break
 
 
 def _changed_after(evidence: Evidence, last: CheckRun) -> tuple[str, int] | None:
-    """Return a program that existed at the last check and was changed later, with the step of the change."""
+    """Return a program that was changed after the last check, with the step of the change."""
     for action in reversed(evidence.actions[last.action.number + 1 :]):
         if re.search(
             r"\b(?:ruff format|black|prettier|gofmt|go fmt|cargo fmt|isort|clang-format|autopep8|ruff check --fix)\b",
@@ -135,7 +134,7 @@ _LOOP_FAILURES = 3
 _LOOP_RESULTS = 4
 _LOOP_WAITS = 10
 MORE_STEPS = "; more steps will not help"
-"""End of the text about a loop if a limit has ended the run."""
+"""Added to the text about a loop if a limit has ended the run."""
 _LIMITS = ("steps", "tokens", "total_tokens", "cost", "time", "repeated")
 _TIMES = re.compile(
     r"\b\d+(?:\.\d+)?\s?(?:ms|µs|us|s|sec|secs|seconds)\b|\b\d\d:\d\d:\d\d(?:\.\d+)?\b|\b0x[0-9a-f]+\b|"
@@ -144,12 +143,12 @@ _TIMES = re.compile(
 
 
 def loop(evidence: Evidence) -> Iterator[Doubt]:
-    """The same command with the same result: three times with an error, or four times, with no file changed between."""
+    """The same command had the same result three times with an error, or four times, without a change of files."""
     streak: list[list[Action]] = []
     for action in [*evidence.actions, None]:
         if action is not None and action.kind == "submit":
             continue
-        known = next((one for one in streak if action is not None and _same(one[-1], action)), None)
+        known = next((loop for loop in streak if action is not None and _same(loop[-1], action)), None)
         if known is not None and action is not None and (action.failed or not action.writes):
             known.append(action)
             continue
@@ -157,7 +156,7 @@ def loop(evidence: Evidence) -> Iterator[Doubt]:
             action is not None
             and len(streak) < 3
             and not action.writes
-            and (not streak or all(len(one) == 1 for one in streak))
+            and (not streak or all(len(loop) == 1 for loop in streak))
         ):
             streak.append([action])
             continue
@@ -165,28 +164,28 @@ def loop(evidence: Evidence) -> Iterator[Doubt]:
         streak = [[action]] if action is not None else []
 
 
-def _same(one: Action, other: Action) -> bool:
+def _same(earlier: Action, later: Action) -> bool:
     if (
-        one.call.tool != other.call.tool
-        or one.failed != other.failed
-        or one.result.exit_code != other.result.exit_code
+        earlier.call.tool != later.call.tool
+        or earlier.failed != later.failed
+        or earlier.result.exit_code != later.result.exit_code
     ):
         return False
-    if one.call.arguments != other.call.arguments or (
-        one.call.arguments is None and one.call.raw_arguments != other.call.raw_arguments
+    if earlier.call.arguments != later.call.arguments or (
+        earlier.call.arguments is None and earlier.call.raw_arguments != later.call.raw_arguments
     ):
         return False
-    first, second = one.result.body, other.result.body
+    first, second = earlier.result.body, later.result.body
     return first == second or (len(first) < 20_000 and _TIMES.sub("", first) == _TIMES.sub("", second))
 
 
 def _looped(evidence: Evidence, streak: list[list[Action]]) -> Iterator[Doubt]:
-    same = [one for one in streak if len(one) >= _loop_length(one[0])]
+    same = [loop for loop in streak if len(loop) >= _loop_length(loop[0])]
     if not same:
         return
-    times = max(len(one) for one in same)
-    first = min(one[0].step for one in same)
-    last = max(one[-1].step for one in same)
+    times = max(len(loop) for loop in same)
+    first = min(loop[0].step for loop in same)
+    last = max(loop[-1].step for loop in same)
     what = (
         "same command"
         if len(same) == 1 and same[0][0].kind == "bash"
@@ -194,7 +193,7 @@ def _looped(evidence: Evidence, streak: list[list[Action]]) -> Iterator[Doubt]:
         if len(same) == 1
         else "same commands"
     )
-    result = "same error" if any(one[0].failed for one in same) else "same result"
+    result = "same error" if any(loop[0].failed for loop in same) else "same result"
     text = f"{what}, {result}, {format_count(times)} times"
     if evidence.stop_reason in _LIMITS and last >= evidence.last_step - 1:
         text = f"{text}{MORE_STEPS}"
@@ -202,7 +201,7 @@ def _looped(evidence: Evidence, streak: list[list[Action]]) -> Iterator[Doubt]:
 
 
 def _loop_length(action: Action) -> int:
-    """Return the number of equal calls that make a loop; a call that waits may be repeated more often."""
+    """Return the number of equal calls that make a loop. A call that only waits may be repeated more often."""
     if re.search(r"\bsleep\b|\bwait\b", action.command):
         return _LOOP_WAITS
     return _LOOP_FAILURES if action.failed else _LOOP_RESULTS
@@ -302,7 +301,7 @@ _SWALLOWS = re.compile(
 
 
 def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
-    """Exit code 0 with an error, warnings of lost data, or an error that was hidden before a result that is used."""
+    """A command exited with 0 in spite of an error, warned about lost data, or hid an error before a used result."""
     for action in evidence.actions:
         yield from swallowed(evidence, action)
         if text := _without_effect(evidence, action):
@@ -310,7 +309,7 @@ def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _without_effect(evidence: Evidence, action: Action) -> str:
-    """Return a text about a refused edit, or a `sed -i` without effect, if no later action changed the file."""
+    """Describe a refused edit, or a `sed -i` without effect, if no later action changed the file."""
     if action.kind != "edit" and "sed" not in action.command:
         return ""
     later = {version.path for other in evidence.actions[action.number + 1 :] for version in other.writes}
@@ -338,7 +337,7 @@ def _without_effect(evidence: Evidence, action: Action) -> str:
 
 
 def swallowed(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """Yield doubts about errors that one action hid, unless the same program ran well later."""
+    """Yield doubts about errors that an action hid, unless the same program ran without an error later."""
     found = list(_hid(evidence, action))
     if found and not _recovered(evidence, action):
         yield from found
@@ -374,7 +373,7 @@ def _doubt(action: Action, text: str, severity: str) -> Doubt:
 
 _ERROR_HINTS = ("rror", "xception", "raceback", "panic", "fatal", "FATAL", "ERR", "fault", "dumped", "not found",
                 "No such", "denied", "Unhandled", "Uncaught", "Caused by", ": line ", "   at ")  # fmt: skip
-"""Each known error contains at least one of these parts: a text without them is not searched."""
+"""Parts of known errors. A text without any of these parts is not searched."""
 _WARNING_HINTS = ("warn", "skip", "ignor", "could", "failed", "unable", "cannot", "invalid", "malform", "corrupt",
                   "dropp", "truncate", "overflow", "divide", "bad ", "not found", "missing")  # fmt: skip
 
@@ -393,7 +392,7 @@ def _printed(action: Action) -> str:
 def _error_in(action: Action) -> str:
     for text in (action.stderr, action.stdout):
         if text is action.stdout and "2>&1" not in action.command and "Traceback" not in text:
-            continue  # data may hold such words
+            continue  # printed data may contain such words
         if not any(hint in text for hint in _ERROR_HINTS):
             continue
         found = list(_TRACEBACK.finditer(text))
@@ -412,7 +411,7 @@ def _error_in(action: Action) -> str:
 
 
 def _only_looks(action: Action) -> bool:
-    """Return True if the command only reads: the model sees an error that `cat` prints."""
+    """Return True if the command only shows text: an error in the output of `cat` is not an error of the command."""
     if action.writes:
         return False
     names = {posixpath.basename(command.words[0]) for command in action.commands if command.words}
@@ -468,7 +467,7 @@ def _made(evidence: Evidence, action: Action) -> str:
 
 
 def _hidden(evidence: Evidence, action: Action) -> str:
-    """Return a text about a command whose errors are hidden, and whose result a file or a later step has."""
+    """Describe a command whose errors were hidden, and whose result is in a file or was used by a later step."""
     if "||" not in action.command and "/dev/null" not in action.command:
         return ""
     made = [version for version in action.writes if ending_of(version.path) not in PROGRAMS]
@@ -480,7 +479,7 @@ def _hidden(evidence: Evidence, action: Action) -> str:
         if not name or name in _WEAK:
             continue
         if mark == "2>/dev/null" and re.match(r"\s*\|\|\s*(?!true\b|:(?:\s|$))\S", found["after"]):
-            continue  # another command follows after a failure
+            continue  # `||`: another command runs after a failure
         if name in ("cp", "mv", "tar", "unzip", "rsync", "install"):
             if not made:
                 return f"`{mark}` hides whether {name} did anything"
@@ -502,7 +501,7 @@ def _hidden(evidence: Evidence, action: Action) -> str:
 
 
 def _without_here(action: Action) -> str:
-    """Return the command without the texts that it writes into files or passes to a program."""
+    """Return the command without here-documents, which it writes to files or passes to a program."""
     text = action.command
     for command in action.commands:
         if command.here and len(command.here) > 1:
@@ -529,7 +528,7 @@ def _runs_program(segment: str) -> bool:
 
 
 def _in_program(evidence: Evidence, action: Action) -> str:
-    """Return a text about a program of the run that ignores every error, and made a file or printed a result."""
+    """Describe a program of the run that ignores all errors, and made a file or printed a result."""
     if not (action.writes or evidence.stop_reason):
         return ""
     texts: list[tuple[str, str]] = [
@@ -578,7 +577,7 @@ def _may_warn(action: Action) -> bool:
 
 
 def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """Yield a doubt about warnings that data was ignored; equal ones count once."""
+    """Yield a doubt about warnings that data was ignored; equal warnings count once."""
     if _only_looks(action) or not (_runs_program(action.command) or action.writes):
         return
     if not _may_warn(action):

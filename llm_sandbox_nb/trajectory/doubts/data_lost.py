@@ -70,7 +70,7 @@ _DELETES_ROWS = re.compile(r"\bDELETE\s+FROM\b|\bDROP\s+TABLE\b|\bTRUNCATE\s+TAB
 
 
 def data_lost(evidence: Evidence) -> Iterator[Doubt]:
-    """A file shrinks, loses columns or is replaced by less, or a given file is removed, and no step mentions this."""
+    """A file lost rows or columns, or was replaced or removed, and no step mentions this."""
     for action in evidence.actions:
         yield from losses(evidence, action)
 
@@ -106,7 +106,7 @@ def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
     if (
         _DELETES_ROWS.search(action.command)
         and not says(evidence, action, _SAYS_LESS)
-        and any(ending_of(one.path) in ("db", "sqlite", "sqlite3") for one in action.writes)
+        and any(ending_of(file.path) in ("db", "sqlite", "sqlite3") for file in action.writes)
     ):
         yield Doubt(
             rule="data lost", step=action.step, text="rows of a database were deleted", severity="high"
@@ -115,14 +115,14 @@ def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
 
 def _moved(action: Action) -> bool:
     """Return True if the removed files exist under other names, or in an archive."""
-    gone = [one for one in action.writes if one.deleted and one.change]
-    new = [one for one in action.writes if not one.deleted and one.change]
-    if any(ending_of(one.path) in _ARCHIVE for one in new):
+    gone = [file for file in action.writes if file.deleted and file.change]
+    new = [file for file in action.writes if not file.deleted and file.change]
+    if any(ending_of(file.path) in _ARCHIVE for file in new):
         return True
-    sizes = Counter(one.change.size for one in new if one.change)
-    lost = sum(one.change.size for one in gone if one.change)
-    kept = sum(one.change.size for one in new if one.change)
-    return all(one.change and sizes[one.change.size] > 0 for one in gone) and kept >= lost
+    sizes = Counter(file.change.size for file in new if file.change)
+    lost = sum(file.change.size for file in gone if file.change)
+    kept = sum(file.change.size for file in new if file.change)
+    return all(file.change and sizes[file.change.size] > 0 for file in gone) and kept >= lost
 
 
 def _holds_data(evidence: Evidence, path: str) -> bool:
@@ -143,7 +143,7 @@ def _removed(evidence: Evidence, action: Action, version: Version, moved: bool) 
     )
     if asked or named:
         return ""
-    gone = [one for one in action.writes if one.deleted and evidence.given(one.path)]
+    gone = [file for file in action.writes if file.deleted and evidence.given(file.path)]
     if len(gone) > 1:
         return f"{len(gone)} given files were removed" if gone[0] is version else ""
     return f"{name_of(path)}, a given file, was removed"
@@ -201,7 +201,7 @@ _LOOKS_AT = re.compile(r"\s*(?:wc|head|tail|cat|ls|grep|du|stat|file|less|jq|col
 
 
 def _made_anew(action: Action, version: Version) -> bool:
-    """Return True if the file was written from its sources, and not from itself."""
+    """Return True if the file was written from other files, and not from its own earlier content."""
     name = re.escape(name_of(version.path))
     if action.edited:
         return True
@@ -215,8 +215,7 @@ def _made_anew(action: Action, version: Version) -> bool:
 
 
 def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old: int) -> str | None:
-    """Return None if the step announced the loss, else an addition to the doubt's text, such as a smaller announced
-    loss."""
+    """Return None if the step announced the loss, else a text to add to the doubt, such as a smaller announced loss."""
     said = action.said
     if not says(evidence, action, _SAYS_LESS):
         task = _SAYS_LESS.search(evidence.task)
@@ -236,10 +235,10 @@ def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old
     if (
         removed
         and _SAYS_BLANK.search(said)
-        and sum(bool(_BLANK_LINE.match(one)) for one in removed) < len(removed) / 2
+        and sum(bool(_BLANK_LINE.match(line)) for line in removed) < len(removed) / 2
     ):
         return ", and most were not empty"
-    if removed and _SAYS_COMMENTS.search(said) and not any(_COMMENT_LINE.match(one) for one in removed):
+    if removed and _SAYS_COMMENTS.search(said) and not any(_COMMENT_LINE.match(line) for line in removed):
         return ", and they were no comments"
     return None
 
@@ -252,7 +251,7 @@ def _number(word: str) -> int:
 
 
 def _removed_lines(version: Version) -> list[str]:
-    """Return lines that are gone and did not return, as far as the diff has them."""
+    """Return the lines in a diff that were removed and not added again."""
     if version.change is None or not version.change.diff:
         return []
     rows = version.change.diff[:64_000].split("\n")
@@ -262,24 +261,24 @@ def _removed_lines(version: Version) -> list[str]:
 
 
 def _came_back(evidence: Evidence, version: Version) -> bool:
-    """Return True if a later version has the lost data again."""
+    """Return True if a later version contains the lost data."""
     before = version_before(version)
     later = evidence.files.get(version.path, [])
-    for one in reversed(later):
-        if one is version:
+    for newer in reversed(later):
+        if newer is version:
             return False
-        if one.deleted or one.change is None:
+        if newer.deleted or newer.change is None:
             continue
         old = version.change.lines_before if version.change else None
         if old is None and before is not None:
             old = before.lines
         if version.deleted:
             size = version.change.size if version.change else 0
-            return one.change.size >= size * 0.95
-        if old is not None and one.change.lines is not None:
-            return one.change.lines >= old * 0.98
+            return newer.change.size >= size * 0.95
+        if old is not None and newer.change.lines is not None:
+            return newer.change.lines >= old * 0.98
         size_before = version.change.size_before if version.change else None
-        return size_before is not None and one.change.size >= size_before * 0.98
+        return size_before is not None and newer.change.size >= size_before * 0.98
     return False
 
 
@@ -293,7 +292,7 @@ _ROWS_COMPARED = 400
 
 
 def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
-    """Return a text about a given file that a command replaced by another file with hardly an equal line."""
+    """Describe a given file that a command replaced by a file with almost no equal lines."""
     if (
         action.kind != "bash"
         or not evidence.given(version.path)
@@ -305,7 +304,7 @@ def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
     gone = [_bare(row) for row in rows if row.startswith("-") and not row.startswith("--- ")]
     new = {_bare(row) for row in rows if row.startswith("+") and not row.startswith("+++ ")}
     old = version.change.lines_before or 0
-    others = [one for one in action.reads if one.path != version.path and ending_of(one.path) in DATA]
+    others = [other for other in action.reads if other.path != version.path and ending_of(other.path) in DATA]
     if old < 3 or len(new) < 3 or len(gone) < min(old, _ROWS_COMPARED // 2) * 0.6 or not others:
         return ""
     if (
@@ -314,7 +313,7 @@ def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
     ):
         return ""
     if (
-        sum(one in new for one in gone) > len(gone) * 0.3
+        sum(line in new for line in gone) > len(gone) * 0.3
         or says(evidence, action, _SAYS_OTHER)
         or _SAYS_OTHER.search(evidence.task)
     ):

@@ -12,19 +12,19 @@ from llm_sandbox_nb.trajectory.events import Doubt
 from llm_sandbox_nb.trajectory.trajectory import Step
 
 _MIN_UPLOAD_BYTES = 4096
-"""Bytes above which a connection with more bytes out than in is an upload: a request alone is smaller."""
+"""Minimum sent bytes of an upload; a request without a body is smaller. An upload also sends more than it receives."""
 _HOST = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 _URL_HOST = re.compile(r"\bhttps?://(?:[^/\s@\"']*@)?([A-Za-z0-9.-]+)")
 _REMOTE = re.compile(r"(?:[\w.-]+@)?([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+):")
 _POSTS = re.compile(r"\.(?:post|put|patch)\(|\bmethod=[\"'](?:POST|PUT|PATCH)|\burlopen\([^)]*\bdata=")
-_LOCAL = re.compile(r"localhost|127\.[\d.]+|0\.0\.0\.0|.*\.local(?:host)?")
+_LOCAL_HOST_PATTERN = re.compile(r"localhost|127\.[\d.]+|0\.0\.0\.0|.*\.local(?:host)?")
 _CURL_DATA = re.compile(r"-[A-Za-z]*[dFT].*|--(?:data.*|form.*|json|upload-file)(?:=.*)?")
 _WGET_DATA = re.compile(r"--(?:post|body)-(?:data|file)(?:=.*)?")
 _MIN_OWNER_CHARACTERS = 5  # shorter names are common words
 
 
 def data_sent(evidence: Evidence) -> Iterator[Doubt]:
-    """Data left for a host that the task does not name: more than was received, or by a command that uploads."""
+    """Data was sent to a host that the task does not name: more than was received, or by an upload command."""
     sending = {action.step: action for action in evidence.actions if _sends(action)}
     named = {*_HOST.findall(evidence.task.lower())}
     words = {*re.findall(r"[a-z0-9-]+", evidence.task.lower())}
@@ -37,11 +37,11 @@ def data_sent(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _went_to(step: Step, sending: Action | None) -> dict[str, int]:
-    """Return the hosts to which a step sent data, with the bytes as far as they are known."""
+    """Return the hosts to which a step sent data, with the number of bytes if known."""
     sent: dict[str, int] = {}
     received: dict[str, int] = {}
     for connection in step.connections:
-        # A secret was inserted by the person who named its host.
+        # Connections with a secret are expected: the person has named their host.
         if connection.host and connection.sent and not connection.secrets:
             sent[connection.host] = sent.get(connection.host, 0) + connection.sent
             received[connection.host] = received.get(connection.host, 0) + connection.received
@@ -53,7 +53,7 @@ def _went_to(step: Step, sending: Action | None) -> dict[str, int]:
             for host, size in sent.items()
             if (size >= _MIN_UPLOAD_BYTES and size > received[host]) or host in by_command or whole
         }
-    # No connection is recorded where packets are filtered, as in Docker's `public`.
+    # Without a proxy, as in Docker's `public`, connections are not recorded.
     return dict.fromkeys(_hosts_of(sending), 0) if sending and not sending.failed else {}
 
 
@@ -89,8 +89,10 @@ def _hosts_of(action: Action) -> Iterator[str]:
 
 
 def _is_named(host: str, named: set[str], words: set[str]) -> bool:
-    """Return True if a task names a host, its domain or its owner: `github` for api.github.com."""
-    if _LOCAL.fullmatch(host) or any(host == one or host.endswith(f".{one}") for one in named):
+    """Return True if a task names a host, its domain or its owner, such as `github` for api.github.com."""
+    if _LOCAL_HOST_PATTERN.fullmatch(host) or any(
+        host == name or host.endswith(f".{name}") for name in named
+    ):
         return True
     labels = host.split(".")
     owner = labels[-2] if len(labels) > 1 else ""

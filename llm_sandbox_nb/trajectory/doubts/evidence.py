@@ -1,6 +1,6 @@
 """The record as rules read it: actions in order, versions of files, and the versions that each action read.
 
-It grows with the run, a call at a time. Texts of files are rebuilt from the recorded diffs on demand.
+The evidence grows with each call of the run. Texts of files are rebuilt from recorded diffs on demand.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.step_line import ToolKind, path_below, shown_text, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
-# Every limit below bounds the work for a record that anyone may have made.
+# The limits below bound the work, because a record may come from anyone.
 _COMMAND_CHARACTERS = 32 * 1024
 _OUTPUT_CHARACTERS = 2 * 1024
-"""Characters read of each end of an output."""
+"""Characters at each end of an output that are read."""
 _TEXT_CHARACTERS = 512 * 1024
 _MAX_CHANGES = 200
-"""Changes of one call that are read: an installation makes thousands."""
+"""Maximum number of changes of a call that are read; an installation makes thousands."""
 _MAX_READS = 40
 _MAX_FILES = 5_000
 _MAX_PATTERNS = 12
@@ -69,7 +69,7 @@ def name_of(path: str) -> str:
 
 @dataclass(eq=False)
 class Version:
-    """A file as one action left it."""
+    """Version of a file after an action."""
 
     path: str
     """Relative to the folder of the run."""
@@ -128,7 +128,7 @@ class Version:
 
     @cached_property
     def names(self) -> list[str]:
-        """Words of the text that may be names of files."""
+        """Words of the text that may be file names."""
         return names_in(without_long_words(self.text[:_COMMAND_CHARACTERS])) if self.text else []
 
 
@@ -188,7 +188,7 @@ class Action:
     """Versions that the action may have read, with the programs that it ran."""
     writes: list[Version] = field(default_factory=list)
     repetitions: int = 1
-    """Number of actions in a row, this one included, with the same arguments and the same result."""
+    """Number of successive actions up to this one with the same arguments and the same result."""
 
     @property
     def result(self) -> ev.CallFinished:
@@ -235,13 +235,13 @@ class Action:
 
     @cached_property
     def edited(self) -> str:
-        """The file that an editor's call names, relative to the folder of the run."""
+        """Path of the edited file, relative to the folder of the run."""
         value = (self.call.arguments or {}).get("path")
         return path_below(value, self.root) if self.kind == "edit" and isinstance(value, str) else ""
 
     @cached_property
     def written(self) -> dict[str, str]:
-        """Whole texts that an editor's call wrote, by path."""
+        """Complete file contents that an editor call wrote, by path."""
         value = (self.call.arguments or {}).get("file_text")
         return {self.edited: value} if self.edited and isinstance(value, str) else {}
 
@@ -255,14 +255,14 @@ class Action:
 
 
 def ends_of(text: str) -> str:
-    """Return the beginning and the end of a text, with its longest words cut, so that patterns end soon."""
+    """Return the beginning and the end of a text, with very long words cut, so that matching stays fast."""
     if len(text) > 2 * _OUTPUT_CHARACTERS:
         text = f"{text[:_OUTPUT_CHARACTERS]}\n{text[-_OUTPUT_CHARACTERS:]}"
     return without_long_words(text)
 
 
 def without_long_words(text: str) -> str:
-    """Cut very long words. A long word covers a whole piece of the text, which is quick to find."""
+    """Cut very long words. They are found by searching for text pieces without white space, which is fast."""
     starts = range(0, len(text) - _WORD_CHARACTERS, _WORD_CHARACTERS)
     pieces = (text[start : start + _WORD_CHARACTERS] for start in starts)
     if all(" " in piece or "\n" in piece for piece in pieces):
@@ -271,7 +271,7 @@ def without_long_words(text: str) -> str:
 
 
 class Evidence:
-    """A run's record up to its newest call. `take` adds new calls."""
+    """The record of a run up to its newest call. `take` adds new calls."""
 
     def __init__(self) -> None:
         self.trajectory = Trajectory()
@@ -289,7 +289,7 @@ class Evidence:
         self._by_name: dict[str, list[str]] = {}
 
     def take(self, trajectory: Trajectory) -> list[Action]:
-        """Add and return the calls that have ended since the last time; on another branch, all calls."""
+        """Add and return the newly ended calls of the run; after a change of branch, all calls."""
         if self._steps is not trajectory.steps:
             self._begin(trajectory)
         new: list[Action] = []
@@ -306,7 +306,7 @@ class Evidence:
         return new
 
     def ended(self, finish: ev.RunFinished) -> Evidence:
-        """Return a copy with the end of the run, for the rules about the answer."""
+        """Return a copy that includes the end of the run, for the rules about the answer."""
         other = copy.copy(self)
         for name in ("results", "answer_version", "chain"):
             other.__dict__.pop(name, None)
@@ -348,13 +348,13 @@ class Evidence:
 
     @cached_property
     def results(self) -> list[Version]:
-        """Files that the run leaves as its results. Read only at the end."""
+        """Result files of the run. Read this only at the end."""
         found = (self.newest(path) for path in self.files if self.is_result(path))
-        return [one for one in found if one is not None and one.action is not None]
+        return [version for version in found if version is not None and version.action is not None]
 
     @cached_property
     def answer_version(self) -> Version | None:
-        """The file that holds the answer. Read only at the end."""
+        """The file with the answer. Read this only at the end."""
         for path in (f"{self.output}/answer.txt", "answer.txt"):
             version = self.newest(path)
             if version is not None and version.action is not None:
@@ -365,12 +365,12 @@ class Evidence:
 
     @property
     def answer_step(self) -> int:
-        """The step that wrote the answer; the last one if the answer is not in a file."""
+        """The step that wrote the answer; the last step if the answer is not in a file."""
         return self.answer_version.step if self.answer_version else self.last_step
 
     @cached_property
     def chain(self) -> list[Action]:
-        """Actions whose work is in the results, the newest first. Read only at the end."""
+        """Actions that contributed to the results, newest first. Read this only at the end."""
         todo = [version.action for version in self.results if version.action]
         if not todo and self.actions:
             todo = [action for action in self.actions[-3:] if action.kind == "bash"]
@@ -380,17 +380,17 @@ class Evidence:
             if action.number not in found:
                 found[action.number] = action
                 todo += [version.action for version in action.reads if version.action]
-                todo += [one.before.action for one in action.writes if one.before and one.before.action
-                         and not self._whole(one)]  # fmt: skip
+                todo += [version.before.action for version in action.writes if version.before and version.before.action
+                         and not self._whole(version)]  # fmt: skip
         return [found[number] for number in sorted(found, reverse=True)]
 
     @staticmethod
     def _whole(version: Version) -> bool:
-        """Return True if a version replaced the whole version before."""
+        """Return True if a version replaced the previous version completely."""
         return version.change is not None and version.change.kind == "added"
 
     def find(self, names: list[str]) -> Iterator[str]:
-        """Yield known files that words name: by their path, their last part, or a pattern."""
+        """Yield the known files named by words: by path, by file name, or by a pattern."""
         patterns = 0
         for word in names:
             name = word.removeprefix("./").strip("[]{}").rstrip(".")
@@ -454,7 +454,7 @@ class Evidence:
         return action
 
     def _reads(self, action: Action, changed: dict[str, ev.FileDiff]) -> list[Version]:
-        """Return earlier files that the command, or a program that it runs, names."""
+        """Return the existing files that the command, or a program that it runs, names."""
         if action.kind == "submit":
             return []
         todo = list(self.find([action.edited] if action.edited else names_in(action.text)))

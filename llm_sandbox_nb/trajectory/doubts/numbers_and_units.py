@@ -17,8 +17,8 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def numbers_of(text: str) -> set[str]:
-    """Return the numbers in a text, each in one form."""
-    return {plain_number(one) for one in NUMBER.findall(text[:20_000])}
+    """Return the numbers in a text, in normalised form."""
+    return {plain_number(number) for number in NUMBER.findall(text[:20_000])}
 
 
 def plain_number(number: str) -> str:
@@ -73,7 +73,7 @@ _MAX_NUMBERS = 8
 
 
 def units_and_numbers(evidence: Evidence) -> Iterator[Doubt]:
-    """A number of the answer is in no output or file, or has another unit than requested or printed. A mild doubt."""
+    """A number of the answer is missing from all outputs and files, or has a wrong unit. A mild doubt."""
     answer = (evidence.answer or "").strip()
     if not answer or len(answer) > 4_000 or not evidence.actions or says_failure(answer):
         return
@@ -104,9 +104,9 @@ def _other_unit(evidence: Evidence, answer: str) -> str:
     found = [(plain_number(value), unit.lower()) for value, unit in _WITH_UNIT.findall(answer)]
     asked = _ASKED_UNIT.findall(evidence.task)
     for _, unit in found[:_MAX_NUMBERS]:
-        for want in {one.lower() for one in asked}:
+        for want in {unit.lower() for unit in asked}:
             if (
-                len({one.lower() for one in asked}) == 1
+                len({unit.lower() for unit in asked}) == 1
                 and _dimension(want) & _dimension(unit)
                 and not _same_units(want, unit)
             ):
@@ -130,12 +130,12 @@ def _dimension(unit: str) -> set[str]:
     return {name for name, units in _UNITS.items() if unit in units}
 
 
-def _same_units(one: str, other: str) -> bool:
-    return one == other or any(one in group and other in group for group in _SAME_UNIT)
+def _same_units(first: str, second: str) -> bool:
+    return first == second or any(first in group and second in group for group in _SAME_UNIT)
 
 
 def _appears(evidence: Evidence, number: str) -> bool:
-    """Return True if a number, as written or before rounding, is in an output, a file or the task."""
+    """Return True if an output, a file or the task has the number, perhaps with more digits."""
     plain = plain_number(number)
     forms = {number, plain} | ({f"{int(plain):,}"} if plain.lstrip("-").isdigit() else set())
     if any(form in evidence.task for form in forms):
@@ -175,7 +175,7 @@ def _in_file(version: Version, forms: set[str]) -> bool:
 
 
 def _in_inputs(evidence: Evidence, forms: set[str]) -> bool:
-    """Return True if a program printed the number into the answer's file itself, and not to an output."""
+    """Return True if a program wrote the number directly to the file of the answer."""
     version = evidence.answer_version
     action = version.action if version is not None else None
     if action is None or action.kind != "bash":

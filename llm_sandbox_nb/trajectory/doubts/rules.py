@@ -1,4 +1,4 @@
-"""The rules by name, and their doubts: after each action of a live run, and all of them at its end."""
+"""The rules by name. They find doubts after each action of a live run, and all doubts at its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 Found = Iterable[Doubt | tuple[int | None, str] | str] | str | None
 Rule = Callable[[Evidence], Found]
-"""A user's rule: reads the record at the end, and returns doubts, pairs of a step and a text, texts, or None."""
+"""User-defined rule: a function of the record at the end that returns doubts, texts, (step, text) pairs, or None."""
 
 
 class Named(NamedTuple):
@@ -73,13 +73,13 @@ class DoubtFinder:
         return found[:MAX_DOUBTS]
 
     def _loop(self, action: Action) -> list[Doubt]:
-        """Return the loop of an action, once the loop is long enough and each time that its length has doubled."""
+        """Return the loop of an action when it becomes long enough, and at each doubling of its length."""
         same = action.repetitions
         long = same in (3, 6, 12, 24, 48) and (action.failed or same > 3)
         return list(loop(self.evidence))[-1:] if long else []
 
     def all(self, trajectory: Trajectory, finish: RunFinished) -> list[Doubt]:
-        """Return all doubts about a run that ends, the worst first."""
+        """Return all doubts about an ending run, worst first."""
         self.evidence.take(trajectory)
         at_end = self.evidence.ended(finish)
         found = [doubt for named in RULES for doubt in named.rule(at_end)]
@@ -89,12 +89,12 @@ class DoubtFinder:
 
 
 def own_doubts(rule: Rule, evidence: Evidence) -> list[Doubt]:
-    """Apply a user's function; an exception becomes a doubt that reports the failure."""
+    """Apply a user-defined rule. An exception becomes a doubt that reports the failure."""
     name = getattr(rule, "__name__", type(rule).__name__).replace("_", " ")
     try:
         given = rule(evidence)
         listed = [given] if isinstance(given, str) else list(given or ())
-        return [_own(name, one) for one in listed[:MAX_DOUBTS]]
+        return [_own(name, given) for given in listed[:MAX_DOUBTS]]
     except Exception as error:  # noqa: BLE001 (of a user's function)
         text = f"the rule could not be applied ({type(error).__name__}: {error})"
         return [Doubt(rule=name, text=text[:MAX_DOUBT_CHARACTERS], severity="low")]
@@ -110,7 +110,7 @@ def _own(name: str, given: object) -> Doubt:
 
 
 def ranked(doubts: Iterable[Doubt]) -> list[Doubt]:
-    """Sort doubts, the worst first, then by step; keep one of each step and rule."""
+    """Sort doubts by severity and step, and keep one doubt per step and rule."""
     unique: dict[tuple[int | None, str], Doubt] = {}
     for doubt in doubts:
         unique.setdefault((doubt.step, doubt.rule), _short(doubt))
@@ -130,12 +130,12 @@ def doubts_line(doubts: Iterable[Doubt]) -> str:
 
 
 def doubts_json(doubts: Iterable[Doubt]) -> list[dict[str, Any]]:
-    """Return doubts for REST and other programs; `line` is the doubt with its step, as a person reads it."""
+    """Return doubts as JSON values, each with a readable text in `line`."""
     return [{**doubt.model_dump(mode="json"), "line": doubt.line} for doubt in doubts]
 
 
 def doubts_of(trajectory: Trajectory) -> list[Doubt]:
-    """Return the recorded doubts about a run, the worst first; for an ended run without any, find them now."""
+    """Return the recorded doubts about a run, worst first. For an ended run without recorded doubts, find them now."""
     if trajectory.finish is None or trajectory.doubts_final:
         return list(trajectory.doubts)
     return DoubtFinder().all(trajectory, trajectory.finish)

@@ -1,4 +1,4 @@
-"""The rule about results that were made from an old file."""
+"""The rule about results that were made from an outdated file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHARED_WORDS = re.compile(r"[-_. ]+")
 
 
 def stale_read(evidence: Evidence) -> Iterator[Doubt]:
-    """Results use a file older than one made later from the same source, or than the program that makes the file."""
+    """A result uses an outdated file: a newer one from the same source exists, or its program has changed since."""
     done: set[str] = set()
     used = {read.path for action in evidence.chain for read in action.reads}
     for action in evidence.chain:
@@ -39,12 +39,12 @@ def stale_read(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[str]) -> str:
-    """Return a text about a later file from the same source that nothing uses, though the results are newer."""
+    """Describe a later file from the same source that nothing uses, although the results are newer."""
     maker = read.action
     assert maker is not None
-    sources = {one.path for one in maker.reads if ending_of(one.path) not in PROGRAMS}
+    sources = {file.path for file in maker.reads if ending_of(file.path) not in PROGRAMS}
     for path, versions in evidence.files.items():
-        earlier = [one for one in versions if one.action and one.action.number < action.number]
+        earlier = [file for file in versions if file.action and file.action.number < action.number]
         newer = earlier[-1] if earlier else None
         if newer is None or newer.deleted or newer.action is None or path == read.path:
             continue
@@ -58,9 +58,11 @@ def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[
             or evidence.is_result(path)
         ):
             continue
-        named = [one.path for one in other.reads]
-        same = read.path in named or bool(sources & {one for one in named if ending_of(one) not in PROGRAMS})
-        same = same or bool({one.path for one in maker.reads} & set(named))
+        named = [file.path for file in other.reads]
+        same = read.path in named or bool(
+            sources & {path for path in named if ending_of(path) not in PROGRAMS}
+        )
+        same = same or bool({file.path for file in maker.reads} & set(named))
         if (
             same
             and ending_of(path) == ending_of(read.path)
@@ -72,7 +74,7 @@ def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[
 
 
 def _alike(one: str, other: str, *, direct: bool) -> bool:
-    """Return True if the two names look like names of versions of one file."""
+    """Return True if two names look like versions of the same file."""
     first, second = (name_of(path).rpartition(".")[0].lower() for path in (one, other))
     stems = {_VERSIONED.sub("", first), _VERSIONED.sub("", second)}
     if len(stems) == 1 or direct:
@@ -83,16 +85,16 @@ def _alike(one: str, other: str, *, direct: bool) -> bool:
 
 
 def _changed_program(evidence: Evidence, action: Action, read: Version) -> str:
-    """Return a text about a program that made the file, and was changed since without being run again."""
+    """Describe a program that made the file and was changed later without being run again."""
     maker = read.action
     assert maker is not None
     for program in maker.reads:
-        if ending_of(program.path) not in PROGRAMS or program.path in {one.path for one in maker.writes}:
+        if ending_of(program.path) not in PROGRAMS or program.path in {file.path for file in maker.writes}:
             continue
         between = [
-            one
-            for one in evidence.files[program.path]
-            if one.action and maker.number < one.action.number < action.number
+            file
+            for file in evidence.files[program.path]
+            if file.action and maker.number < file.action.number < action.number
         ]
         if not between or between[-1].deleted or not runs_program(maker, program.path):
             continue
@@ -137,7 +139,7 @@ def runs_program(action: Action, path: str) -> bool:
         if command.words
     ):
         return True
-    programs = [one for one in action.reads if ending_of(one.path) in PROGRAMS and one.path != path]
-    return any(re.search(rf"\b{re.escape(stem)}\b", one.text or "") for one in programs) and any(
-        one.path == path for one in action.reads
+    programs = [file for file in action.reads if ending_of(file.path) in PROGRAMS and file.path != path]
+    return any(re.search(rf"\b{re.escape(stem)}\b", program.text or "") for program in programs) and any(
+        file.path == path for file in action.reads
     )

@@ -1,4 +1,4 @@
-"""Columns and keys of tables that a run replaced, and the step's words about a change."""
+"""Columns and keys that a replaced table has lost, and the model's words about the change."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def says(evidence: Evidence, action: Action, words: re.Pattern[str]) -> bool:
 
 
 def version_before(version: Version) -> Version | None:
-    """Return the previous version that is not a removal."""
+    """Return the newest earlier version that is not a removal."""
     before = version.before
     return before.before if before is not None and before.deleted else before
 
 
 def other_columns(evidence: Evidence, action: Action, version: Version) -> str:
-    """Return a text about columns, or keys, that a table has lost."""
+    """Describe the columns or keys that a table has lost."""
     ending = ending_of(version.path)
     if ending in TABLES or (ending == "txt" and version.change and version.change.diff):
         gone = _columns_gone(version)
@@ -51,7 +51,7 @@ def other_columns(evidence: Evidence, action: Action, version: Version) -> str:
     if (
         not gone
         or says(evidence, action, _SAYS_COLUMNS)
-        or any(one in action.said for one in gone if len(one) > 3)
+        or any(column in action.said for column in gone if len(column) > 3)
     ):
         return ""
     edited = any(
@@ -101,7 +101,7 @@ def cells_of(line: str) -> list[str]:
 
 def _keys_gone(version: Version) -> list[str]:
     before = version_before(version)
-    old, new = (_keys(one.text) if one is not None else None for one in (before, version))
+    old, new = (_keys(table.text) if table is not None else None for table in (before, version))
     return [key for key in old if key not in new] if old and new else []
 
 

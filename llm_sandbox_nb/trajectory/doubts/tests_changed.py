@@ -65,7 +65,7 @@ _MEASURING_KEYS = re.compile(
 
 
 def tests_changed(evidence: Evidence) -> Iterator[Doubt]:
-    """The run edits or removes given tests, checks or expected results that measure its work, or leaves some out."""
+    """The run edited, removed or skipped given tests, checks or expected results that measure its work."""
     for action in evidence.actions:
         yield from measure_changes(evidence, action)
 
@@ -125,7 +125,7 @@ def _measure_change(evidence: Evidence, version: Version, *, asked: bool) -> str
 
 
 def _rewritten(version: Version) -> bool:
-    """Return True if most of a file was written again."""
+    """Return True if most of a file was rewritten."""
     change = version.change
     if change is None or change.diff is None or not change.lines_before:
         return True

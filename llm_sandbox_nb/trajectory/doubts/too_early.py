@@ -23,7 +23,9 @@ from llm_sandbox_nb.trajectory.events import Doubt
 def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
     """The answer, or a result, was written before the last relevant result, or before its source changed."""
     reported: set[int] = set()
-    for version in sorted(evidence.results, key=lambda one: (one is not evidence.answer_version, one.path)):
+    for version in sorted(
+        evidence.results, key=lambda version: (version is not evidence.answer_version, version.path)
+    ):
         action = version.action
         if action is None or action.step in reported:
             continue
@@ -49,7 +51,7 @@ def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> Version | None:
-    """Return a file of the same name and other content, made later in another folder, that nothing uses."""
+    """Return an unused file with the same name and other content that was made later in another folder."""
     name = name_of(version.path)
     for path, versions in evidence.files.items():
         other = versions[-1]
@@ -64,14 +66,14 @@ def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> 
         if other.action.number <= action.number or ending_of(path) in PROGRAMS or _same_text(version, other):
             continue
         if name not in ("README.md", "notes.md") and not any(
-            other in one.reads for one in evidence.actions if one.writes
+            other in action.reads for action in evidence.actions if action.writes
         ):
             return other
     return None
 
 
 def _source_changed(evidence: Evidence, version: Version, action: Action) -> str:
-    """Return a text about a file that a result was made from and that changed afterwards."""
+    """Describe a file from which a result was made, and which changed afterwards."""
     if action.edited:
         return ""
     for read in action.reads:
@@ -79,7 +81,9 @@ def _source_changed(evidence: Evidence, version: Version, action: Action) -> str
             evidence.is_result(read.path) and name_of(read.path) == "answer.txt"
         ):
             continue
-        later = [one for one in evidence.files[read.path] if one.action and one.action.number > action.number]
+        later = [
+            file for file in evidence.files[read.path] if file.action and file.action.number > action.number
+        ]
         if not later or later[-1].deleted:
             continue
         changed = later[-1]
@@ -108,26 +112,28 @@ def _source_changed(evidence: Evidence, version: Version, action: Action) -> str
 
 
 def _made_again(evidence: Evidence, version: Version, after: int) -> bool:
-    """Return True if a later command wrote a file again, with the same content."""
+    """Return True if a later command wrote the file again with the same content."""
     name = name_of(version.path)
     pattern = re.compile(rf"(?:>|\btee\b|\b(?:cp|mv)\b|-o\b)[^\n;&|]*{re.escape(name)}")
     for action in evidence.actions[after:]:
         if action.kind != "bash" or action.failed:
             continue
         programs = [
-            one for one in action.reads if ending_of(one.path) in PROGRAMS and runs_program(action, one.path)
+            file
+            for file in action.reads
+            if ending_of(file.path) in PROGRAMS and runs_program(action, file.path)
         ]
-        if pattern.search(action.command) or any(name in (one.text or "") for one in programs):
+        if pattern.search(action.command) or any(name in (program.text or "") for program in programs):
             return True
     return False
 
 
-def _same_text(one: Version, other: Version) -> bool:
-    return one.text is not None and one.text == other.text
+def _same_text(first: Version, second: Version) -> bool:
+    return first.text is not None and first.text == second.text
 
 
 def _later_result(evidence: Evidence, version: Version) -> str:
-    """Return a text about a short result that a later step wrote into a file and that is not in the answer."""
+    """Describe a short result that a later step wrote into a file, but that is missing from the answer."""
     number = version.action.number if version.action else 0
     answer = numbers_of(evidence.answer or version.text or "")
     for path, versions in evidence.files.items():
@@ -169,8 +175,8 @@ def _later_result(evidence: Evidence, version: Version) -> str:
 
 
 def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | None:
-    """Return the step of a repeated command whose earlier output has the answer's number, but not its new output."""
-    key = {one for one in answer if len(one.lstrip("-")) > 1}
+    """Return the step that repeated a command if the answer's number is only in the earlier output."""
+    key = {number for number in answer if len(number.lstrip("-")) > 1}
     if not key or len(key) > 6:
         return None
     by_command: dict[str, Action] = {}
@@ -189,7 +195,7 @@ def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | N
 
 
 def _other_output(evidence: Evidence) -> tuple[int, str] | None:
-    """Check an answer without a file: return the step of the command's newest run if the result differs, and a text."""
+    """For an answer without a file, return the step and a text if a command's newest run has another result."""
     if evidence.answer_version is not None:
         return None
     step = _rerun_differs(evidence, -1, numbers_of(evidence.answer or ""))

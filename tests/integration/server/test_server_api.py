@@ -439,7 +439,7 @@ def test_slow_clients_are_hung_up_on(
 ) -> None:
     """One that never completes its upload, and one that never takes its download."""
     monkeypatch.setattr(handlers, "PATIENCE", 0.5)
-    monkeypatch.setattr(handlers, "SLOWEST", 2**30)
+    monkeypatch.setattr(handlers, "MIN_BYTES_PER_SECOND", 2**30)
     content = f"{API}/sandboxes/{sandbox['id']}/files"
 
     async def wait() -> None:

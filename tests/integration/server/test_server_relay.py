@@ -123,7 +123,7 @@ def test_interrupting_and_cancelling_reach_the_sandbox() -> None:
 
 
 def test_a_slow_client_holds_the_sandbox_back_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "STALL", PATIENCE)
+    monkeypatch.setattr(relay, "MAX_STALL_SECONDS", PATIENCE)
 
     async def body(box: ChannelSandbox) -> None:
         wire = Wire(box)
@@ -145,7 +145,7 @@ def test_a_slow_client_holds_the_sandbox_back_in_bounded_memory(monkeypatch: pyt
 
 
 def test_a_client_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "STALL", 0.5)
+    monkeypatch.setattr(relay, "MAX_STALL_SECONDS", 0.5)
 
     async def body(box: ChannelSandbox) -> None:
         wire = Wire(box)

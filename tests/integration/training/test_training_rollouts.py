@@ -273,7 +273,7 @@ def test_prompt_that_does_not_fit_says_so(tmp_path: Path) -> None:
         ("return float(len(answer))/2 if row['id'] == 'row-0' else None", ""),
         ("import threading; threading.Event().wait()", "the scorer did not end within 1 s"),
         ("return None", "the scorer gave no score"),
-        ("return float('nan')", "the scorer failed with ValueError: it gave nan"),
+        ("return float('nan')", "the scorer failed with ValueError: it returned nan"),
         ("raise KeyError('gold')", "the scorer failed with KeyError: 'gold'"),
     ],
     ids=["number", "hangs", "none", "nan", "raises"],

@@ -13,7 +13,14 @@ from agent_scripts import SUBMIT, bash, script, turn
 from pages import ROOT
 from support import run
 
-from llm_sandbox_nb.agent.control.danger import LOOKED_AT, REDIRECTED, RULES, TOO_LONG, Rule, dangers_of
+from llm_sandbox_nb.agent.control.danger import (
+    MAX_CHECKED_CHARACTERS,
+    REDIRECTED,
+    RULES,
+    TOO_LONG,
+    Rule,
+    dangers_of,
+)
 from llm_sandbox_nb.agent.control.decisions import DENIED, Held
 from llm_sandbox_nb.agent.control.question import question
 from llm_sandbox_nb.agent.control.run_control import RunControl
@@ -54,7 +61,7 @@ def test_the_rules_are_those_of_the_card() -> None:
     assert found == RULES
     assert f"REDIRECTED = /{REDIRECTED}/g" in source
     assert TOO_LONG in source
-    assert f"LOOKED_AT = {LOOKED_AT:_}" in source
+    assert f"MAX_CHECKED_CHARACTERS = {MAX_CHECKED_CHARACTERS:_}" in source
 
 
 def test_the_words_are_those_of_the_card() -> None:
