@@ -192,7 +192,9 @@ class Opener:
         for isolation in adopting_isolations():
             with contextlib.suppress(IsolationUnavailableError):
                 own = await asyncio.to_thread(isolation.list_own, {_SERVER: self._key})
-                living = _without_prepared(left for left in own if left.owner_dead and left.state == "running")
+                living = _without_prepared(
+                    left for left in own if left.owner_dead and left.state == "running"
+                )
                 found += await asyncio.gather(*(self._adopt(isolation, left) for left in living))
         return [managed for managed in found if managed is not None]
 
