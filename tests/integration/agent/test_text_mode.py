@@ -458,7 +458,7 @@ def test_a_form_of_ones_own_is_a_file(tmp_path: Path) -> None:
     solved(tmp_path, model, tool_calls="text", prompt_config=tmp_path / "prompts.yaml", remind=False)
     assert model.requests[0][0]["content"] == "Work.\n\nAct."
     assert model.newest.startswith("Got Exit code: 0")
-    with pytest.raises(ValueError, match="text_form is code, bash, json or a YAML file"):
+    with pytest.raises(ValueError, match="text_form is code, bash, json, brief or a YAML file"):
         load_text_form("no-such-form")
 
 
