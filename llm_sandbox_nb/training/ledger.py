@@ -1,4 +1,4 @@
-"""A task for a small pretrained model: questions about ledgers, which lie as files in the sandbox.
+"""A task for a small pretrained model: questions about ledgers, as files in the sandbox.
 
 Each line of a ledger is a sale: `Norwick sold rye for 481`. A question is of one of four kinds, and each kind needs
 another command. The scripted runs choose one of the four commands by chance, so that about a quarter of them is right:
@@ -70,7 +70,7 @@ class Sale:
 
 
 @dataclass(frozen=True)
-class Kind:
+class QuestionKind:
     """A kind of question."""
 
     questions: Sequence[str]
@@ -83,20 +83,20 @@ class Kind:
     """Command that follows the search for the town or the goods in a pipe."""
 
 
-KINDS: Mapping[str, Kind] = {
-    "goods": Kind(
+KINDS: Mapping[str, QuestionKind] = {
+    "goods": QuestionKind(
         ("What did {key} sell?", "Which goods come from {key}?", "Which goods did {key} sell?"),
         "town",
         lambda sales: sales[0].goods,
         "cut -d ' ' -f 3",
     ),
-    "count": Kind(
+    "count": QuestionKind(
         ("How many towns sold {key}?", "How often was {key} sold?", "In how many lines is {key}?"),
         "goods",
         len,
         "wc -l",
     ),
-    "largest": Kind(
+    "largest": QuestionKind(
         (
             "What is the largest amount for {key}?",
             "What was the highest price of {key}?",
@@ -106,7 +106,7 @@ KINDS: Mapping[str, Kind] = {
         lambda sales: max(sale.amount for sale in sales),
         "cut -d ' ' -f 5 | sort -n | tail -n 1",
     ),
-    "total": Kind(
+    "total": QuestionKind(
         (
             "What is the total of all amounts for {key}?",
             "For how much was {key} sold in all?",
@@ -118,14 +118,14 @@ KINDS: Mapping[str, Kind] = {
     ),
 }
 """Kinds to learn from."""
-OTHER_KINDS: Mapping[str, Kind] = {
-    "price": Kind(
+OTHER_KINDS: Mapping[str, QuestionKind] = {
+    "price": QuestionKind(
         ("For how much did {key} sell?", "What is the amount of {key}?"),
         "town",
         lambda sales: sales[0].amount,
         "cut -d ' ' -f 5",
     ),
-    "smallest": Kind(
+    "smallest": QuestionKind(
         ("What is the smallest amount for {key}?", "What was the lowest price of {key}?"),
         "goods",
         lambda sales: min(sale.amount for sale in sales),
@@ -146,7 +146,7 @@ def towns(*, held_out: bool) -> list[str]:
 
 
 def ledger_rows(
-    count: int, seed: int, kinds: Mapping[str, Kind] = KINDS, *, held_out: bool = False
+    count: int, seed: int, kinds: Mapping[str, QuestionKind] = KINDS, *, held_out: bool = False
 ) -> list[Row]:
     """Make rows: the same for the same arguments. No row is both held out and not."""
     chance = random.Random(f"ledger-{seed}-{held_out}-{','.join(kinds)}")
@@ -195,7 +195,7 @@ def other_task(task: Task) -> Task:
     return replace(ledger_task(task), name=LEDGER_OTHER)
 
 
-def command(key: str, kind: Kind) -> str:
+def command(key: str, kind: QuestionKind) -> str:
     """Return the command that answers a question of this kind about `key`."""
     return f"grep -h {key} documents/* | {kind.command}"
 

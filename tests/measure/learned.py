@@ -35,7 +35,7 @@ NOT_MEASURED = "not measured"
 _STEP_KEYS = ("step", "reward", "reward_std", "groups", "groups_alike", "turns", "stops", "seconds")
 _VALIDATION_KEYS = ("step", "task", "score", "score_low", "score_high", "scored", "seconds")
 _MEAN_STEPS = 5
-"""Steps at the beginning and at the end of a training whose mean rewards are compared."""
+"""Maximum steps at the beginning and at the end of a training whose mean rewards are compared."""
 
 
 def collected(folder: Path) -> dict[str, Any]:
@@ -168,13 +168,15 @@ def tables(found: Mapping[str, Any]) -> str:
 
 def _course(run: Mapping[str, Any]) -> str:
     steps = run["steps"]
-    first, last = ([step["reward"] for step in part] for part in (steps[:_MEAN_STEPS], steps[-_MEAN_STEPS:]))
+    number = max(1, min(_MEAN_STEPS, len(steps) // 2))  # no step is in both means
+    first, last = ([step["reward"] for step in part] for part in (steps[:number], steps[-number:]))
     seconds = sum(step["seconds"] for step in steps)
     rows = [
         ("scripted runs, steps of the warm-up", f"{run['scripted_runs']}, {run['warm_up_steps']}"),
         ("minutes of the scripted runs and the warm-up", f"{run['warm_up_seconds'] / 60:.0f}"),
         ("steps of GRPO, rollouts in each", f"{len(steps)}, {run['rollouts_per_step']}"),
         ("minutes of these steps, without validations", f"{seconds / 60:.0f}"),
+        ("steps without a gradient", f"{sum(step['groups'] == step['groups_alike'] for step in steps)}"),
         (f"mean reward of the first {len(first)} steps", _mean(first)),
         (f"mean reward of the last {len(last)} steps", _mean(last)),
     ]

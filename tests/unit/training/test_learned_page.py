@@ -57,7 +57,9 @@ def training(folder: Path) -> Path:
 def test_figures_of_a_training_become_tables(tmp_path: Path) -> None:
     made: dict[str, Any] = learned.collected(training(tmp_path / "run"))
     page = learned.tables({"machine": MACHINE, "seeds": {"42": json.loads(json.dumps(made))}})
-    assert "| mean reward of the first 2 steps | 0.50 |" in page
+    assert "| mean reward of the first 1 steps | 0.25 |" in page
+    assert "| mean reward of the last 1 steps | 0.75 |" in page
+    assert "| steps without a gradient | 0 |" in page
     assert "| as published | in a sandbox | not measured |" in page
     assert "| after the warm-up | in a sandbox | 1 of 4: 25% (5 to 70) | 1 of 4 | 0, 0 | 2.0 | 30 |" in page
     assert "| after GRPO | in a sandbox | 3 of 4: 75% (30 to 95) | 3 of 4 | 0, 0 | 2.0 | 30 |" in page
