@@ -199,23 +199,13 @@ def mapped_files() -> set[bytes]:
     """Return files that a process has mapped for writing: changes through a mapping need not show in their times."""
     found = set()
     for pid in running_processes():
-        for line in read_maps("/proc/%s/maps" % pid):
+        text = read_proc("/proc/%s/maps" % pid)
+        # Most processes have no shared writable mapping, and splitting a long text takes time.
+        for line in text.splitlines() if b"rw-s" in text or b"rwxs" in text else ():
             words = line.split(None, 5)
             if len(words) == 6 and words[1].startswith(b"rw") and words[1][3:4] == b"s":
                 found.add(words[5].replace(b"\\012", b"\n"))
     return found
-
-
-def read_maps(path: str) -> Iterable[bytes]:
-    """Return the lines of a process's memory map; empty without a shared writable mapping, or without access."""
-    text = read_proc(path)
-    if len(text) == 65536 or b"rw-s" in text or b"rwxs" in text:
-        try:
-            with open(path, "rb") as file:
-                return file.read(4 * 1024 * 1024).splitlines()
-        except OSError:
-            pass
-    return ()
 
 
 def written_files(mapped: set[bytes]) -> set[bytes]:

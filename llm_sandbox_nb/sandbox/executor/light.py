@@ -53,7 +53,7 @@ def parse_json(data: str | bytes | bytearray) -> Any:
     text = text.strip(" \t\n\r")
     try:
         value, end = _scan(text, 0)
-    except StopIteration:
+    except (StopIteration, SystemError):  # SystemError: the C part finds no json.decoder for its own error
         raise ValueError("not JSON") from None
     if end != len(text):
         raise ValueError("more than one JSON value")
@@ -66,7 +66,7 @@ def dump(value: object) -> bytes:
 
 
 def named_tuple(name: str, fields: str) -> Any:
-    """Return a class of tuples with named fields and `_replace`, without the import of `collections`."""
+    """Return a class of tuples with named fields, `_replace` and copies, without the import of `collections`."""
     names = fields.split()
 
     def new(cls: type, *values: object) -> Any:
@@ -78,6 +78,7 @@ def named_tuple(name: str, fields: str) -> Any:
         return type(self)(*map(changed.get, names, self))
 
     members: dict[str, Any] = {"__slots__": (), "__new__": new, "_replace": replace}
+    members["__getnewargs__"] = lambda self: tuple(self)  # for copies and pickles
     for position, field in enumerate(names):
         members[field] = property(_item_getter(position))
     return type(name, (tuple,), members)

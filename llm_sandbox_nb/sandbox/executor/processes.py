@@ -24,6 +24,7 @@ IGNORED_SIGNALS = (
 CHILD_SIGNALS = (*IGNORED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 NICENESS = 5  # of commands: hundreds that never sleep cannot keep the executor from ending them
+MAX_PROC_BYTES = 4 * 1024 * 1024  # the memory map of a process with 40,000 mappings
 CROWD_ENTRIES = 200  # names in /proc: about 140 processes
 
 
@@ -52,17 +53,20 @@ def identity_of(pid: int) -> tuple[int, int] | None:
 
 
 def read_proc(path: str) -> bytes:
-    """Return the content of a small file of /proc; empty once its process has ended."""
+    """Return the content of a file of /proc, of at most 4 MiB; empty once its process has ended."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
+    data = b""
     try:
-        return os.read(fd, 65536)
+        while len(data) < MAX_PROC_BYTES and (part := os.read(fd, 65536)):  # the kernel returns a page at a time
+            data += part
     except OSError:
-        return b""
+        pass
     finally:
         os.close(fd)
+    return data
 
 
 def own_tree(me: int = 0) -> dict[int, tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import json
 import os
 import re
@@ -97,6 +98,7 @@ def test_the_source_needs_the_standard_library_only_and_little_of_it() -> None:
             "executor.disk_watch": {"resource"},
             "executor.filesystem_scan": {"collections", "hashlib"},
             "executor.light": {"_json", "json"},
+            "executor.records": {"collections"},
             "executor.door": {"_socket"},
             "executor.firewall": {"socket"},
             "executor.name_server": {"ipaddress", "socket"},
@@ -123,6 +125,22 @@ def test_a_start_imports_no_slow_module() -> None:
     loaded = done.stdout.decode().split()
     assert "executor.main" in loaded
     assert not {"collections", "enum", "json", "re", "shutil", "subprocess", "typing"} & set(loaded)
+
+
+def test_what_is_not_json_is_an_error_without_the_package_json() -> None:
+    """The C part finds no class for its own error then."""
+    step = "import executor.light as light, os"
+    tries = "\n".join(
+        f"try:\n    light.parse_json({text!r})\nexcept ValueError:\n    print('refused', flush=True)"
+        for text in ("{", "[1", '{"a"', '"', "", "1 2")
+    )
+    done = subprocess.run(
+        bootstrap_argv(sys.executable, steps=[f"{step}\n{tries}\nos._exit(0)"]),
+        input=executor_source(),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert done.stdout.split() == [b"refused"] * 6
 
 
 JSON_TEXTS = [
@@ -161,6 +179,7 @@ def test_a_named_tuple_is_one_of_collections() -> None:
     pair, usual = light.named_tuple("Pair", "one two"), namedtuple("Pair", "one two")
     assert pair(1, 2) == usual(1, 2) == (1, 2)
     assert pair(1, 2)._replace(two=3).two == 3
+    assert copy.copy(pair(1, 2)) == (1, 2)
     with pytest.raises(TypeError):
         pair(1)
     with pytest.raises(AttributeError):

@@ -301,6 +301,21 @@ def test_a_store_to_a_mapping_is_found(tree: Tree) -> None:
     assert tree.host.content(str(tree.root / "a/x"))[:1] == b"3"
 
 
+def test_a_mapping_is_found_among_thousands(tree: Tree) -> None:
+    """The kernel returns a memory map of many pages in parts."""
+    with (tree.root / "a/x").open("r+b") as file:
+        mappings = [
+            mmap.mmap(-1, mmap.PAGESIZE, prot=prot) for prot in (mmap.PROT_READ, mmap.PROT_WRITE) * 200
+        ]
+        mapping = mmap.mmap(file.fileno(), 0)
+        mappings += [
+            mmap.mmap(-1, mmap.PAGESIZE, prot=prot) for prot in (mmap.PROT_READ, mmap.PROT_WRITE) * 200
+        ]
+    assert os.fsencode(tree.root / "a/x") in folder_watches.mapped_files()
+    for each in (*mappings, mapping):
+        each.close()
+
+
 def test_a_background_process_is_seen(tree: Tree) -> None:
     program = f"file = open({str(tree.root / 'a/x')!r}, 'ab', 0)\nwhile input(): file.write(b'more'); print(flush=True)"
     with subprocess.Popen(

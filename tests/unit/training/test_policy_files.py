@@ -37,7 +37,8 @@ def test_a_model_is_in_a_gguf_file_by_its_name(path: str, needed: bool) -> None:
     assert needs_gguf(path) is needed
 
 
-def test_a_path_and_a_name_find_the_same_source(file: Path) -> None:
+def test_a_path_and_a_name_find_the_same_source(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # without the package gguf too
     for name in (str(file), f"local/{file}"):
         check_gguf(name)
         assert find_source(name.removeprefix("local/")).fetch(Stop()) == file
