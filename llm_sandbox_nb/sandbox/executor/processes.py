@@ -60,9 +60,8 @@ def read_proc(path: str) -> bytes:
         return b""
     data = b""
     try:
-        while len(data) < MAX_PROC_BYTES and (
-            part := os.read(fd, 65536)
-        ):  # the kernel returns a page at a time
+        # The kernel returns a page at a time.
+        while len(data) < MAX_PROC_BYTES and (part := os.read(fd, 65536)):
             data += part
     except OSError:
         pass
