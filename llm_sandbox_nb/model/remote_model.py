@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import math
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
@@ -57,6 +58,8 @@ from llm_sandbox_nb.trajectory.events import Usage
 
 _MAX_STORED_REASONINGS = 4096
 _CHARACTERS_PER_TOKEN = 4
+_REPORT_SECONDS = 60.0
+"""Seconds for which a reported context counts: a benchmark asks for each task, with up to five requests."""
 
 
 class _ListenerError(LLMSandboxError):
@@ -78,6 +81,8 @@ class RemoteModel:
         self._reasonings = ReasoningOfMessages()
         self._found: Found | None = None
         """Result of a search for the server's models, after a path or model was not found."""
+        self._reported: tuple[float, bool, int | None] = (-_REPORT_SECONDS, False, None)
+        """Newest report of the context: its time, if the server had replied before, and the tokens."""
         self._importing: asyncio.Future[Any] | None = None
         self._listed_name: str | None = None
         """Name of the model in the server's list, if it differs from `name`."""
@@ -142,7 +147,12 @@ class RemoteModel:
         except (ImportError, ModelError):
             return None  # the request raises the error
         if base := self._access.api_base:
-            served = await served_context(base, route.sent_name, key)
+            reported, replied, served = self._reported
+            # A server that loads the model for its first reply may report the context only then.
+            if replied != self._habits.answered or time.monotonic() - reported >= _REPORT_SECONDS:
+                replied = self._habits.answered
+                served = await served_context(base, route.sent_name, key)
+                self._reported = time.monotonic(), replied, served
             if served is not None:
                 return ContextLimit(served, True)
         listed = context_window(route)

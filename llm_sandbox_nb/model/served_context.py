@@ -86,9 +86,8 @@ class _Server:
             async with self._client.stream(method, address, json=body) as response:
                 if response.status_code != 200:
                     return None
-                async for (
-                    piece
-                ) in response.aiter_raw():  # not decoded: a small answer may unpack to a huge one
+                # Not decoded: a small answer may unpack to a huge one.
+                async for piece in response.aiter_raw():
                     found += piece
                     if len(found) > _MAX_ANSWER_BYTES:
                         return None

@@ -12,6 +12,7 @@ import pytest
 from loopback_http import LoopbackHandler, LoopbackServer
 from support import run
 
+from llm_sandbox_nb.model import remote_model
 from llm_sandbox_nb.model.contract import ContextLimit
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.served_context import served_context
@@ -202,3 +203,21 @@ def test_a_model_asks_its_server_first_and_then_the_list_of_models() -> None:
         assert run(model.context_limit()) == ContextLimit(128_000, False)
         assert run(make_model("own-model", api_base=url).context_limit()) is None
     assert run(make_model("nobody-knows-it").context_limit()) is None
+
+
+def test_a_report_counts_for_a_minute_and_until_the_first_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A benchmark asks for each of its tasks; a server may load the model for its first reply."""
+    answers = Answers({"/v1/models": OPENAI_LIST})
+    with serving(answers) as url:
+        model = make_model("own-model", api_base=url)
+
+        def requests() -> int:
+            before = len(answers.asked)
+            assert run(model.context_limit()) is None
+            return len(answers.asked) - before
+
+        assert (requests(), requests()) == (5, 0)
+        model._habits.answered = True
+        assert (requests(), requests()) == (5, 0)
+        monkeypatch.setattr(remote_model, "_REPORT_SECONDS", 0.0)
+        assert requests() == 5
