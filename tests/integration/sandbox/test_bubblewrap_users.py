@@ -52,6 +52,7 @@ except OSError as error:
     print(len(made), error)
 for pid in made:
     os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)  # a killed process counts until then
 """
 
 
