@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_dialogues import SCRIPT
 from scripted_faults import (
     DROP_AT_ONCE,
     FORBIDDEN,
@@ -34,19 +35,6 @@ from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.model_names import make_model
 from llm_sandbox_nb.model.retries import COUNT_TOLERANCE_TOKENS, RetryPolicy, reply_with_retries
 
-SCRIPT = """
-chunk: 4
-turns:
-  - reasoning: I should look first.
-    text: Two looks at once, and one that is broken.
-    calls:
-      - {tool: execute_bash, arguments: {command: "ls 'a b' && echo \\"é\\""}}
-      - {tool: execute_bash, arguments: {}}
-      - {tool: str_replace_editor, raw_arguments: '{"command": "view", '}
-    usage: {prompt_tokens: 1000, completion_tokens: 50, cached_tokens: 600, reasoning_tokens: 20}
-  - text: Done.
-    calls: [{tool: submit}]
-"""
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
     for name in ("execute_bash", "str_replace_editor", "submit")

@@ -102,7 +102,7 @@ def test_the_requests_are_those_of_litellm(name: str, settings: ModelSettings) -
 
 @pytest.mark.parametrize("name", ["my-model", "hosted_vllm/m", "deepseek/deepseek-reasoner"])
 def test_a_request_calls_as_many_functions_with_a_long_history_as_with_a_short_one(name: str) -> None:
-    """What grows with the history is left to C: copying bytes, comparing pointers."""
+    """Work that grows with the history is left to C: copying bytes, comparing pointers."""
     history = BEGINNING + [message for number in range(1000) for message in step(number)]
     calls: Counter[int] = Counter()
     with ScriptedServer("turns: [" + "{text: a}, " * 1001 + "]", strict=False) as server:

@@ -59,14 +59,13 @@ def test_two_cells_in_a_row_use_prepared_sandboxes(strong_isolation: str, tmp_pa
 @pytest.mark.usefixtures("bubblewrap_engine")
 @pytest.mark.bubblewrap
 class TestOptions:
-    """What changes between the preparation and the cell."""
+    """Options that change between the preparation and the cell."""
 
     def test_a_cell_with_other_options_gets_what_it_asks_for(self, tmp_path: Path) -> None:
         task = "%%sandbox -m scripted/strawberry --network allow --allow example.org\nHow many?"
         with live_kernel(tmp_path, LLM_SANDBOX_ISOLATION="bubblewrap", LLM_SANDBOX_PREPARED="1") as kernel:
             first = wait_for_one(kernel)
             kernel.run(task)
-            assert "network allow" in kernel.printed("%sandbox status").lower() or running(kernel) != first
             assert running(kernel) != first
             wait_for_one(kernel)
             assert prepared_ids(kernel)[1] == "allow", "the next one is like the newest"
