@@ -32,6 +32,7 @@ from llm_sandbox_nb.mcp_server.messages import (
     read_message,
     response,
 )
+from llm_sandbox_nb.trajectory.events import MAX_LEVELS, is_flat
 from llm_sandbox_nb.version import __version__
 
 START_SECONDS = 60.0
@@ -42,8 +43,6 @@ _MAX_LISTED_PAGES = 100
 _MAX_ANSWERS = 1_000
 """Requests of a server that are answered; more are a fault."""
 _CANCEL_SECONDS = 1.0
-_MAX_DEPTH = 100
-"""Levels of lists and objects in a result: Python's own limit of recursion is not far above."""
 _CLIENT = {"name": "llm-sandbox-nb", "version": __version__}
 
 
@@ -128,7 +127,7 @@ class McpConnection:
         if answer.result is None:
             raise McpServerError(f"reports an error: {printable(answer.error) or 'no reason given'}")
         if not is_flat(answer.result):
-            raise McpServerError(f"sent a result with more than {_MAX_DEPTH} levels")
+            raise McpServerError(f"sent a result with more than {MAX_LEVELS} levels")
         return answer.result
 
     async def _exchange(self, method: str, params: Json) -> RpcMessage:
@@ -203,21 +202,6 @@ class McpConnection:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(McpServerError(reason))
-
-
-def is_flat(value: object) -> bool:
-    """Return True if lists and objects are nested at most `_MAX_DEPTH` deep."""
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (
-                outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
-            )
-            if isinstance(inner, dict | list)
-        ]
-    return not level
 
 
 @contextlib.asynccontextmanager
