@@ -11,7 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from llm_sandbox_nb.errors import LLMSandboxError
 
@@ -80,6 +80,12 @@ def remember_address(address: str) -> None:
     for value in (*parameters, parts.password or ""):
         remember_key(value)
         remember_key(unquote(value))
+
+
+def public_address(address: str) -> str:
+    """Return an address without a user, a password, parameters and a fragment."""
+    parts = urlsplit(address)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def remember_environment(environment: Mapping[str, str] | None = None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from llm_sandbox_nb.known_keys import KeyTextError, clean_key, remember_address
+from llm_sandbox_nb.known_keys import KeyTextError, clean_key, public_address, remember_address
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import Target
 from llm_sandbox_nb.model.route import Route
@@ -37,8 +37,9 @@ class Access:
         except httpx.InvalidURL:
             url = httpx.URL("")
         if url.scheme not in ("http", "https") or not url.host or not 0 < (url.port or 80) < 65536:
+            shown = _CREDENTIALS.sub("//", self.api_base)
             raise ModelError(
-                f"{_CREDENTIALS.sub('//', self.api_base)!r} is not the address of a model server: give it as http://host:port/v1.",
+                f"{shown!r} is not the address of a model server: give it as http://host:port/v1.",
                 kind="unreachable",
             )
 
@@ -68,18 +69,13 @@ class Access:
         """
         return Target(
             model=name,
-            api_base=self.api_base and shown_address(self.api_base),
+            api_base=self.api_base and public_address(self.api_base),
             has_key=self.api_key is not None
             or typed_key(route.asked or route.provider) is not None
             or not key_names,
             key_names=key_names or (route.key_variable,),
             answered=answered,
         )
-
-
-def shown_address(address: str) -> str:
-    """Return an address without passwords and tokens."""
-    return str(httpx.URL(address).copy_with(userinfo=b"", query=None, fragment=None))
 
 
 def _checked_key(key: str, source: str) -> str:

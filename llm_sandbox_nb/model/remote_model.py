@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
-from llm_sandbox_nb.known_keys import has_key
-from llm_sandbox_nb.model.connection import Access, shown_address
+from llm_sandbox_nb.known_keys import has_key, public_address
+from llm_sandbox_nb.model.connection import Access
 from llm_sandbox_nb.model.contract import (
     BROKEN_OFF,
     ContextLimit,
@@ -257,7 +257,7 @@ class RemoteModel:
         The corrections apply to all further requests, and are made only once.
         """
         address = str(self._access.api_base)
-        shown = shown_address(address)
+        shown = public_address(address)
         corrected = []
         if self._found is None:
             self._found = await look_up(address, self._access.key(route))
@@ -269,7 +269,7 @@ class RemoteModel:
                 )
             if self._found.api_base != address.rstrip("/"):
                 self._access = dataclasses.replace(self._access, api_base=self._found.api_base)
-                corrected.append(f"the address is {shown_address(self._found.api_base)}, not {shown}")
+                corrected.append(f"the address is {public_address(self._found.api_base)}, not {shown}")
             name = name_there(self.name, route.sent_name, self._found.models)
             if name is not None and (name != route.sent_name or not route.openai_compatible):
                 self._listed_name = name

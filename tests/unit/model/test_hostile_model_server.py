@@ -20,6 +20,7 @@ from agent_scripts import check_record
 from loopback_http import LoopbackHandler, LoopbackServer
 from support import run
 
+from llm_sandbox_nb.formats.llm_in_sandbox import save_responses
 from llm_sandbox_nb.model import proxies, stream
 from llm_sandbox_nb.model.contract import ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.errors import ServerError, Target, retry_after, to_model_error
@@ -275,6 +276,13 @@ def finished(tmp_path: Path, *answers: Any) -> Run:
     check_record(result)
     assert max(map(len, result.journal.read_bytes().splitlines())) < MAX_LINE_BYTES
     return result
+
+
+def test_a_saved_request_has_the_address_without_its_password(tmp_path: Path) -> None:
+    result = finished(tmp_path, message("one"))
+    save_responses(result.trajectory, tmp_path / "saved", "http://person:pw@127.0.0.1:1/v1?api_key=k")
+    saved = json.loads((tmp_path / "saved/request_001.json").read_text())
+    assert saved["api_base"] == "http://127.0.0.1:1/v1"
 
 
 def levels(count: int) -> Any:
