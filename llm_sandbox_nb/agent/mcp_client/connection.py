@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,8 @@ START_SECONDS = 60.0
 """Seconds for a server to start and to answer: `uvx` and `npx` may have to download it first."""
 LIST_SECONDS = 30.0
 MAX_LISTED_TOOLS = 10_000
+MAX_LISTED_CHARACTERS = 32 * 1024**2
+"""Characters of all definitions together."""
 _MAX_LISTED_PAGES = 100
 _MAX_ANSWERS = 1_000
 """Requests of a server that are answered; more are a fault."""
@@ -95,14 +98,16 @@ class McpConnection:
 
     async def list_tools(self) -> list[Json]:
         """Return the definitions of the tools as the server sends them. Raises McpServerError."""
-        tools, cursor = list[Json](), None
+        tools, cursor, size = list[Json](), None, 0
         async with _within(LIST_SECONDS, "did not list its tools"):
             for _ in range(_MAX_LISTED_PAGES):
                 result = await self._result("tools/list", {} if cursor is None else {"cursor": cursor})
                 listed = result.get("tools")
-                tools += (
-                    [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
-                )
+                page = [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
+                size += sum(len(json.dumps(tool)) for tool in page)
+                if size > MAX_LISTED_CHARACTERS:
+                    raise McpServerError(f"lists tools of more than {MAX_LISTED_CHARACTERS // 1024**2} MB")
+                tools += page
                 cursor = result.get("nextCursor")
                 if not isinstance(cursor, str) or len(tools) >= MAX_LISTED_TOOLS:
                     break

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -18,9 +20,14 @@ TOOL = {"name": "echo", "inputSchema": {"type": "object"}}
 
 
 class Service(LoopbackServer):
-    """An MCP server. `headers` are those of each answer, `names` the names of its tools."""
+    """An MCP server. `headers` are those of each answer, `names` the names of its tools, `more` what its list has."""
 
-    def __init__(self, names: tuple[str, ...] = ("echo",), **headers: str) -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...] = ("echo",),
+        more: Mapping[str, Any] = MappingProxyType({}),
+        **headers: str,
+    ) -> None:
         asked: list[dict[str, str]] = []
 
         class Handler(LoopbackHandler):
@@ -29,7 +36,7 @@ class Service(LoopbackServer):
                 message = self.body()
                 result: dict[str, Any] = {"protocolVersion": "2025-11-25", "serverInfo": {"name": "s"}}
                 if message["method"] == "tools/list":
-                    result = {"tools": [{**TOOL, "name": name} for name in names]}
+                    result = {"tools": [{**TOOL, "name": name} for name in names], **more}
                 answer = {"jsonrpc": "2.0", "id": message.get("id"), "result": result}
                 self.send(200 if "id" in message else 202, answer, headers)
 
@@ -82,6 +89,14 @@ def test_odd_names_of_tools_become_names_for_the_model() -> None:
     assert len(set(names)) == len(odd)
     assert all(name.replace("_", "").isalnum() and name.isascii() and len(name) <= 64 for name in names)
     assert all(name.startswith("s__") for name in names)
+
+
+def test_a_list_of_tools_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = tuple("x" * 100_000 + str(number) for number in range(10))
+    with Service(names, {"nextCursor": "more"}) as server:
+        with pytest.raises(InputError, match="lists tools of more than 32 MB"):
+            listed(server)
+        assert len(server.asked) < 40
 
 
 def test_a_key_in_the_address_is_known() -> None:
