@@ -397,6 +397,9 @@ HOSTILE_TEXTS = {
     "roles": "role " * MANY,
     "messages": "messages[" * MANY + "name",
     "brackets": "message" + "]" * MANY,
+    "missing content": "missing content messages" + "." * MANY,
+    "missing name": "required name " + "messages" * MANY,
+    "invalid field": "unknown field " + "message" + "[" * MANY,
 }
 
 

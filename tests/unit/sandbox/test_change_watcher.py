@@ -1,4 +1,4 @@
-"""Commands and requests that wait for the first scan of the files, or for a restore; files that vanish during a scan."""
+"""Commands and requests that wait for the first scan or for a restore; files that vanish during a scan."""
 
 from __future__ import annotations
 
