@@ -127,7 +127,8 @@ class _Reader:
         for _ in range(keys):
             if self._file.tell() > _MAX_HEADER_BYTES:
                 raise _NotGgufError("is not a valid GGUF file: its header is too long.")
-            values[self._text()] = self._value(self._number("I"))
+            name = self._text()
+            values[name] = self._value(self._number("I"))
         architecture = values.get("general.architecture")
         if not isinstance(architecture, str) or not architecture or not tensors:
             raise _NotGgufError("has no language model: it names no architecture, or has no tensors.")

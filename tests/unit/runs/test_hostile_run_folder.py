@@ -188,7 +188,7 @@ def record_with_a_server(run: Path, model: str) -> None:
     )
     journal.append(ev.CallStarted(step=1, call_id="c", tool="execute_bash", arguments=arguments))
     journal.append(
-        ev.Connection(
+        ev.ConnectionMade(
             step=1, line=EVIL, host=EVIL, port=443, decision="refused", reason=EVIL, rule=EVIL, address=EVIL,
             secrets=[EVIL],
         )
