@@ -174,9 +174,9 @@ _LIMITS = (
     rf"context of {_N}",
     rf"must be <= {_N}",
     rf"must have less than {_N} tokens",
-    rf"maximum context length: *{_N} *\+ *{_N} *> *(?P<limit>\d{1, 20})",
+    rf"maximum context length: *{_N} *\+ *{_N} *> *(?P<limit>\d{{1,20}})",
     rf"context (?:length|limit|size|window)(?: is)?(?: of)?(?: only)? \(?{_N}",
-    rf"context limit: *{_N} *\+ *{_N} *> *(?P<limit>\d{1, 20})",
+    rf"context limit: *{_N} *\+ *{_N} *> *(?P<limit>\d{{1,20}})",
     rf"tokens? *> *{_N} maximum",
     rf"maximum (?:model|allowed|prompt) length(?: of| is)? \(?{_N}",
     rf"configured limit of {_N}",
@@ -213,7 +213,7 @@ _PROMPT_EXTRAS = rf"{_N} in the functions"
 _COMPLETION_LIMITS = (
     rf"supports at most {_N} completion tokens",
     rf"max_tokens: \d+ > {_N}",
-    rf"max_(?:completion_)?tokens[^.]{0, 200}(?:less than or equal to|at most|<=) {_N}",
+    rf"max_(?:completion_)?tokens[^.]{{0,200}}(?:less than or equal to|at most|<=) {_N}",
 )
 _LOWER_BOUND = re.compile(rf"prompt contains at least|passed {_N} input tokens and requested [1-9]")
 
