@@ -11,6 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from llm_sandbox_nb.errors import LLMSandboxError
 
@@ -23,6 +24,7 @@ _PLACEHOLDERS = frozenset(
 )
 """Dummy keys in the documentation of local servers. They are not secret, so texts may contain them."""
 _KEY_VARIABLE = re.compile(r"(?:API_KEY|AUTH_TOKEN|ACCESS_TOKEN|SECRET_ACCESS_KEY|^HF_TOKEN)$")
+_KEY_PARAMETER = re.compile(r"key|token|secret|sig|passw|auth|credential", re.IGNORECASE)
 _BLANKS = " \t\r\n\v\f\ufeff\u00a0\u200b\u2060"
 _ASCII_KEY = re.compile(r"[!-~]+")
 _known: set[str] = set()
@@ -66,6 +68,24 @@ def remember_key(key: str) -> None:
     """Add a key to the known keys."""
     if len(key) >= _MIN_KEY_CHARACTERS and key.casefold() not in _PLACEHOLDERS:
         _known.add(key)
+
+
+def remember_address(address: str) -> None:
+    """Add the password and the keys in an address to the known keys; names of parameters show which values are keys."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return
+    parameters = [value for name, value in parse_qsl(parts.query) if _KEY_PARAMETER.search(name)]
+    for value in (*parameters, parts.password or ""):
+        remember_key(value)
+        remember_key(unquote(value))
+
+
+def public_address(address: str) -> str:
+    """Return an address without a user, a password, parameters and a fragment."""
+    parts = urlsplit(address)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def remember_environment(environment: Mapping[str, str] | None = None) -> None:

@@ -273,6 +273,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "blobs": ("link to a folder", "pipe"),
     "trajectory.json": ("link to a file", "pipe", "folder"),
     "run.html": ("link to a file", "link to nothing", "pipe", "folder"),
+    "replay.json": ("link to a file", "link to a device", "pipe", "folder", "huge", "garbage"),
 }
 SPOILED |= {f"{name} is a {how}": _instead(name, how) for name, ways in PLACES.items() for how in ways}
 for kind in ("link to a file", "link to a device", "pipe", "folder", "huge"):
@@ -391,6 +392,17 @@ SPOILED |= {
     "sampling of other kinds": _first_event({"sampling": {"temperature": "hot", "extra_body": 1}}),
     "prompts of other kinds": _first_event({"prompts": {"system_prompt": "x", "output_dir": ["a"]}}),
     "a time-out that is a text": _first_event({"command_timeout": "long"}),
+    "servers that are a list": _first_event({"mcp": [1, {"a": 2}]}),
+    "servers of other kinds": _first_event(
+        {"mcp": {"s": {"tools": [1, {"name": []}], "url": 7, "server": 1}}}
+    ),
+    "a check of other kinds": _first_event(
+        {"check": {"command": [1], "files": {"/etc/passwd": 1}, "tries": "x"}}
+    ),
+    "a network of other kinds": _first_event({"network": ["open"], "allow": {"a": 1}, "secrets": [[1]]}),
+    "a replay of a run that leads up": _first_event({"replay_of": "../../outside", "rebuilt_from": [1]}),
+    "files of another run": _first_event({"files_of": {"folder": "/etc", "step": "x"}}),
+    "calls that are a number": _first_event({"tool_calls": 7}),
 }
 
 
@@ -398,6 +410,35 @@ SPOILED |= {
 def messages_of_other_kinds(folder: Path, outside: Path) -> None:
     message = {"role": "assistant", "tool_calls": [1, {"id": []}, {}], "content": [1, {"text": 2}]}
     _edit(folder, lambda one: one | ({"message": message} if "message" in one else {}))
+
+
+@spoiled
+def what_a_server_refused_of_other_kinds(folder: Path, outside: Path) -> None:
+    learned = {"refused": [[]], "dropped": {"a": 1}, "wanted": 7, "no_system": "x"}
+    failed = {
+        "kind": "model.failed",
+        "step": 1,
+        "attempt": 1,
+        "error": "setting",
+        "message": "x",
+        "learned": learned,
+    }
+    with (folder / "journal.jsonl").open("a") as file:
+        file.write(json.dumps(failed | {"id": "odd", "time": 1.0}) + "\n")
+
+
+@spoiled
+def tools_of_other_kinds(folder: Path, outside: Path) -> None:
+    tools = [{}, {"function": 1}, {"function": {"name": [], "parameters": 7}}, {"type": []}]
+    _edit(folder, lambda one: one | ({"tools": tools} if one["kind"] == "run.started" else {}))
+
+
+@spoiled
+def changed_settings_of_other_kinds(folder: Path, outside: Path) -> None:
+    odd = {"kind": "settings.changed", "settings": {"check": 7, "tool_calls": []}, "limits": {"steps": []}}
+    odd |= {"halts": {"a": [1]}, "network": {"allow": 7}, "source": "x", "id": "odd", "time": 1.0}
+    with (folder / "journal.jsonl").open("a") as file:
+        file.write(json.dumps(odd) + "\n")
 
 
 @spoiled

@@ -94,11 +94,9 @@ def _estimated(trajectory: Trajectory) -> list[_Request]:
     history = size(json.dumps(trajectory.start.tools)) if trajectory.start and trajectory.start.tools else 0
     for event in trajectory.path:
         if isinstance(event, ev.ModelReplied):
-            calls = event.message.get("tool_calls") or ()
-            text = message_text(event.message) + "".join(
-                f"{call['function']['name']}{call['function']['arguments']}" for call in calls
-            )
-            kept = size(text)
+            calls = event.message.get("tool_calls")
+            texts = map(_call_text, calls if isinstance(calls, list) else ())
+            kept = size(message_text(event.message) + "".join(texts))
             found.append(_Request(history, kept + size(event.reasoning or ""), kept))
             history += kept
         elif isinstance(event, ev.MessageAdded):
@@ -106,6 +104,14 @@ def _estimated(trajectory: Trajectory) -> list[_Request]:
         elif isinstance(event, ev.CallFinished):
             history += size(event.observation)
     return found
+
+
+def _call_text(call: object) -> str:
+    """Return the name and the arguments of a call in a message, which may come from a stranger."""
+    match call:
+        case {"function": {"name": name, "arguments": arguments}}:
+            return f"{name}{arguments}"
+    return ""
 
 
 def size(text: str) -> int:

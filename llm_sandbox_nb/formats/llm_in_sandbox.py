@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.known_keys import public_address
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.messages import tool_message
 from llm_sandbox_nb.trajectory.older import steps_remaining
@@ -188,7 +189,7 @@ def save_responses(trajectory: Trajectory, folder: Path, api_base: str | None = 
                 request = {
                     "call_id": number,
                     "model": trajectory.start.model if trajectory.start else "",
-                    "api_base": api_base,
+                    "api_base": api_base and public_address(api_base),
                     "messages": messages,
                     "extra_params": {key: settings[key] for key in ("extra_body",) if key in settings},
                     "kwargs": {key: value for key, value in settings.items() if key != "extra_body"},

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from llm_sandbox_nb.mcp_server.messages import Id, Json, RpcMessage
 
 MAX_SESSIONS = 200
-"""Sessions of one server; beyond that number the least recently used session ends."""
+"""Sessions of one server; beyond that number the caller's least recently used session ends, or that of all callers."""
 IDLE_SECONDS = 24 * 3600.0
 """Seconds after which an unused session ends."""
 ANSWER_SECONDS = 300.0
@@ -94,7 +94,8 @@ class Sessions:
         for idle in [one for one in self._sessions.values() if now - one.used > IDLE_SECONDS]:
             self.end(idle)
         while len(self._sessions) >= MAX_SESSIONS:
-            self.end(min(self._sessions.values(), key=lambda session: session.used))
+            others = self._sessions.values()
+            self.end(min(others, key=lambda session: (session.principal != principal, session.used)))
         session = McpSession(secrets.token_hex(24), principal, client, version, now)
         self._sessions[session.id] = session
         return session

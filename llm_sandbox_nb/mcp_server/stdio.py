@@ -72,7 +72,8 @@ class StdioServer:
                 if self._session is not None:
                     self._session.take_answer(message)
             elif message.id is None:
-                running = self._running.get(message.params.get("requestId", ""))
+                named = message.params.get("requestId")
+                running = self._running.get(named) if isinstance(named, str | int) else None
                 if message.method == "notifications/cancelled" and running is not None:
                     running.cancel()
             elif message.method == "initialize" and not message.modern:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 
 import httpx
 
-from llm_sandbox_nb.known_keys import KeyTextError, clean_key
+from llm_sandbox_nb.known_keys import KeyTextError, clean_key, public_address, remember_address
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import Target
 from llm_sandbox_nb.model.route import Route
 
 _WELL_KNOWN = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai"})
 """Providers that need a key, in the environment variable of their name."""
+_CREDENTIALS = re.compile(r"//[^/@]*@")
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,15 @@ class Access:
             _checked_key(self.api_key, "The API key")
         if self.api_base is None:
             return
+        remember_address(self.api_base)
         try:
             url = httpx.URL(self.api_base)
         except httpx.InvalidURL:
             url = httpx.URL("")
         if url.scheme not in ("http", "https") or not url.host or not 0 < (url.port or 80) < 65536:
+            shown = _CREDENTIALS.sub("//", self.api_base)
             raise ModelError(
-                f"{self.api_base!r} is not the address of a model server: give it as http://host:port/v1.",
+                f"{shown!r} is not the address of a model server: give it as http://host:port/v1.",
                 kind="unreachable",
             )
 
@@ -65,19 +69,13 @@ class Access:
         """
         return Target(
             model=name,
-            api_base=self._shown(),
+            api_base=self.api_base and public_address(self.api_base),
             has_key=self.api_key is not None
             or typed_key(route.asked or route.provider) is not None
             or not key_names,
             key_names=key_names or (route.key_variable,),
             answered=answered,
         )
-
-    def _shown(self) -> str | None:
-        """Return the address without passwords and tokens."""
-        if self.api_base is None:
-            return None
-        return str(httpx.URL(self.api_base).copy_with(userinfo=b"", query=None, fragment=None))
 
 
 def _checked_key(key: str, source: str) -> str:

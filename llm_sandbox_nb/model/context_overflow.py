@@ -162,21 +162,21 @@ WORDINGS = (
 )  # fmt: skip
 """Known wordings: 26 from reports, and those of the providers that this package was tested with."""
 _KNOWN_WORDING = re.compile("|".join(wording.pattern for wording in WORDINGS), re.IGNORECASE)
-_LIKELY_OVERFLOW = re.compile(r"(?=.*\bcontext)(?=.*\btokens?\b)(?=.*\d)", re.IGNORECASE | re.DOTALL)
+_LIKELY_OVERFLOW = re.compile(r"\A(?=.*\bcontext)(?=.*\btokens?\b)(?=.*\d)", re.IGNORECASE | re.DOTALL)
 """Pattern of a refusal (400) with an unknown wording that is probably an overflow."""
 # Messages about rate limits have numbers of tokens too: tokens per minute.
 _RATE_LIMIT = re.compile(r"tokens per (?:min|day|hour)|\bTP[MD]\b|rate[ _-]?limit|per minute", re.IGNORECASE)
 
-_N = r"(\d[\d,_]*)"
+_N = r"(\d[\d,_]{0,20})"
 _LIMITS = (
     rf"\bn_ctx\b\W{{1,4}}{_N}",
     rf"while limit is {_N}",
     rf"context of {_N}",
     rf"must be <= {_N}",
     rf"must have less than {_N} tokens",
-    rf"maximum context length: *{_N} *\+ *{_N} *> *(?P<limit>\d+)",
+    rf"maximum context length: *{_N} *\+ *{_N} *> *(?P<limit>\d{{1,20}})",
     rf"context (?:length|limit|size|window)(?: is)?(?: of)?(?: only)? \(?{_N}",
-    rf"context limit: *{_N} *\+ *{_N} *> *(?P<limit>\d+)",
+    rf"context limit: *{_N} *\+ *{_N} *> *(?P<limit>\d{{1,20}})",
     rf"tokens? *> *{_N} maximum",
     rf"maximum (?:model|allowed|prompt) length(?: of| is)? \(?{_N}",
     rf"configured limit of {_N}",
@@ -213,7 +213,7 @@ _PROMPT_EXTRAS = rf"{_N} in the functions"
 _COMPLETION_LIMITS = (
     rf"supports at most {_N} completion tokens",
     rf"max_tokens: \d+ > {_N}",
-    rf"max_(?:completion_)?tokens[^.]*(?:less than or equal to|at most|<=) {_N}",
+    rf"max_(?:completion_)?tokens[^.]{{0,200}}(?:less than or equal to|at most|<=) {_N}",
 )
 _LOWER_BOUND = re.compile(rf"prompt contains at least|passed {_N} input tokens and requested [1-9]")
 

@@ -68,7 +68,7 @@ _LOADING = _pattern(
     r"not (?:yet )?(?:ready|loaded yet)",
 )
 _NOT_LOADED = _pattern(
-    r"(?:error|fail\w*|unable|could not|cannot)[^.]{0,40}\bload", r"out of memory|insufficient memory"
+    r"(?:error|fail\w{0,10}|unable|could not|cannot)[^.]{0,40}\bload", r"out of memory|insufficient memory"
 )
 """Pattern of a failure to load a model: waiting does not help."""
 _WRONG_PATH = _pattern(
@@ -76,7 +76,7 @@ _WRONG_PATH = _pattern(
 )
 """Pattern of a server without an API at the path; LM Studio answers with status 200."""
 _UNEXPECTED = _pattern(r"unexpected keyword argument")
-_PER_MINUTE = re.compile(r"Limit:? *(\d[\d,]*)[, ].*?Requested:? *(\d[\d,]*)", re.DOTALL)
+_PER_MINUTE = re.compile(r"Limit:? *(\d[\d,]{0,15})[, ].{0,400}?Requested:? *(\d[\d,]{0,15})", re.DOTALL)
 _TIMEOUTS = frozenset(
     {"TimeoutError", "APITimeoutError", "Timeout", "TimeoutException", "ServerTimeoutError"}
 )
@@ -377,6 +377,8 @@ _RULES: tuple[Callable[[Failure, Target], ModelError | None], ...] = (
 # are further down the chain of exceptions, and count first.
 
 _MAX_DETAIL_LENGTH = 600
+_MAX_TEXT_LENGTH = 20_000
+"""Maximum characters of an error that are searched: the patterns need quadratic time for hostile texts."""
 _TEXT_FIELDS = ("message", "code", "type")
 
 
@@ -423,8 +425,9 @@ def examine(error: BaseException) -> Failure:
     return Failure(
         status=_status(parts, body) if response is None else int(response.status_code),
         headers={} if response is None else response.headers,
-        text=" | ".join([str(body[key]) for key in _TEXT_FIELDS if body.get(key)] or texts) + _numbers(body),
-        detail=tidy(str(detail)),
+        text=" | ".join([str(body[key]) for key in _TEXT_FIELDS if body.get(key)] or texts)[:_MAX_TEXT_LENGTH]
+        + _numbers(body),
+        detail=tidy(str(detail)[:_MAX_TEXT_LENGTH]),
         types=frozenset(cls.__name__ for part in parts for cls in type(part).__mro__),
         parameter=param if isinstance(param := body.get("param"), str) else None,
     )
@@ -524,7 +527,7 @@ def _numbers(body: Mapping[str, Any]) -> str:
     found = [
         f" | {name} = {body[name]}"
         for name in ("n_prompt_tokens", "n_ctx")
-        if isinstance(body.get(name), int)
+        if isinstance(body.get(name), int) and 0 <= body[name] < 1 << 53
     ]
     return "".join(found)
 
@@ -556,7 +559,7 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
         return seconds
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())

@@ -271,6 +271,8 @@ def _client(route: Route, api_base: str | None, extra: dict[str, Any]) -> Any:
     client.extra = extra
     if api_base and proxies.is_loopback(httpx.URL(api_base).host):  # LiteLLM's client would use a proxy
         client.own = client.client = proxies.http_client(api_base, follow_redirects=True)
+    else:
+        client.client.event_hooks["response"].append(proxies.check_redirect)
     return client
 
 

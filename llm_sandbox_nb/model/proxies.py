@@ -14,6 +14,7 @@ import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -24,6 +25,8 @@ logging.getLogger("httpx").addFilter(
     KeyFilter()
 )  # its messages have the whole address, also a key in the query
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_ACCEPTED_ENCODINGS = "gzip, deflate"
+"""Compressions of answers: 64 KB unpack to at most 66 MB; with zstd to 2 GB, in one step."""
 
 
 def is_loopback(host: str) -> bool:
@@ -129,13 +132,55 @@ def certificates(*, of_environment: bool) -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=of_environment)
 
 
-def http_client(address: str, **options: object) -> httpx.AsyncClient:
+def http_client(address: str, **options: Any) -> httpx.AsyncClient:
     """Make a client for one address, with the proxy and the certificates of the environment.
+
+    Requests of the client raise ModelError for an answer that is compressed in another way than asked for, and for a
+    redirect to another server if redirects are followed.
 
     Raises:
         ModelError: if an environment variable is invalid, with the name of the variable.
     """
     check_certificates(address)
     outside = not is_loopback(httpx.URL(address).host)
+    checks = [_check_encoding] + [check_redirect] * bool(options.get("follow_redirects"))
+    headers = httpx.Headers({"accept-encoding": _ACCEPTED_ENCODINGS})
+    headers.update(options.pop("headers", None))
     arguments = {"verify": certificates(of_environment=outside), "proxy": proxy_for(address), **options}
-    return httpx.AsyncClient(trust_env=False, **arguments)  # type: ignore[arg-type]
+    return httpx.AsyncClient(trust_env=False, headers=headers, event_hooks={"response": checks}, **arguments)
+
+
+async def _check_encoding(response: httpx.Response) -> None:
+    """Raise ModelError for a compression that was not asked for, or for several, one in the other."""
+    named = response.headers.get("content-encoding", "").lower().split(",")
+    encodings = [encoding.strip() for encoding in named if encoding.strip() not in ("", "identity")]
+    if len(encodings) > 1 or not set(encodings) <= set(_ACCEPTED_ENCODINGS.split(", ")):
+        raise ModelError(
+            f"The server at {response.url.host} compresses its answers in a way that it was not asked for: turn that "
+            "off there.",
+            kind="server",
+        )
+
+
+async def check_redirect(response: httpx.Response) -> None:
+    """Raise ModelError for a redirect to another server, which would get the conversation and perhaps a key.
+
+    Another port is another server: other programs of this machine answer there.
+    """
+    if not response.has_redirect_location:
+        return
+    before = response.url
+    try:
+        after = before.join(response.headers["location"])
+    except httpx.InvalidURL:
+        return  # the client raises the error
+    if after.host != before.host or not (
+        (after.scheme, after.port) == (before.scheme, before.port)
+        or (before.scheme, after.scheme, before.port, after.port) == ("http", "https", None, None)
+    ):
+        place = f"{after.scheme}://{after.netloc.decode('ascii', 'replace').rpartition('@')[2]}"
+        raise ModelError(
+            f"The server at {before.host} redirects to another one, {place:.200}, which gets nothing from here: if you "
+            "trust it, give its address.",
+            kind="unreachable",
+        )

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
-from llm_sandbox_nb.known_keys import has_key
+from llm_sandbox_nb.known_keys import has_key, public_address
 from llm_sandbox_nb.model.connection import Access
 from llm_sandbox_nb.model.contract import (
     BROKEN_OFF,
@@ -257,18 +257,19 @@ class RemoteModel:
         The corrections apply to all further requests, and are made only once.
         """
         address = str(self._access.api_base)
+        shown = public_address(address)
         corrected = []
         if self._found is None:
             self._found = await look_up(address, self._access.key(route))
             if self._found is None:
                 return ModelError(
-                    f"{str(failure).rstrip('.')}; nothing lists models there (GET {address.rstrip('/')}/models): most "
+                    f"{str(failure).rstrip('.')}; nothing lists models there (GET {shown.rstrip('/')}/models): most "
                     "addresses end in /v1.",
                     kind="not_found",
                 )
             if self._found.api_base != address.rstrip("/"):
                 self._access = dataclasses.replace(self._access, api_base=self._found.api_base)
-                corrected.append(f"the address is {self._found.api_base}, not {address}")
+                corrected.append(f"the address is {public_address(self._found.api_base)}, not {shown}")
             name = name_there(self.name, route.sent_name, self._found.models)
             if name is not None and (name != route.sent_name or not route.openai_compatible):
                 self._listed_name = name
@@ -340,8 +341,10 @@ class ReasoningOfMessages:
 
 
 def _message_key(message: dict[str, Any]) -> str:
-    calls = message.get("tool_calls")
-    return str(calls[0]["id"]) if calls else str(message.get("content"))
+    match message.get("tool_calls"):
+        case [{"id": identity}, *_]:
+            return str(identity)
+    return str(message.get("content"))
 
 
 def _cut_by_limit(assembly: Assembly, calls: tuple[ToolCall, ...], settings: ModelSettings) -> bool:

@@ -30,7 +30,7 @@ _TIMEOUT = 3.0
 _MAX_ANSWER_BYTES = 16_000_000
 _MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 256, 1 << 28
 """Plausible contexts; other numbers are ignored."""
-_NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d{1,9})\s*$", re.MULTILINE)
+_NUM_CTX = re.compile(r"^[ \t]*num_ctx[ \t]+(\d{1,9})[ \t\r]*$", re.MULTILINE)
 
 
 async def served_context(api_base: str, model: str, api_key: str | None = None) -> int | None:

@@ -161,7 +161,12 @@ def _could_miss(name: str, text: str) -> bool:
     """Return True if a name that is a common word is used as the name of a message field."""
     if name not in ("name", "content", "reasoning", "thinking"):
         return True
-    return re.search(rf"messages?[\[.\s]*\d*[\].\s]*\S*\.?{name}\b|[`'\"]{name}[`'\"]", text) is not None
+    return (
+        re.search(
+            rf"messages?[\[.\s]{{0,4}}\d{{0,9}}[\].\s]{{0,4}}\S{{0,100}}\.?{name}\b|[`'\"]{name}[`'\"]", text
+        )
+        is not None
+    )
 
 
 def _has_results(messages: list[dict[str, Any]], text: str) -> bool:

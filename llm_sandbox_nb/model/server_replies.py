@@ -20,6 +20,7 @@ from llm_sandbox_nb.model.errors import ServerError
 from llm_sandbox_nb.model.message_form import REASONING
 from llm_sandbox_nb.model.server_habits import ServerHabits
 from llm_sandbox_nb.model.stream import CallPiece, Piece, is_something
+from llm_sandbox_nb.model.text_formats import MAX_CALLS
 from llm_sandbox_nb.trajectory.events import Usage
 
 _KNOWN = frozenset(
@@ -286,7 +287,7 @@ def _content(message: Mapping[str, Any]) -> tuple[str, str, list[CallPiece]]:
     calls = [calls] if isinstance(calls, dict) else list(calls) if isinstance(calls, list) else []
     if message.get("function_call"):
         calls.append({"function": message["function_call"]})
-    return text, reasoning, [_call(call) for call in calls if isinstance(call, dict)]
+    return text, reasoning, [_call(call) for call in calls[:MAX_CALLS] if isinstance(call, dict)]
 
 
 def _unknown(message: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:

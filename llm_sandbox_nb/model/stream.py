@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_sandbox_nb.model.contract import ToolCall
+from llm_sandbox_nb.model.contract import ModelError, ToolCall
 from llm_sandbox_nb.model.text_calls import begin_of_mark, read_text_calls
-from llm_sandbox_nb.trajectory.events import Usage
+from llm_sandbox_nb.model.text_formats import MAX_CALLS, after_space
+from llm_sandbox_nb.trajectory.events import Usage, is_flat
 
 _THINKING = {"<think>": "</think>", "<thinking>": "</thinking>", "[THINK]": "[/THINK]"}
 _MAX_THOUGHTS = 1000
@@ -112,6 +113,10 @@ class Piece:
 
 _MAX_EXTRA_LENGTH = 1_000_000
 """Maximum characters of stored fields outside of OpenAI's protocol."""
+_MAX_REPLY_CHARACTERS = 4_000_000
+"""Maximum characters of a reply, about a million tokens: in a journal's line, each may take 12 bytes of 64 MB."""
+_MAX_ID_CHARACTERS = 200
+"""Maximum characters of a reply's id and of its model's name."""
 
 
 @dataclass
@@ -154,14 +159,16 @@ class Assembly:
     _shown: int = 0
     """Number of characters of the text that were returned, at most up to a possible mark of a call."""
     _late: str = ""
+    _length: int = 0
     _extra_length: int = 0
 
     def add(self, piece: Piece) -> tuple[str, str]:
-        """Add a piece and return its visible text and its reasoning."""
+        """Add a piece and return its visible text and its reasoning. Raise ModelError for an endless reply."""
+        self._count(piece)
         self.usage = piece.usage or self.usage
         self.usage_reported = piece.usage_reported
-        self.response_id = self.response_id or piece.response_id
-        self.response_model = self.response_model or piece.response_model
+        self.response_id = self.response_id or (piece.response_id or "")[:_MAX_ID_CHARACTERS] or None
+        self.response_model = self.response_model or (piece.response_model or "")[:_MAX_ID_CHARACTERS] or None
         self.finish_reason = piece.finish_reason or self.finish_reason
         self.ended, self.cut = piece.ended, piece.cut
         text, thinking = self._splitter.add(piece.text)
@@ -174,6 +181,16 @@ class Assembly:
         for call in piece.calls:
             self._add_call(call)
         return self._visible(), reasoning
+
+    def _count(self, piece: Piece) -> None:
+        calls = sum(len(call.id) + len(call.name) + len(call.arguments) for call in piece.calls)
+        self._length += len(piece.text) + len(piece.reasoning) + calls
+        if self._length > _MAX_REPLY_CHARACTERS:
+            raise ModelError(
+                f"The server sends a reply of more than {_MAX_REPLY_CHARACTERS // 1_000_000} million characters, as no "
+                "model does: check the address.",
+                kind="server",
+            )
 
     def _visible(self, *, whole: bool = False) -> str:
         """Return the new text up to the mark of a call or, unless `whole`, up to the beginning of a possible mark."""
@@ -229,7 +246,7 @@ class Assembly:
         taken = set(taken)
         calls = []
         self.extra = []
-        for call in [part for whole in self._calls for part in _separate(whole)]:
+        for call in [part for whole in self._calls for part in _separate(whole)][:MAX_CALLS]:
             identity = written(call.id) if call.id else ""
             identity = identity if identity and identity not in taken else uuid.uuid4().hex[:9]
             taken.add(identity)
@@ -247,6 +264,8 @@ class Assembly:
         index = len(self._calls) - 1 if piece.index is None else piece.index
         call = self._at_index.get(index)
         if call is None or _is_another(call, piece):
+            if len(self._calls) >= MAX_CALLS:
+                return
             call = self._at_index[index] = _OpenCall()
             self._calls.append(call)
         call.id = call.id or piece.id
@@ -257,7 +276,9 @@ class Assembly:
 
     def _add_extra(self, stored: dict[str, Any], found: Mapping[str, Any]) -> None:
         for name, value in found.items():
-            if is_something(value) and (size := len(str(value))) + self._extra_length <= _MAX_EXTRA_LENGTH:
+            if not is_something(value) or not is_flat(value):
+                continue
+            if (size := len(str(value))) + self._extra_length <= _MAX_EXTRA_LENGTH:
                 self._extra_length += size
                 stored[name] = _joined(stored.get(name), value)
 
@@ -308,21 +329,21 @@ def _joined(before: Any, value: Any) -> Any:
 
 def _separate(call: _OpenCall) -> list[_OpenCall]:
     """Split a call with several JSON objects as arguments, which the model meant as several calls."""
-    found, rest = [], call.arguments.strip()
-    while rest.startswith("{"):
+    text, found, place = call.arguments.strip(), list[_OpenCall](), 0
+    while text.startswith("{", place) and len(found) <= MAX_CALLS:
         try:
-            _, end = json.JSONDecoder().raw_decode(rest)
+            _, end = json.JSONDecoder().raw_decode(text, place)
         except (ValueError, RecursionError):
             return [call]
-        found.append(_OpenCall(call.id, call.name, rest[:end], call.extra))
-        rest = rest[end:].lstrip()
-    return found if len(found) > 1 and not rest else [call]
+        found.append(_OpenCall(call.id, call.name, text[place:end], call.extra))
+        place = after_space(text, end)
+    return found if len(found) > 1 and place == len(text) else [call]
 
 
 def is_json(text: str) -> bool:
     """Return True if the text is complete JSON."""
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

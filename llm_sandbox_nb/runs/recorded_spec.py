@@ -83,7 +83,9 @@ def recorded_toolbox(run: RunRecord) -> Toolbox:
     recorded = run.trajectory.start.tools if run.trajectory.start else []
     described = [schema.get("function") for schema in recorded]
     own = [
-        RecordedTool(tool) for tool in described if isinstance(tool, dict) and tool.get("name") not in TOOLS
+        RecordedTool(tool)
+        for tool in described
+        if isinstance(tool, dict) and str(tool.get("name")) not in TOOLS
     ]
     return _with_its_shell(run, Toolbox([*TOOLS.values(), *own]))
 
@@ -102,16 +104,16 @@ def recorded_definitions(run: RunRecord) -> dict[str, Definition]:
     """Return the definitions of MCP tools at the beginning of the run, by the name for the model."""
     start = run.trajectory.start
     described = [schema.get("function") for schema in (start.tools if start else [])]
-    functions = {tool.get("name"): tool for tool in described if isinstance(tool, dict)}
+    functions = {str(tool.get("name")): tool for tool in described if isinstance(tool, dict)}
     found = {}
     for server, values in recorded_servers(start).items():
         listed = values.get("tools")
         for pin in listed if isinstance(listed, list) else []:
-            if not isinstance(pin, dict) or not isinstance(function := functions.get(pin.get("name")), dict):
+            if not isinstance(pin, dict) or (function := functions.get(str(pin.get("name")))) is None:
                 continue
             parameters = function.get("parameters")
-            found[str(pin["name"])] = Definition(
-                name=str(pin["name"]),
+            found[str(pin.get("name"))] = Definition(
+                name=str(pin.get("name")),
                 tool=str(pin.get("tool")),
                 server=server,
                 sha256=str(pin.get("sha256")),

@@ -17,7 +17,6 @@ from llm_sandbox_nb.agent.conversation_state import decided_call, given_for
 from llm_sandbox_nb.agent.errors import InputError, StopRun
 from llm_sandbox_nb.agent.inputs import InputFiles, check_inputs
 from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.mcp_client.connection import is_flat
 from llm_sandbox_nb.agent.mcp_client.definition import DefinedTool, Definition
 from llm_sandbox_nb.agent.mcp_client.results import outcome_of
 from llm_sandbox_nb.agent.recorder import Recorder, new_run_folder
@@ -200,7 +199,7 @@ class _RecordedResultTool(DefinedTool):
             raw = json.loads(load_text(self._folder, result.raw_result) or "null")
         except (OSError, ValueError, RecursionError):
             raw = None
-        if not isinstance(raw, dict) or not is_flat(raw):
+        if not isinstance(raw, dict) or not ev.is_flat(raw):
             return Outcome(result.body, error=result.error)
         return await outcome_of(self.name, raw, context)
 

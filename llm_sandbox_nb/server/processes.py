@@ -89,7 +89,8 @@ class UsageMeter:
 # All processes of a sandbox descend from its executor, which is PID 1 or a subreaper. Killing by ancestry
 # and not by `kill -1` makes this safe under isolation `process` too. All processes are stopped before any is
 # killed, so that no process escapes by forking. The executor's new shell is left alone, and so are helpers that the
-# executor forked and that have its command line: the parent of this program, and the watcher of changed files.
+# executor forked: the parent of this program, and the watcher of changed files. They have its command line, which any
+# process can take, and its priority, which no command has: commands have a lower one, and may not raise it.
 _KILL_PROGRAM = """
 import os, signal, sys
 root, me = int(sys.argv[1]), os.getpid()
@@ -99,14 +100,16 @@ def read(pid, name):
             return file.read()
     except OSError:
         return b""
+def looks(pid):
+    return read(pid, "cmdline"), read(pid, "stat").rpartition(b")")[2].split()[16:17]
 def below():
     children = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         fields = read(pid, "stat").rpartition(b")")[2].split()
-        if len(fields) > 1 and fields[0] not in b"ZX":
+        # A process whose first thread has ended has the state of a zombie while others run.
+        if len(fields) > 17 and (fields[0] not in b"ZX" or int(fields[17]) > 1):
             children.setdefault(int(fields[1]), []).append(pid)
-    own = read(root, "cmdline")
-    helpers = {pid for pid in children.get(root, ()) if read(pid, "cmdline") == own}
+    helpers = {pid for pid in children.get(root, ()) if looks(pid) == looks(root)}
     found, todo = set(), [root]
     while todo:
         for pid in children.get(todo.pop(), ()):

@@ -42,7 +42,7 @@ def check_gguf(path: str) -> None:
         source = find_source(path.removeprefix(PREFIX))
         source.check()
         if isinstance(source, PathSource):
-            read_header(source.path)
+            _check_header(source.path)
     except ModelError as error:
         raise ConfigError(str(error)) from error
 
@@ -50,9 +50,17 @@ def check_gguf(path: str) -> None:
 def _gguf_file(path: str) -> Path:
     """Return the GGUF file of a model, fetched if necessary. Raises ConfigError."""
     try:
-        return find_source(path.removeprefix(PREFIX)).fetch(Stop())
+        file = find_source(path.removeprefix(PREFIX)).fetch(Stop())
+        _check_header(file)
+        return file
     except ModelError as error:
         raise ConfigError(str(error)) from error
+
+
+def _check_header(file: Path) -> None:
+    """Check a file before Transformers makes a model of the numbers in its header. Raises ModelError, ConfigError."""
+    if not read_header(file).is_plausible:
+        raise ConfigError(f"{file} is not a valid GGUF file: its header has impossible numbers.")
 
 
 def peft_config(lora: LoraConfig) -> Any:

@@ -885,6 +885,25 @@ def parse_python(value: Any) -> Event:
     return _ADAPTER.validate_python(value)
 
 
+MAX_LEVELS = 100
+"""Maximum levels of lists and objects in a value from outside: a journal with more than 190 could not be read again."""
+
+
+def is_flat(value: object) -> bool:
+    """Return True if lists and objects are nested at most `MAX_LEVELS` deep."""
+    level = [value]
+    for _ in range(MAX_LEVELS):
+        level = [
+            inner
+            for outer in level
+            for inner in (
+                outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
+            )
+            if isinstance(inner, dict | list)
+        ]
+    return not level
+
+
 def clean_text(value: Any) -> Any:
     r"""Return `value` with every lone surrogate in its texts replaced, ready for UTF-8.
 

@@ -11,6 +11,17 @@ from support import own_mark
 
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 
+HEADLESS = """
+import ctypes, os, threading, time
+def work():
+    print("begun", flush=True)
+    while True:
+        with open("written", "a") as file:
+            file.write("x")
+        time.sleep(0.01)
+threading.Thread(target=work).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+"""
 TREES = {
     "sleep": "sleep MARK",
     "sessions": "setsid sleep MARK & setsid setsid sh -c 'sleep MARK & sleep MARK' & sleep MARK",
@@ -41,6 +52,29 @@ async def test_a_time_out_ends_the_tree_and_keeps_the_shell(box: Any, command: s
     assert living(mark) == 0
     kept = await box.run('echo "$kept"; pwd; kill -0 $job && echo job; ls AFTER')
     assert kept.stdout == b"yes\n/tmp\njob\n", "what an earlier call started stays"
+
+
+@pytest.mark.smoke
+async def test_a_time_out_ends_a_program_whose_first_thread_has_ended(box: Any) -> None:
+    """The kernel shows such a program as a zombie; it writes as long as it lives."""
+    await box.write_file("program.py", HEADLESS.encode())
+    assert (await timed_out(box, "python3 program.py")).timed_out
+    sizes = await box.run("wc -c < written; sleep 0.5; wc -c < written")
+    first, second = sizes.stdout.split()
+    assert first == second
+
+
+@pytest.mark.smoke
+@pytest.mark.own_sandbox
+async def test_a_restore_ends_a_program_whose_first_thread_has_ended(box: Any) -> None:
+    await box.write_file("program.py", HEADLESS.encode())
+    before = await box.checkpoint()
+    await box.run(
+        "python3 program.py > log 2>&1 & until grep -q '^State.*Z' /proc/$!/status; do sleep 0.01; done"
+    )
+    await box.run("until [ -s written ]; do sleep 0.01; done")
+    assert (await box.restore(before)).problems == ()
+    assert (await box.run("sleep 0.5; ls written")).exit_code != 0
 
 
 async def test_a_time_out_of_a_command_that_never_sleeps(box: Any) -> None:

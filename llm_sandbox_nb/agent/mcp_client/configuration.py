@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llm_sandbox_nb.agent.errors import InputError
-from llm_sandbox_nb.known_keys import remember_key
+from llm_sandbox_nb.known_keys import public_address, remember_address, remember_key
 
 CONFIG_FILE = ".mcp.json"
 ServerNames = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
@@ -44,8 +44,7 @@ class ServerConfig:
     def as_json(self) -> dict[str, Any]:
         """Return the configuration for the record, without arguments, variables and headers, which may be secret."""
         if self.url:
-            address = urlsplit(self.url)
-            return {"url": f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"}
+            return {"url": public_address(self.url)}
         return {"command": self.command, "inside": self.inside}
 
 
@@ -175,6 +174,7 @@ def _config(name: object, entry: Mapping[str, Any], source: str) -> ServerConfig
     url = _filled(url, where)
     if url and urlsplit(url).scheme not in ("http", "https"):
         raise InputError(f"{where}: `url` has to begin with http:// or https://.")
+    remember_address(url)
     args, tools, inside = entry.get("args") or [], entry.get("tools"), entry.get("inside", False)
     for key, value in (("args", args), ("tools", tools or [])):
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):

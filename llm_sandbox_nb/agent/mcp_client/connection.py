@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -32,18 +33,19 @@ from llm_sandbox_nb.mcp_server.messages import (
     read_message,
     response,
 )
+from llm_sandbox_nb.trajectory.events import MAX_LEVELS, is_flat
 from llm_sandbox_nb.version import __version__
 
 START_SECONDS = 60.0
 """Seconds for a server to start and to answer: `uvx` and `npx` may have to download it first."""
 LIST_SECONDS = 30.0
 MAX_LISTED_TOOLS = 10_000
+MAX_LISTED_CHARACTERS = 32 * 1024**2
+"""Characters of all definitions together."""
 _MAX_LISTED_PAGES = 100
 _MAX_ANSWERS = 1_000
 """Requests of a server that are answered; more are a fault."""
 _CANCEL_SECONDS = 1.0
-_MAX_DEPTH = 100
-"""Levels of lists and objects in a result: Python's own limit of recursion is not far above."""
 _CLIENT = {"name": "llm-sandbox-nb", "version": __version__}
 
 
@@ -96,14 +98,16 @@ class McpConnection:
 
     async def list_tools(self) -> list[Json]:
         """Return the definitions of the tools as the server sends them. Raises McpServerError."""
-        tools, cursor = list[Json](), None
+        tools, cursor, size = list[Json](), None, 0
         async with _within(LIST_SECONDS, "did not list its tools"):
             for _ in range(_MAX_LISTED_PAGES):
                 result = await self._result("tools/list", {} if cursor is None else {"cursor": cursor})
                 listed = result.get("tools")
-                tools += (
-                    [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
-                )
+                page = [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
+                size += sum(len(json.dumps(tool)) for tool in page)
+                if size > MAX_LISTED_CHARACTERS:
+                    raise McpServerError(f"lists tools of more than {MAX_LISTED_CHARACTERS // 1024**2} MB")
+                tools += page
                 cursor = result.get("nextCursor")
                 if not isinstance(cursor, str) or len(tools) >= MAX_LISTED_TOOLS:
                     break
@@ -128,7 +132,7 @@ class McpConnection:
         if answer.result is None:
             raise McpServerError(f"reports an error: {printable(answer.error) or 'no reason given'}")
         if not is_flat(answer.result):
-            raise McpServerError(f"sent a result with more than {_MAX_DEPTH} levels")
+            raise McpServerError(f"sent a result with more than {MAX_LEVELS} levels")
         return answer.result
 
     async def _exchange(self, method: str, params: Json) -> RpcMessage:
@@ -203,21 +207,6 @@ class McpConnection:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(McpServerError(reason))
-
-
-def is_flat(value: object) -> bool:
-    """Return True if lists and objects are nested at most `_MAX_DEPTH` deep."""
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (
-                outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
-            )
-            if isinstance(inner, dict | list)
-        ]
-    return not level
 
 
 @contextlib.asynccontextmanager

@@ -96,7 +96,8 @@ def unused_name(wanted: str, *taken: Container[str]) -> str:
     """Return a name that every provider accepts and no other tool has."""
     plain = _ODD_CHARACTER.sub("_", wanted)
     if len(plain) > _MAX_NAME_CHARACTERS:
-        plain = f"{plain[: _MAX_NAME_CHARACTERS - 9]}_{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
+        digest = hashlib.sha256(wanted.encode("utf-8", "surrogatepass")).hexdigest()
+        plain = f"{plain[: _MAX_NAME_CHARACTERS - 9]}_{digest[:8]}"
     name, number = plain, 1
     while any(name in names for names in taken):
         number += 1

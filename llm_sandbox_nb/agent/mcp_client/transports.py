@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from llm_sandbox_nb.agent.mcp_client.configuration import ServerConfig
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.mcp_server.messages import MAX_MESSAGE_BYTES, META_VERSION, Json
+from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxError
@@ -266,10 +267,16 @@ class WebService:
     async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
         import httpx
 
+        from llm_sandbox_nb.model.proxies import http_client  # late: imports httpx
+
         # No redirects: the headers may hold a key. No compression: a small body must not become a large one.
         headers = {"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity"}
+        headers |= self._config.headers
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
-        self._client = httpx.AsyncClient(headers=headers | dict(self._config.headers), timeout=timeout)
+        try:
+            self._client = http_client(self._config.url, headers=headers, timeout=timeout)
+        except (ModelError, httpx.InvalidURL) as error:
+            raise McpServerError(f"cannot be reached ({str(error).rstrip('.')})") from error
         self._receive, self._end = receive, end
 
     def use_version(self, version: str) -> None:
@@ -293,6 +300,8 @@ class WebService:
                 "POST", self._config.url, content=body, headers=headers
             ) as response:
                 await self._read(message, response)
+        except ModelError as error:
+            raise McpServerError("compresses its answers, which were asked for as they are") from error
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise McpServerError(f"cannot be reached ({type(error).__name__}): check its address") from error
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
-from llm_sandbox_nb.trajectory.events import clean_text
+from llm_sandbox_nb.trajectory.events import MAX_LEVELS, clean_text, is_flat
 
 _QUOTED_LENGTH = 80
 _CONTEXT_LENGTH = 30
@@ -54,6 +54,11 @@ def parse_arguments(raw: str) -> dict[str, Any]:
             ) from error
     if value is None or value == []:
         return {}
+    if not is_flat(value):
+        raise ArgumentsError(
+            f"The arguments are nested more than {MAX_LEVELS} levels deep. Nothing was done: send fewer levels.",
+            "malformed_json",
+        )
     if not isinstance(value, dict):
         raise ArgumentsError(
             f"The arguments have to be a JSON object, not {_name(value)}. Nothing was done.", "malformed_json"
@@ -226,7 +231,7 @@ def converted(value: Any, schema: Mapping[str, Any]) -> Any:
                 found = json.loads(value)
             except (ValueError, RecursionError):
                 return value
-            return converted(found, schema) if isinstance(found, list | dict) else value
+            return converted(found, schema) if isinstance(found, list | dict) and is_flat(found) else value
         case "array" if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
             return [converted(item, items) for item in value]
     return value

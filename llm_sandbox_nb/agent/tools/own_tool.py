@@ -131,8 +131,11 @@ class RecordedTool(Tool):
     def __init__(self, function: Mapping[str, Any]) -> None:
         """`function` is the schema of the tool in the record."""
         self.name, self.description = str(function.get("name")), str(function.get("description", ""))
-        parameters = function.get("parameters", {})
-        self._properties, self.required = parameters.get("properties", {}), parameters.get("required", ())
+        parameters = function.get("parameters")
+        schema = parameters if isinstance(parameters, Mapping) else {}
+        properties, required = schema.get("properties"), schema.get("required")
+        self._properties = properties if isinstance(properties, Mapping) else {}
+        self.required = [str(name) for name in required] if isinstance(required, list | tuple) else []
 
     def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
         return dict(self._properties)

@@ -17,14 +17,21 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 _MAX_KEYS = 4096
 _MAX_TENSORS = 65_536
+_MAX_HEADER_BYTES = 256 << 20
+"""Maximum size of a header, of which less than 2 MB are not vocabulary."""
 _MAX_TEXT_BYTES = 1 << 20
 """Maximum length of a text: chat templates may be long."""
 _MAX_LIST_ITEMS = 2_000_000
 """Maximum length of a list: the largest vocabularies have 300,000 words."""
+_WIDTHS = (
+    "embedding_length", "feed_forward_length", "vocab_size", "expert_count", "attention.head_count",
+    "attention.head_count_kv", "attention.key_length", "attention.value_length",
+)  # fmt: skip
+"""Numbers that a tensor of the model has as a dimension, or a multiple of them."""
 _STORED_PREFIXES = ("general.", "split.")
 _STORED_SUFFIXES = (
     ".context_length", ".block_count", ".embedding_length", ".attention.head_count", ".attention.head_count_kv",
-    ".attention.key_length", ".attention.value_length",
+    ".attention.key_length", ".attention.value_length", ".feed_forward_length", ".vocab_size", ".expert_count",
 )  # fmt: skip
 
 
@@ -39,6 +46,18 @@ class GgufHeader:
     architecture: str
     title: str
     values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    tensors: int = 0
+    largest_dimension: int = 0
+    """Largest dimension of a tensor."""
+
+    @property
+    def is_plausible(self) -> bool:
+        """True if the file has as many tensors as layers, and tensors as large as its numbers say.
+
+        A program that makes a model of these numbers before it reads the tensors could use up the memory otherwise.
+        """
+        widest = max(map(self._number, _WIDTHS))
+        return self._number("block_count") <= self.tensors and widest <= self.largest_dimension
 
     @property
     def context_length(self) -> int:
@@ -92,6 +111,7 @@ def read_header(path: Path) -> GgufHeader:
 class _Reader:
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._size = file, size
+        self._largest = 0
 
     def header(self) -> GgufHeader:
         if self._file.read(4) != _MAGIC:
@@ -103,7 +123,12 @@ class _Reader:
         tensors, keys = self._number("Q"), self._number("Q")
         if keys > _MAX_KEYS or tensors > _MAX_TENSORS:
             raise _NotGgufError("is not a valid GGUF file: its header has impossible numbers.")
-        values = {self._text(): self._value(self._number("I")) for _ in range(keys)}
+        values = {}
+        for _ in range(keys):
+            if self._file.tell() > _MAX_HEADER_BYTES:
+                raise _NotGgufError("is not a valid GGUF file: its header is too long.")
+            name = self._text()
+            values[name] = self._value(self._number("I"))
         architecture = values.get("general.architecture")
         if not isinstance(architecture, str) or not architecture or not tensors:
             raise _NotGgufError("has no language model: it names no architecture, or has no tensors.")
@@ -120,7 +145,11 @@ class _Reader:
             if name.startswith(_STORED_PREFIXES) or name.endswith(_STORED_SUFFIXES)
         }
         return GgufHeader(
-            architecture[:100], title[:200] if isinstance(title, str) else "", MappingProxyType(kept)
+            architecture[:100],
+            title[:200] if isinstance(title, str) else "",
+            MappingProxyType(kept),
+            tensors,
+            self._largest,
         )
 
     def _value(self, kind: int) -> Any:
@@ -152,7 +181,8 @@ class _Reader:
         self._text()
         if (dimensions := self._number("I")) > 8:
             raise _NotGgufError("is not a valid GGUF file: a tensor has too many dimensions.")
-        self._skip(8 * dimensions + 4)
+        self._largest = max(self._largest, *(self._number("Q") for _ in range(dimensions)), 0)
+        self._skip(4)
         return int(self._number("Q"))
 
     def _text(self) -> str:

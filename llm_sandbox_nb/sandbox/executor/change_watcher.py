@@ -178,7 +178,10 @@ class ChangeTracker:
                             if entry.name not in IGNORED_FOLDERS:
                                 todo.append(entry.path)
                             continue
-                        found[entry.path] = file_signature(entry.stat(follow_symlinks=False))
+                        try:
+                            found[entry.path] = file_signature(entry.stat(follow_symlinks=False))
+                        except FileNotFoundError:  # renamed or removed meanwhile: the others are still there
+                            continue
                         if len(found) >= MAX_WATCHED_FILES:
                             self.incomplete = "Only %d files are watched." % MAX_WATCHED_FILES
                             return found

@@ -334,11 +334,7 @@ def process_activity() -> tuple[float, frozenset[tuple[str, bytes]]]:
         fields = read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()
         ticks += sum(map(int, fields[11:15]))
         folder = "/proc/%d/task" % pid
-        try:
-            threads = os.listdir(folder)
-        except OSError:
-            continue
-        for thread in threads:
+        for thread in names_in(folder):
             run_time = read_proc("%s/%s/schedstat" % (folder, thread))
             if run_time in (b"", b"0 0 0\n"):  # this kernel does not report: assume that the thread has run
                 run_time = b"%f" % time.monotonic()
@@ -455,25 +451,34 @@ class FileCounter:
                 os.close(fd)
 
     def add_deleted_files(self, pids: set[int]) -> None:
-        """Add files without a name that these processes hold open."""
+        """Add files without a name that these processes hold open: each thread may have descriptors of its own."""
         for pid in pids:
-            folder = "/proc/%d/fd" % pid
-            try:
-                numbers = os.listdir(folder)
-            except OSError:
-                continue
-            for number in numbers:
-                try:
-                    info = os.stat("%s/%s" % (folder, number))
-                    inode = (info.st_dev, info.st_ino)
-                    if info.st_nlink or not stat.S_ISREG(info.st_mode) or inode in self.inodes:
-                        continue
-                    if os.readlink("%s/%s" % (folder, number)).startswith("/memfd:"):
-                        continue
-                except OSError:
-                    continue
-                self.inodes.add(inode)
-                self.add(info)
+            for thread in names_in("/proc/%d/task" % pid):
+                folder = "/proc/%d/task/%s/fd" % (pid, thread)
+                for number in names_in(folder):
+                    self.add_deleted_file("%s/%s" % (folder, number))
+
+    def add_deleted_file(self, link: str) -> None:
+        """Add the file that a link of /proc leads to, if it has no name."""
+        try:
+            info = os.stat(link)
+            inode = (info.st_dev, info.st_ino)
+            if info.st_nlink or not stat.S_ISREG(info.st_mode) or inode in self.inodes:
+                return
+            if os.readlink(link).startswith("/memfd:"):
+                return
+        except OSError:
+            return
+        self.inodes.add(inode)
+        self.add(info)
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names in a folder of /proc; empty if its process or thread has ended."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def open_folder(base: int, name: bytes) -> tuple[int, int | None]:

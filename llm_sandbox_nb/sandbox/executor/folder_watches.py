@@ -12,16 +12,20 @@ a folder that was made, renamed, removed   walk: before its watch, a file elsewh
 a write through another name of a file     files with several names are examined each time; a new name of an old
                                            file, or a write through a name that is gone: walk
 a write through a mapping, or by `aio`     closing the file is reported; files that a process holds open or mapped
-                                           for writing are examined each time; a process that hides them: walk
+                                           for writing, now or once it wants to, are examined each time; a process
+                                           that hides them: walk; one with too many mappings: walk, and a notice
+a new name in the executor's folder,       a new entry there: walk; a folder there: always walk
+which no walk lists
 the first change in a folder of the image  these folders have no watch: each is examined, and a changed one: walk
 other mounts than before                   walk
 a filesystem that a server provides        never watched
 =========================================  ==========================================================================
 
-A program that wants to hide a change still can, while it runs: it may keep a descriptor inside a socket, away from
-/proc, and write with `aio`; in `process` it may write through a hard link outside of the folder. Then checkpoints hold
-the earlier content of that file until the next walk. It gains no file that survives a restore: a restore always walks,
-before and after.
+A program that wants to hide a change still can, while it runs: it may keep a descriptor inside a socket, or in a table
+of one thread, away from /proc, and write with `aio`; it may hide its memory map and write through a mapping again and
+again; in `process` it may write through a hard link outside of the folder. Then checkpoints hold the earlier content of
+that file until the next walk, or until the program ends. It gains no file that survives a restore: a restore always
+walks, before and after.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ import stat
 import struct
 
 from .mounts import is_below, mount_table
-from .processes import own_tree, read_proc
+from .processes import MAX_PROC_BYTES, own_tree, read_proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,6 +97,8 @@ class FolderWatches:
         self.folders: dict[int, bytes] = {}
         self.room = min(MAX_WATCHED_FOLDERS, max_watches() // WATCHES_SHARE)
         self.why_walk = ""
+        self.unlisted = b""
+        """A folder that the walk leaves out, but where a file can get another name."""
         self.always: set[bytes] = set()
         """Paths to examine each time, as changes of them may go unreported."""
 
@@ -116,6 +122,17 @@ class FolderWatches:
             self.give_up(os.strerror(ctypes.get_errno()))
         elif self.folders.setdefault(watch, path) != path:
             self.give_up("a folder has two paths")
+
+    def add_unlisted(self, path: bytes) -> None:
+        """Watch a folder that the walk leaves out. With folders in it, `changed` asks for a walk."""
+        self.add(path)
+        self.unlisted = path
+        try:
+            with os.scandir(path) as found:
+                if any(entry.is_dir(follow_symlinks=False) for entry in found):
+                    self.give_up("there are folders that no walk lists")
+        except OSError:
+            self.give_up("a folder cannot be listed")
 
     def give_up(self, why: str) -> None:
         """Let `changed` ask for a walk, and stop watching."""
@@ -142,6 +159,8 @@ class FolderWatches:
             if mask & IN_ISDIR and mask & RENAMED_OR_REMADE:
                 raise WalkNeeded("a folder was made, renamed or removed")
             folder = self.folders[watch]
+            if folder == self.unlisted and mask & APPEARED:
+                raise WalkNeeded("a file may have got another name in a folder that is not listed")
             path = os.path.join(folder, name) if name else folder
             if mask & RENAMED_OR_REMADE:
                 found.add(folder)
@@ -195,16 +214,47 @@ def running_processes() -> Iterable[str]:
     return map(str, own_tree(executor)) if executor != 1 else filter(str.isdigit, os.listdir("/proc"))
 
 
-def mapped_files() -> set[bytes]:
-    """Return files that a process has mapped for writing: changes through a mapping need not show in their times."""
-    found = set()
+def mapped_files(known: Memory) -> tuple[set[bytes], bool]:
+    """Return the files that a process can change through a mapping, which need not show in their times.
+
+    Args:
+        known: entries, to look only at those where many processes have mappings for reading.
+
+    Returns:
+        The files, and True if these are all: a process may have more mappings than are examined.
+    """
+    found, complete = set(), True
     for pid in running_processes():
         text = read_proc("/proc/%s/maps" % pid)
-        # Most processes have no shared writable mapping, and splitting a long text takes time.
-        for line in text.splitlines() if b"rw-s" in text or b"rwxs" in text else ():
+        complete = complete and len(text) < MAX_PROC_BYTES
+        protected = set()
+        # Most processes have no shared mapping, and splitting a long text takes time.
+        for line in text.splitlines() if b"-s " in text or b"xs " in text else ():
             words = line.split(None, 5)
-            if len(words) == 6 and words[1].startswith(b"rw") and words[1][3:4] == b"s":
-                found.add(words[5].replace(b"\\012", b"\n"))
+            if len(words) < 6 or words[1][3:4] != b"s":
+                continue
+            path = words[5].replace(b"\\012", b"\n")
+            if words[1][1:2] == b"w":
+                found.add(path)
+            elif path in known and not known[path][1]:
+                protected.add(path)
+        if protected - found:
+            found |= protected & writable_again(pid, protected)
+    return found, complete
+
+
+def writable_again(pid: str, paths: set[bytes]) -> set[bytes]:
+    """Return the files among `paths` whose mapping the process may make writable: it opened them for writing."""
+    text = read_proc("/proc/%s/smaps" % pid)
+    if not text or len(text) >= MAX_PROC_BYTES:
+        return paths
+    found, path = set(), b""
+    for line in text.splitlines():
+        words = line.split(None, 5)
+        if not words[0].endswith(b":"):
+            path = words[5].replace(b"\\012", b"\n") if len(words) == 6 else b""
+        elif words[0] == b"VmFlags:" and b" mw" in line:
+            found.add(path)
     return found
 
 

@@ -45,9 +45,9 @@ def process_table() -> dict[int, tuple[int, int]]:
 
 
 def identity_of(pid: int) -> tuple[int, int] | None:
-    """Return parent and start time of a living process."""
+    """Return parent and start time of a living process: of one whose first thread has ended if others run."""
     fields = read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()
-    if len(fields) > 19 and fields[0] not in b"ZX":
+    if len(fields) > 19 and (fields[0] not in b"ZX" or int(fields[17]) > 1):
         return int(fields[1]), int(fields[19])
     return None
 

@@ -19,7 +19,7 @@ from .folder_watches import (
 )
 from .frames import bytes_to_text, enlarge_pipes, text_to_bytes, write_all
 from .light import dump, parse_json
-from .mounts import Epoch, Mount, engine_folders, writable_mounts
+from .mounts import Epoch, Mount, engine_folders, is_below, writable_mounts
 from .records import GONE, RecordReader, RecordWriter, RestorePack
 from .request import describe_error
 
@@ -197,8 +197,8 @@ class Snapshotter:
         if old is not self.known.memory:
             self.known = KnownDigests(old)
         scan = FilesystemScan(writer, old, limits, known=self.known)
-        scan.mapped = mapped_files()
-        if self.watches and self.watched_mounts == (mounts, skipped):
+        scan.mapped, complete = mapped_files(old)
+        if complete and self.watches and self.watched_mounts == (mounts, skipped):
             scan.always = self.watches.always
             try:
                 scan.rescan(self.watches.changed(old, scan.mapped), mounts, skipped, self.epoch)
@@ -210,11 +210,15 @@ class Snapshotter:
                 return scan
         self.stop_watching()
         scan = FilesystemScan(writer, old, limits, known=self.known)
-        scan.mapped = mapped_files()
+        scan.mapped, complete = mapped_files(old)
+        if not complete:
+            scan.shortfall.add("A process has so many mappings that a change may be missed", b"/proc")
         if len(old) >= MIN_WATCHED_ENTRIES and reports_changes([mount.path for mount in mounts], skipped):
             try:
                 self.watches = scan.watches = FolderWatches()
                 self.watched_mounts = mounts, skipped
+                if os.path.isdir(self.spill) and any(is_below(self.spill, mount.path) for mount in mounts):
+                    self.watches.add_unlisted(self.spill)
             except OSError:  # this user may have no more of them
                 pass
         scan.scan(mounts, skipped, self.epoch)

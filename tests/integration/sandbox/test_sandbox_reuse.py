@@ -19,6 +19,7 @@ TAMPERING: dict[str, str] = yaml.safe_load((DATA / "tampering.yaml").read_text()
 LOOK = (DATA / "sandbox_state.sh").read_text()
 FIRST = (
     "a process that writes for ever",
+    "a process without its first thread",
     "files in memory",
     "shared memory",
     "the shell's state",

@@ -228,6 +228,49 @@ def test_reset_and_restart(served: Served, sandbox: dict[str, Any]) -> None:
     assert run("ls file 2>&1 | tail -c 27") == b" No such file or directory\n"
 
 
+EVADING = {
+    "with the command line of the executor": """
+import os, signal, sys
+argv = open(f"/proc/{sys.argv[1]}/cmdline").read().split("\\0")[:-1]
+os.mkfifo("pipe")
+if os.fork():
+    os._exit(0)
+os.setsid()
+os.dup2(os.open("pipe", os.O_RDWR), 0)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])  # that program ends itself without an owner
+print(os.getpid(), flush=True)
+os.execvp(argv[0], argv)
+""",
+    "without its first thread": """
+import ctypes, os, threading, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+print(os.getpid(), flush=True)
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+""",
+}
+"""Programs that print their pid and look like what a restart leaves alone."""
+
+
+@pytest.mark.parametrize("program", EVADING)
+def test_a_restart_ends_a_program(served: Served, sandbox: dict[str, Any], program: str) -> None:
+    box = served.manager.running(sandbox["id"])
+    served.run(box.write_file("program.py", EVADING[program].encode()))
+    pid = int(
+        served.run(
+            box.run("python3 program.py $PPID > pid; until [ -s pid ]; do sleep 0.01; done; cat pid")
+        ).stdout
+    )
+    assert Path(f"/proc/{pid}").exists()
+    assert served.call("post", f"{API}/sandboxes/{sandbox['id']}/restart")[0] == 200
+    served.run(
+        served.manager.running(sandbox["id"]).run("sleep 1")
+    )  # its end takes a moment; later, it may end itself
+    assert not Path(f"/proc/{pid}").exists()
+
+
 def test_files_are_listed_and_downloaded(served: Served, sandbox: dict[str, Any]) -> None:
     box, path = served.manager.running(sandbox["id"]), f"{API}/sandboxes/{sandbox['id']}/files"
     page = b"<script>alert(document.cookie)</script>"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llm_sandbox_nb.mcp_server.endpoint import LEGACY, MODERN, McpEndpoint, initialized
@@ -21,6 +21,7 @@ from llm_sandbox_nb.mcp_server.messages import (
 )
 from llm_sandbox_nb.mcp_server.request_state import LIFETIME_SECONDS, RequestStateError, StateSigner
 from llm_sandbox_nb.mcp_server.sessions import IDLE_SECONDS, MAX_SESSIONS, ClientFacts, Sessions
+from llm_sandbox_nb.mcp_server.stdio import StdioServer
 from llm_sandbox_nb.mcp_server.tools import RUN_TOOLS, TOOLS, ToolInputError, checked_arguments, listed_tools
 
 
@@ -265,6 +266,17 @@ def test_sessions_are_of_their_callers_and_bounded() -> None:
     assert len(sessions) == 0
 
 
+def test_a_caller_with_many_sessions_ends_only_its_own() -> None:
+    now = [0.0]
+    sessions = Sessions(lambda: now[0])
+    others = [sessions.begin("a", ClientFacts(), LEGACY[0]) for _ in range(5)]
+    for _ in range(2 * MAX_SESSIONS):
+        now[0] += 1
+        sessions.begin("b", ClientFacts(), LEGACY[0])
+    assert [sessions.find(one.id, "a") for one in others] == others
+    assert len(sessions) == MAX_SESSIONS
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
@@ -315,3 +327,26 @@ def test_depth_and_size_are_bounded() -> None:
     for data in (b"[" * 100_000, b'{"jsonrpc":"2.0","params":' + b"[" * 50_000, b"1" * 10_000):
         with pytest.raises(McpError):
             read_message(data)
+
+
+@given(
+    st.lists(st.binary(max_size=60) | (JSON | NEAR).map(lambda value: json.dumps(value).encode()), max_size=5)
+)
+@example([b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[]}}'])
+def test_no_message_ends_the_server_over_stdio(data: list[bytes]) -> None:
+    async def serve() -> None:
+        answered = asyncio.Event()
+
+        def write(message: dict[str, Any]) -> None:
+            if message.get("id") == "the last":
+                answered.set()
+
+        async def lines() -> AsyncIterator[bytes]:
+            for line in data:
+                yield line
+            yield b'{"jsonrpc":"2.0","id":"the last","method":"ping"}'
+            await answered.wait()
+
+        await StdioServer(Host(), write).serve(lines())
+
+    asyncio.run(serve())

@@ -105,3 +105,35 @@ def test_whatever_stands_in_a_header_the_file_is_read_or_refused(
         return
     assert header.context_length >= 0
     assert header.cache_bytes_per_token >= 0
+
+
+@pytest.mark.parametrize(
+    ("values", "plausible"),
+    [
+        ({}, True),
+        ({"llama.block_count": 3}, False),
+        ({"llama.block_count": 2**31 - 1}, False),
+        ({"llama.embedding_length": 65}, False),
+        ({"llama.feed_forward_length": 2**31 - 1}, False),
+        ({"llama.vocab_size": 2**31 - 1}, False),
+        ({"llama.expert_count": 2**31 - 1}, False),
+        ({"llama.attention.head_count": 2**31 - 1}, False),
+        ({"llama.attention.key_length": 2**31 - 1}, False),
+    ],
+)
+def test_numbers_that_no_tensor_has_are_noticed(
+    tmp_path: Path, values: dict[str, int], plausible: bool
+) -> None:
+    assert read_header(written(tmp_path, gguf_bytes({**VALUES, **values}))).is_plausible is plausible
+
+
+def test_a_header_of_endless_length_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    """The file is mostly holes, so that it takes no space on the disk or on its way."""
+    path, size = tmp_path / "model.gguf", 1 << 20
+    with path.open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, 1, 4096))
+        for number in range(1000):
+            file.write(text(f"key{number}") + struct.pack("<IQ", 8, size))
+            file.seek(size, os.SEEK_CUR)
+        file.truncate()
+    assert "too long" in refusal(path)

@@ -13,6 +13,8 @@ from llm_sandbox_nb.card import export
 from llm_sandbox_nb.card.export import export_html
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.formats.llm_in_sandbox import write_seed
+from llm_sandbox_nb.model.connection import Access
+from llm_sandbox_nb.model.remote_model import RemoteModel
 from llm_sandbox_nb.runs.fork import _copy_folder
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
@@ -161,3 +163,79 @@ def test_a_record_of_the_folder_writes_no_other_file(run: Path, secret: Path) ->
     (run / "trajectory.json").symlink_to(secret)
     write_seed(Run.load(run).trajectory, run)
     assert secret.read_text() == SECRET
+
+
+EVIL = "\x1b[2J\x1b]8;;http://evil\x07\u202e<script>alert(1)</script>"
+
+
+def record_with_a_server(run: Path, model: str) -> None:
+    """A journal whose MCP server, tools, model, connection and doubts have hostile names."""
+    definition = {"name": "execute_bash", "tool": EVIL, "sha256": EVIL}
+    server = {"url": f"https://{EVIL}/", "server": {"name": EVIL}, "tools": [definition, 1, {"name": []}]}
+    tool = {"type": "function", "function": {"name": "execute_bash", "description": EVIL, "parameters": []}}
+    settings = {"mcp": {EVIL: server, "odd": [1], "other": {"tools": {"a": 1}, "url": 7}}}
+    journal = Journal(run)
+    journal.append(
+        ev.RunStarted(
+            run_id="r", task="Look.", model=model, settings=settings, tools=[tool, {}, {"function": 1}]
+        )
+    )
+    call = {"id": "c", "type": "function", "function": {"name": "execute_bash", "arguments": "{}"}}
+    journal.append(ev.ModelReplied(step=1, message={"role": "assistant", "tool_calls": [call, {}, 1]}))
+    arguments = {"command": "true"}
+    journal.append(
+        ev.CallProposed(step=1, call_id="c", tool="execute_bash", raw_arguments="{}", arguments=arguments)
+    )
+    journal.append(ev.CallStarted(step=1, call_id="c", tool="execute_bash", arguments=arguments))
+    journal.append(
+        ev.ConnectionMade(
+            step=1, line=EVIL, host=EVIL, port=443, decision="refused", reason=EVIL, rule=EVIL, address=EVIL,
+            secrets=[EVIL],
+        )
+    )  # fmt: skip
+    journal.append(ev.CallFinished(step=1, call_id="c", observation=EVIL))
+    journal.append(
+        ev.ModelFailed(step=2, attempt=1, error=EVIL, message=EVIL, learned={"refused": [1, EVIL]})
+    )
+    journal.append(ev.RunFinished(stop_reason="model_error", error=EVIL, steps=1, wall_time=1.0))
+    journal.close()
+
+
+def harmless(text: str) -> bool:
+    return not any(code in text for code in ("\x1b", "\x07", "\u202e"))
+
+
+@pytest.mark.parametrize(
+    "words", [("show",), ("show", "--steps", "1"), ("export",), ("analyze",), ("resume",)]
+)
+def test_names_in_a_record_do_not_reach_the_terminal_as_codes(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    record_with_a_server(run, f"scripted/{EVIL}")
+    main([words[0], str(run), *words[1:]])
+    shown = capsys.readouterr()
+    assert harmless(shown.out + shown.err)
+    assert "Traceback" not in shown.err
+    assert shown.out + shown.err
+
+
+def test_names_in_a_record_are_text_in_its_page(run: Path, tmp_path: Path) -> None:
+    record_with_a_server(run, "scripted/x")
+    page = export_html(Run.load(run), tmp_path / "page.html").read_text()
+    assert "<script>alert(1)" not in page
+
+
+def test_a_resume_with_messages_of_other_kinds_asks_the_model(run: Path) -> None:
+    """What a server refused once, and its replies, come from the record."""
+    model = RemoteModel("openai/m", Access("http://127.0.0.1:9/v1", "key-of-the-test"))
+    for message in (
+        {"tool_calls": [{}]},
+        {"tool_calls": [1]},
+        {"tool_calls": 7},
+        {"tool_calls": {"a": 1}},
+        {},
+    ):
+        model.recall(
+            {"refused": [[], EVIL, {}], "wanted": 7, "dropped": [EVIL]}, [(message, "because", True)]
+        )
+    assert model._habits.recorded() == {}

@@ -1,12 +1,16 @@
-"""Commands and requests that wait for the first scan of the files, or for a restore."""
+"""Commands and requests that wait for the first scan or for a restore; files that vanish during a scan."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from llm_sandbox_nb.sandbox.executor.change_watcher import ChangeWatcher
+import pytest
+
+from llm_sandbox_nb.sandbox.executor import change_watcher
+from llm_sandbox_nb.sandbox.executor.change_watcher import ChangeTracker, ChangeWatcher
 from llm_sandbox_nb.sandbox.executor.main import Executor
 from llm_sandbox_nb.sandbox.executor.request import RESTORE
 
@@ -46,3 +50,29 @@ def test_the_first_scan_does_not_answer_a_later_request() -> None:
     assert os.read(reading, 9) == b"??"
     for fd in (reading, watcher.requests_w):
         os.close(fd)
+
+
+def test_a_file_that_vanishes_during_a_scan_hides_no_other(tmp_path: Path) -> None:
+    """Otherwise a program that renames files all the time makes others look deleted."""
+    for number in range(20):
+        (tmp_path / f"{number}").write_text("old")
+    tracker = ChangeTracker(os.fsencode(tmp_path))
+    tracker.start()
+    real = change_watcher.file_signature
+
+    def vanishing(info: os.stat_result) -> tuple[int, ...]:
+        if info.st_size == 7:
+            raise FileNotFoundError
+        return real(info)
+
+    reported: list[tuple[bytes, str]] = []
+    (tmp_path / "7").write_text("7 bytes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(change_watcher, "file_signature", vanishing)
+        patch.setattr(
+            tracker,
+            "report",
+            lambda path, old, new, *_: reported.append((path, "gone" if new is None else "there")),
+        )
+        tracker.report_changes()
+    assert reported == [(os.fsencode(tmp_path / "7"), "gone")]

@@ -11,13 +11,15 @@ import subprocess
 import sys
 import zlib
 from collections import namedtuple
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv, executor_source
-from llm_sandbox_nb.sandbox.executor import children, frames, light, main, records
+from llm_sandbox_nb.sandbox.executor import children, disk_watch, frames, light, main, processes, records
 from llm_sandbox_nb.sandbox.executor.children import ServiceProcess
 from llm_sandbox_nb.sandbox.executor.event_loop import EventLoop
 from llm_sandbox_nb.sandbox.protocol.frames import Kind
@@ -220,3 +222,62 @@ def test_an_outcome_comes_after_all_its_data_and_in_any_pieces(data_first: bool)
     assert service.events == [b"12", {"n": 1}]
     for fd in (service.data_r, service.data_w, service.outcome_r, service.outcome_w):
         os.close(fd)
+
+
+HEADLESS = """
+import ctypes, os, threading, time
+threading.Thread(target=lambda: [print("begun", flush=True), time.sleep(600)]).start()
+held = open("held", "wb"); held.write(bytes(10 * 2**20)); held.flush(); os.unlink("held")
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+"""
+"""A program whose first thread ends: the kernel shows it as a zombie, with no files and no memory, though it runs."""
+
+
+@pytest.fixture
+def headless(tmp_path: Path) -> Iterator[int]:
+    """The pid of such a program."""
+    with subprocess.Popen([sys.executable, "-c", HEADLESS], stdout=subprocess.PIPE, cwd=tmp_path) as program:
+        assert program.stdout
+        assert program.stdout.readline() == b"begun\n"
+        until(lambda: b") Z " in processes.read_proc(f"/proc/{program.pid}/stat"))
+        yield program.pid
+        program.kill()
+
+
+def test_a_program_without_its_first_thread_lives(headless: int) -> None:
+    assert processes.identity_of(headless)
+    assert headless in processes.process_table()
+    assert headless in processes.own_tree()
+
+
+def test_the_files_of_a_program_without_its_first_thread_count(headless: int) -> None:
+    counter = disk_watch.FileCounter(0, disk_watch.DiskUsage(2**40, 2**40))
+    counter.add_deleted_files({headless})
+    assert counter.usage.size >= 10 * 2**20
+
+
+def test_the_files_that_one_thread_opens_for_itself_count(tmp_path: Path) -> None:
+    program = """
+import ctypes, os, threading, time
+def work():
+    assert ctypes.CDLL(None, use_errno=True).unshare(0x400) == 0
+    held = os.open("held", os.O_CREAT | os.O_RDWR)
+    os.write(held, bytes(10 * 2**20))
+    os.unlink("held")
+    print("begun", flush=True)
+    time.sleep(600)
+threading.Thread(target=work).start()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=tmp_path) as running:
+        assert running.stdout
+        assert running.stdout.readline() == b"begun\n"
+        counter = disk_watch.FileCounter(0, disk_watch.DiskUsage(2**40, 2**40))
+        counter.add_deleted_files({running.pid})
+        running.kill()
+    assert counter.usage.size >= 10 * 2**20
+
+
+def test_a_program_that_has_ended_does_not_live() -> None:
+    with subprocess.Popen(["true"]) as program:
+        until(lambda: b") Z " in processes.read_proc(f"/proc/{program.pid}/stat"))
+        assert processes.identity_of(program.pid) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import shutil
@@ -31,11 +32,13 @@ FOLDERS, FILES = ["", "a", "a/b", "c"], ["x", "y", "z"]
 class Tree:
     """A folder, a snapshotter that watches it, and the manifest of a host that reads its records."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, outputs: str = "") -> None:
         self.root = root
-        self.snapshotter = Snapshotter(os.fsencode(root), b"", Epoch())
+        self.outputs = os.fsencode(root / outputs) if outputs else b""
+        self.snapshotter = Snapshotter(os.fsencode(root), self.outputs, Epoch())
         self.host = Host(None)
         self.count = 0
+        self.incomplete = ""
 
     def checkpoint(self, **params: Any) -> bool:
         """Take a checkpoint. Returns True if watches sufficed for it."""
@@ -52,6 +55,7 @@ class Tree:
             patch.setattr(FilesystemScan, "scan", noted)
             patch.setattr(snapshotter, "RecordWriter", lambda _: RecordWriter(records))
             outcome = self.snapshotter.checkpoint({"id": f"c{self.count}", "since": since, **params})
+        self.incomplete = outcome["incomplete"]
         self.host.take(Told(os.pread(records, 1 << 28, 0), outcome))
         os.close(records)
         return not walks
@@ -60,7 +64,7 @@ class Tree:
         """Return the manifest that a walk without any memory finds."""
         records = os.open("/dev/null", os.O_WRONLY)
         scan = FilesystemScan(RecordWriter(records), {}, ScanLimits({}))
-        scan.mapped = folder_watches.mapped_files()
+        scan.mapped, _ = folder_watches.mapped_files({})
         scan.scan([Mount(os.fsencode(self.root), 0)], set(), self.snapshotter.epoch)
         os.close(records)
         return {os.fsdecode(path): row_of(path, record) for path, record in scan.new.items()}
@@ -80,12 +84,12 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return planted(tmp_path / "tree")
 
 
-def planted(root: Path) -> Tree:
+def planted(root: Path, outputs: str = "") -> Tree:
     for folder in FOLDERS:
         (root / folder).mkdir(parents=True, exist_ok=True)
         for name in FILES:
             (root / folder / name).write_text(folder + name)
-    tree = Tree(root)
+    tree = Tree(root, outputs)
     tree.checkpoint()
     tree.checkpoint()
     return tree
@@ -311,9 +315,121 @@ def test_a_mapping_is_found_among_thousands(tree: Tree) -> None:
         mappings += [
             mmap.mmap(-1, mmap.PAGESIZE, prot=prot) for prot in (mmap.PROT_READ, mmap.PROT_WRITE) * 200
         ]
-    assert os.fsencode(tree.root / "a/x") in folder_watches.mapped_files()
+    found, complete = folder_watches.mapped_files({})
+    assert os.fsencode(tree.root / "a/x") in found
+    assert complete
     for each in (*mappings, mapping):
         each.close()
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Mapping:
+    """A shared mapping of a file whose descriptor is closed, and which is writable only during a store."""
+
+    def __init__(self, path: Path) -> None:
+        LIBC.mmap.restype = ctypes.c_void_p
+        fd = os.open(path, os.O_RDWR)
+        self.place = ctypes.c_void_p(LIBC.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0))
+        os.close(fd)
+
+    def store(self, letter: bytes) -> None:
+        assert LIBC.mprotect(self.place, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+        ctypes.memmove(self.place, letter, 1)
+        assert LIBC.mprotect(self.place, mmap.PAGESIZE, mmap.PROT_READ) == 0
+
+    def close(self) -> None:
+        LIBC.munmap(self.place, mmap.PAGESIZE)
+
+
+def test_a_store_to_a_mapping_that_is_writable_for_a_moment_only_is_found(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The canary: without a look at what the mapping may become, the store is missed."""
+    path = tree.root / "a/x"
+    with contextlib.closing(Mapping(path)) as mapping:
+        for letter in (b"1", b"2", b"3"):
+            mapping.store(letter)
+            assert tree.checkpoint()
+            assert tree.host.content(str(path))[:1] == letter
+        monkeypatch.setattr(folder_watches, "writable_again", lambda pid, paths: set())
+        mapping.store(b"4")
+        assert tree.checkpoint()
+        assert tree.host.content(str(path))[:1] == b"3"
+
+
+def test_a_mapping_for_reading_costs_no_reading_of_its_file(tree: Tree) -> None:
+    """Programs map large data for reading."""
+    path = tree.root / "a/x"
+    with path.open("rb") as file, contextlib.closing(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)):
+        mapped, complete = folder_watches.mapped_files(tree.snapshotter.known.memory)
+    assert complete
+    assert os.fsencode(path) not in mapped
+
+
+def test_more_mappings_than_are_examined_are_said(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tree.checkpoint()
+    assert tree.incomplete == ""
+    monkeypatch.setattr(folder_watches, "MAX_PROC_BYTES", 1000)
+    assert not tree.checkpoint()
+    assert "so many mappings that a change may be missed" in tree.incomplete
+
+
+@pytest.fixture
+def tree_with_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """A tree that has the executor's folder, which no scan lists."""
+    monkeypatch.setattr(snapshotter, "MIN_WATCHED_ENTRIES", 1)
+    (tmp_path / "tree" / "outputs").mkdir(parents=True)
+    return planted(tmp_path / "tree", "outputs")
+
+
+def write_through_the_executors_folder(root: Path, folder: str = "outputs") -> None:
+    """Give a file another name there, write through that name, and remove the name."""
+    name = root / folder / "name"
+    name.hardlink_to(root / "a/x")
+    name.write_text("through the executor's folder")
+    name.unlink()
+
+
+def test_a_write_through_a_name_in_the_executors_folder_is_found(tree_with_outputs: Tree) -> None:
+    tree = tree_with_outputs
+    write_through_the_executors_folder(tree.root)
+    assert not tree.checkpoint()
+    assert tree.host.content(str(tree.root / "a/x")) == b"through the executor's folder"
+    assert tree.checkpoint()
+
+
+def test_with_a_folder_there_every_checkpoint_walks(tree_with_outputs: Tree) -> None:
+    tree = tree_with_outputs
+    (tree.root / "outputs/below").mkdir()
+    for _ in range(2):
+        write_through_the_executors_folder(tree.root, "outputs/below")
+        assert not tree.checkpoint()
+        assert tree.host.content(str(tree.root / "a/x")) == b"through the executor's folder"
+        (tree.root / "a/x").write_text("another")
+        assert not tree.checkpoint()
+
+
+def test_the_canary_without_a_watch_on_the_executors_folder_it_is_missed(
+    tree_with_outputs: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = tree_with_outputs
+    monkeypatch.setattr(folder_watches.FolderWatches, "add_unlisted", lambda self, path: None)
+    tree.checkpoint(walk=True)
+    write_through_the_executors_folder(tree.root)
+    assert tree.checkpoint()
+    assert (
+        tree.host.content(str(tree.root / "a/x")) == b"a/x"
+        or tree.host.content(str(tree.root / "a/x")) == b"ax"
+    )
+
+
+def test_a_long_output_of_a_command_costs_one_walk(tree_with_outputs: Tree) -> None:
+    tree = tree_with_outputs
+    (tree.root / "outputs/1.out").write_text("long")
+    assert not tree.checkpoint()
+    assert tree.checkpoint()
 
 
 def test_a_background_process_is_seen(tree: Tree) -> None:

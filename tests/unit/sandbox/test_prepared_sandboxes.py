@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -143,6 +144,27 @@ def test_a_request_with_another_option_gets_none_and_ends_it(engine: Engine, oth
         assert await pool.take(other) is None
         await asyncio.sleep(1)
         assert engine.open == []
+
+    pool_in_virtual_time(engine, body)
+
+
+@pytest.mark.parametrize("options", [SandboxOptions, Limits])
+def test_each_option_counts(options: type[Any]) -> None:
+    """A field that is not compared would give a run a sandbox with another value."""
+    assert [field.name for field in dataclasses.fields(options) if not field.compare] == []
+
+
+def test_requests_without_an_end_start_one_sandbox_at_a_time(engine: Engine) -> None:
+    """A client asks for other options again and again, before any sandbox has started."""
+
+    async def body(pool: PreparedSandboxes[Box]) -> None:
+        for number in range(500):
+            pool.prepare(SandboxOptions("docker", limits=Limits(pids=100 + number % 7)), 2, HOUR)
+            await asyncio.sleep(START_SECONDS / 50)
+            assert pool.count() <= 2
+            assert engine.starting <= 1
+        await asyncio.sleep(3 * START_SECONDS)
+        assert len(engine.open) == 2
 
     pool_in_virtual_time(engine, body)
 

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from gguf_files import gguf_bytes
+from gguf_files import VALUES, gguf_bytes
 
 from llm_sandbox_nb.model.local.source import find_source
 from llm_sandbox_nb.model.local.store import Stop
@@ -51,6 +51,7 @@ def test_a_path_and_a_name_find_the_same_source(file: Path, monkeypatch: pytest.
         ("{folder}/none.gguf", r"The model's file .*none\.gguf is not there: check the path"),
         ("{folder}/words.gguf", r"words\.gguf is not a GGUF file: give a model in the format of llama\.cpp"),
         ("{folder}/cut.gguf", r"cut\.gguf is cut off: fetch or copy the file again"),
+        ("{folder}/large.gguf", r"large\.gguf is not a valid GGUF file: its header has impossible numbers"),
         ("local/hf:owner", r"'hf:owner' is not a file of Hugging Face"),
     ],
 )
@@ -59,6 +60,7 @@ def test_a_wrong_model_is_one_sentence_before_a_folder_is_made(
 ) -> None:
     (tmp_path / "words.gguf").write_text("words")
     (tmp_path / "cut.gguf").write_bytes(gguf_bytes()[:-300])
+    (tmp_path / "large.gguf").write_bytes(gguf_bytes({**VALUES, "llama.block_count": 2**31 - 1}))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # without torch too
     config = load_config("smollm2-cpu.yaml", {"model.path": path.replace("{folder}", str(tmp_path))})
     with pytest.raises(ConfigError, match=said):
