@@ -32,6 +32,9 @@ from llm_sandbox_nb.sandbox.docker.container import (
     start_container,
     take_over,
 )
+from llm_sandbox_nb.sandbox.docker.container import (
+    add_label as add_container_label,
+)
 from llm_sandbox_nb.sandbox.docker.engine import (
     connect,
     engine_version,
@@ -62,7 +65,16 @@ from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, 
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
-__all__ = ["adopt", "is_up_to_date", "list_own", "reap_orphans", "resource_usage", "start", "why_unavailable"]
+__all__ = [
+    "add_label",
+    "adopt",
+    "is_up_to_date",
+    "list_own",
+    "reap_orphans",
+    "resource_usage",
+    "start",
+    "why_unavailable",
+]
 """Functions of `open.AdoptingImplementation`."""
 
 START_TIMEOUT = 60.0
@@ -159,6 +171,11 @@ async def adopt(container_id: str, *, lease: float = LEASE) -> ChannelSandbox:
         raise
     sandbox.protection = _protection(sandbox, inspected, container.profile)
     return sandbox
+
+
+async def add_label(sandbox: Sandbox, name: str, value: str) -> None:
+    """See `AdoptingImplementation.add_label`."""
+    await in_thread(add_container_label, str(sandbox.protection.details["container"]), name, value)
 
 
 def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSettings:

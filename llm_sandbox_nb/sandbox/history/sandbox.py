@@ -86,7 +86,8 @@ class CheckpointingSandbox(Sandbox):
         try:
             new = await self.clone()
             new.history.continue_with(await asyncio.shield(copy))
-            restored = await restore(new.history, new.connect, checkpoint, new.connect)
+            with store.sharing():
+                restored = await restore(new.history, new.connect, checkpoint, new.connect)
             if restored.problems:
                 raise SandboxError(f"The fork could not be made: {restored.problems[0]}")
         except BaseException:
