@@ -152,8 +152,10 @@ class PreparedSandboxes(Generic[T]):
 
     async def end_oldest(self) -> None:
         """End the oldest prepared sandbox of any owner, to make room for a sandbox that is needed now."""
-        if self._entries:
-            await self._drop(self._entries[0])
+        for entry in self._entries:
+            if not self._has_ended(entry):
+                await self._drop(entry)
+                return
 
     async def close(self) -> None:
         """End all prepared sandboxes and wait for their ends."""

@@ -293,7 +293,7 @@ class SandboxManager(LoggingConfigurable):
         return managed
 
     async def _start_prepared(self, options: SandboxOptions, kernel_id: str) -> ManagedSandbox:
-        notebook = await self.kernels.notebook(kernel_id)
+        notebook = await self.notebook_of(kernel_id)  # raises if the kernel has ended meanwhile
         managed = ManagedSandbox(uuid.uuid4().hex, kernel_id, notebook, options, prepared=True)
         try:
             await self._start(managed)

@@ -482,8 +482,12 @@ def _holes(chunks: tuple[Chunk, ...], size: int) -> Iterator[tuple[int, int]]:
         yield at, size
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+"""Encoder of all rows: `json.dumps` with other separators makes a new one each time."""
+
+
 def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
+    return _encode(value).encode("ascii")
 
 
 def _record(kind: str, *parts: bytes) -> bytes:

@@ -350,6 +350,11 @@ def test_room_is_made_by_the_end_of_the_oldest(engine: Engine) -> None:
         await asyncio.sleep(2 * START_SECONDS + 1)
         await pool.end_oldest()
         assert (pool.count("a"), pool.count("b")) == (0, 1)
+        engine.boxes[1].lost = SandboxLostError("It has died.")
+        pool.prepare(PLAIN, 1, HOUR, "c")
+        await asyncio.sleep(START_SECONDS + 1)
+        await pool.end_oldest()
+        assert pool.count("c") == 0, "one that has ended makes no room"
 
     pool_in_virtual_time(engine, body)
 
