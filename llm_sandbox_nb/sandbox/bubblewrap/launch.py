@@ -281,7 +281,10 @@ for limit, value in %r.items():
 """Limits set outside would not count inside."""
 _KEEP_SOCKET = f"""
 import os
-os.dup2(%d, {HANDED}, False)
+try:
+    os.dup2(%d, {HANDED}, False)
+except OSError:  # not so many descriptors are allowed
+    pass
 os.closerange(3, {HANDED})
 """
 _CHOWN_FOLDERS = """

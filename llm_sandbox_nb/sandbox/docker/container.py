@@ -204,7 +204,7 @@ def take_over(container_id: str) -> Container:
     return Container(inspected["Id"], labels[LABEL_ID], profile, Directories(root))
 
 
-def add_label(container: str, label: str, value: str) -> None:
+def label_container(container: str, label: str, value: str) -> None:
     """Add a label to a running container. Raises SandboxLostError if the container or the engine is gone."""
     name = inspect_container(container)["Name"]
     with lost_errors():

@@ -27,13 +27,11 @@ from llm_sandbox_nb.sandbox.docker.container import (
     Container,
     create_container,
     inspect_container,
+    label_container,
     put_file,
     remove_container,
     start_container,
     take_over,
-)
-from llm_sandbox_nb.sandbox.docker.container import (
-    add_label as add_container_label,
 )
 from llm_sandbox_nb.sandbox.docker.engine import (
     connect,
@@ -175,7 +173,7 @@ async def adopt(container_id: str, *, lease: float = LEASE) -> ChannelSandbox:
 
 async def add_label(sandbox: Sandbox, name: str, value: str) -> None:
     """See `AdoptingImplementation.add_label`."""
-    await in_thread(add_container_label, str(sandbox.protection.details["container"]), name, value)
+    await in_thread(label_container, str(sandbox.protection.details["container"]), name, value)
 
 
 def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSettings:

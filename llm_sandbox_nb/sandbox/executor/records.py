@@ -207,7 +207,7 @@ class RestorePack:
         try:
             while True:
                 name, passed, _, _ = with_host.recvmsg(256, socket.CMSG_SPACE(FD.size), socket.MSG_DONTWAIT)
-                numbers = [number for _, _, data in passed for (number,) in FD.iter_unpack(data)]
+                numbers: list[int] = [number for _, _, data in passed for (number,) in FD.iter_unpack(data)]
                 if not name and not numbers:
                     raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))  # the host has gone
                 if os.path.join(TOP, name) == self.path and len(numbers) == 1:
