@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -109,10 +109,17 @@ class KernelSandboxes:
         sandbox = await self.current()
         if sandbox is None:
             options.check_files()
-            self._sandbox = await self._prepared.take(options) or await self._start(options)
+            self._sandbox = await self._open(options)
             self._options, self._started = options, time.time()
             return self._sandbox
         check_matches(options, started_with=self._options, protection=sandbox.protection)
+        return sandbox
+
+    async def _open(self, options: SandboxOptions, *, clone: bool = False) -> ChannelSandbox:
+        """Return a prepared sandbox, or else start one. Its clones, for forks, are opened in the same way."""
+        sandbox = await self._prepared.take(options, clone=clone) or await self._start(options)
+        options = replace(options, isolation=sandbox.protection.isolation)
+        sandbox.start_clone = lambda: self._open(options, clone=True)
         return sandbox
 
     async def current(self) -> Sandbox | None:

@@ -107,6 +107,8 @@ class ChannelSandbox(CheckpointingSandbox):
         """The executor's answer to the greeting: version, python, pid, uid, ..."""
         self.deliver: Deliver | None = None
         """See `ExecutorConnection.deliver`."""
+        self.release_pack: Callable[[], None] | None = None
+        """See `ExecutorConnection.release_pack`."""
         self.take_listener: Callable[[], Awaitable[socket.socket]] | None = None
         """Function that moves the door's listener into this process, faster than relaying; None if impossible."""
         self.start_clone: Callable[[], Awaitable[CheckpointingSandbox]] | None = None

@@ -88,6 +88,9 @@ class AdoptingImplementation(Implementation, Protocol):
     def list_own(self, labels: Mapping[str, str] | None = None) -> Sequence[OwnSandbox]:
         """Return all sandboxes of this isolation with these labels. Raises IsolationUnavailableError."""
 
+    async def add_label(self, sandbox: Sandbox, name: str, value: str) -> None:
+        """Give a running sandbox another label, with a value of letters and digits. Raises SandboxError."""
+
     async def adopt(self, id: str) -> ChannelSandbox:
         """Take over a sandbox whose owner is dead. Raises SandboxError."""
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -28,6 +28,8 @@ CHECK_INTERVAL = 10.0
 """Seconds between two checks for prepared sandboxes that have died, were not used in time, or need scarce memory."""
 ANSWER_TIMEOUT = 2.0
 """Seconds in which a prepared sandbox must answer when a cell needs it. An ordinary start is not much slower."""
+REPEAT_SECONDS = 1.0
+"""Seconds after which a prepared sandbox that a fork has taken is replaced, so that both starts do not compete."""
 _VARIABLES = ("TZ", "DOCKER_HOST", "DOCKER_CONTEXT")
 """Variables of this process that decide how a sandbox starts."""
 
@@ -44,7 +46,9 @@ class _Entry(Generic[T]):
     """On the clock of the event loop."""
     start: asyncio.Task[T]
 
-    def fits(self, owner: str, options: SandboxOptions) -> bool:
+    def fits(self, owner: str, options: SandboxOptions, *, clone: bool = False) -> bool:
+        if clone and self.options.isolation in (None, "auto"):
+            options = replace(options, isolation=self.options.isolation)
         return (owner, options, _surroundings(options)) == (self.owner, self.options, self.surroundings)
 
 
@@ -74,6 +78,8 @@ class PreparedSandboxes(Generic[T]):
         self._entries: list[_Entry[T]] = []
         self._refused: dict[str, SandboxOptions] = {}
         """Options of each owner whose newest start has failed; not tried again before the owner's next cell."""
+        self._wanted: dict[str, tuple[SandboxOptions, int, float]] = {}
+        """Arguments of each owner's newest preparation."""
         self._one_start = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -101,6 +107,7 @@ class PreparedSandboxes(Generic[T]):
         for entry in [entry for entry in self._entries if entry.owner == owner]:
             if entry not in fitting[:count]:
                 self._drop(entry)
+        self._wanted[owner] = options, count, seconds
         for _ in range(count - len(fitting)):
             if self._is_memory_low():
                 return
@@ -110,23 +117,30 @@ class PreparedSandboxes(Generic[T]):
         if self._entries and self._watch is None:
             self._watch = asyncio.create_task(self._check_regularly())
 
-    async def take(self, options: SandboxOptions, owner: str = "") -> T | None:
+    async def take(self, options: SandboxOptions, owner: str = "", *, clone: bool = False) -> T | None:
         """Return a prepared sandbox with these options, which now belongs to the caller; None without a usable one.
 
         The oldest is returned first; a start in progress is waited for. If the options differ, the owner's prepared
         sandboxes end, because the next cells probably need the new options too.
+
+        With `clone` the caller wants a second sandbox like a running one, for a fork: `options` has the isolation that
+        was chosen for the first, prepared sandboxes with other options stay, and the next one is prepared soon, because
+        forks are made outside of cells too.
         """
         self._refused.pop(owner, None)
         for entry in [entry for entry in self._entries if entry.owner == owner]:
             if entry not in self._entries:  # taken by another caller meanwhile
                 continue
-            if not entry.fits(owner, options):
-                self._drop(entry)
+            if not entry.fits(owner, options, clone=clone):
+                if not clone:
+                    self._drop(entry)
                 continue
             self._entries.remove(entry)
             try:
                 prepared = await entry.start
-                if await self._is_usable(prepared, options):
+                if await self._is_usable(prepared, options, clone=clone):
+                    if clone:
+                        entry.start.get_loop().call_later(REPEAT_SECONDS, self._repeat, owner)
                     return prepared
             except Exception as error:  # noqa: BLE001 - whatever failed, an ordinary start follows
                 logger.info("A prepared sandbox cannot be used: %s", error)
@@ -138,8 +152,10 @@ class PreparedSandboxes(Generic[T]):
 
     async def end_oldest(self) -> None:
         """End the oldest prepared sandbox of any owner, to make room for a sandbox that is needed now."""
-        if self._entries:
-            await self._drop(self._entries[0])
+        for entry in self._entries:
+            if not self._has_ended(entry):
+                await self._drop(entry)
+                return
 
     async def close(self) -> None:
         """End all prepared sandboxes and wait for their ends."""
@@ -147,6 +163,7 @@ class PreparedSandboxes(Generic[T]):
         if watch is not None:
             watch.cancel()
             await asyncio.wait({watch})
+        self._wanted.clear()
         for entry in [*self._entries]:
             self._drop(entry)
         await asyncio.gather(*self._ending)
@@ -160,9 +177,13 @@ class PreparedSandboxes(Generic[T]):
                 self._refused[owner] = options
                 raise
 
-    async def _is_usable(self, prepared: T, options: SandboxOptions) -> bool:
+    def _repeat(self, owner: str) -> None:
+        if wanted := self._wanted.get(owner):
+            self.prepare(*wanted, owner)
+
+    async def _is_usable(self, prepared: T, options: SandboxOptions, *, clone: bool) -> bool:
         box = self._box(prepared)
-        if box is None or box.lost:
+        if box is None or box.lost or (clone and box.protection.isolation != options.isolation):
             return False
         async with asyncio.timeout(ANSWER_TIMEOUT):
             _, up_to_date = await asyncio.gather(

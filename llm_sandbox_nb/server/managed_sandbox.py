@@ -12,15 +12,17 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from llm_sandbox_nb.sandbox.client import ChannelSandbox
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError, SandboxError, SandboxLostError
+from llm_sandbox_nb.sandbox.isolations import ISOLATIONS
 from llm_sandbox_nb.sandbox.leftover_folders import TemporaryFolder
 from llm_sandbox_nb.sandbox.open import (
     AdoptingImplementation,
     OwnSandbox,
     adopting_isolations,
+    load_isolation,
     remove_leftovers,
     start_sandbox,
 )
@@ -97,9 +99,9 @@ class ManagedSandbox:
             self.touch()
         return time.time() - self.last_activity
 
-    def claim(self) -> None:
-        """Make a prepared sandbox the one of its notebook."""
-        self.prepared = False
+    def claim(self, fork_of: str | None = None) -> None:
+        """Make a prepared sandbox the one of its notebook, or a fork."""
+        self.prepared, self.fork_of = False, fork_of
         self.created = self.last_activity = time.time()
 
     def touch(self) -> None:
@@ -197,6 +199,15 @@ class Opener:
                 )
                 found += await asyncio.gather(*(self._adopt(isolation, left) for left in living))
         return [managed for managed in found if managed is not None]
+
+    async def mark_fork(self, managed: ManagedSandbox) -> None:
+        """Let the server that adopts a started sandbox know that it has become a fork. Raises SandboxError."""
+        if managed.sandbox is None or managed.fork_of is None:
+            return
+        name = managed.sandbox.protection.isolation
+        if ISOLATIONS[name].survives_owner:
+            isolation = cast(AdoptingImplementation, load_isolation(name))
+            await isolation.add_label(managed.sandbox, _FORK_OF, managed.fork_of)
 
     async def reap(self) -> list[str]:
         """Remove sandboxes whose owner is dead, and leftovers of killed kernels on this machine; return the ids."""

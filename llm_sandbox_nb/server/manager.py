@@ -261,10 +261,19 @@ class SandboxManager(LoggingConfigurable):
         """
         managed = self.get(sandbox_id)
         options = replace(managed.options, isolation=self.running(sandbox_id).protection.isolation)
-        new = ManagedSandbox(
-            uuid.uuid4().hex, managed.kernel_id, managed.notebook, options, managed.fork_of or managed.id
-        )
-        await self._start(new)
+        fork_of = managed.fork_of or managed.id
+        new = await self._prepared.take(options, managed.kernel_id, clone=True)
+        if new is None:
+            new = ManagedSandbox(uuid.uuid4().hex, managed.kernel_id, managed.notebook, options, fork_of)
+            await self._start(new)
+            return new
+        new.claim(fork_of)
+        try:
+            await self._opener.mark_fork(new)
+        except BaseException:
+            await asyncio.shield(self.end(new, "It could not be made a fork."))
+            raise
+        self.note_activity(new)
         return new
 
     async def reset(self, sandbox_id: str) -> ManagedSandbox:
@@ -284,7 +293,7 @@ class SandboxManager(LoggingConfigurable):
         return managed
 
     async def _start_prepared(self, options: SandboxOptions, kernel_id: str) -> ManagedSandbox:
-        notebook = await self.kernels.notebook(kernel_id)
+        notebook = await self.notebook_of(kernel_id)  # raises if the kernel has ended meanwhile
         managed = ManagedSandbox(uuid.uuid4().hex, kernel_id, notebook, options, prepared=True)
         try:
             await self._start(managed)

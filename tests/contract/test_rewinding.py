@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from sandbox_commands import living
 from support import own_mark
 
 from llm_sandbox_nb.sandbox.errors import HistoryError
+from llm_sandbox_nb.sandbox.history.packs import PackReader
 from llm_sandbox_nb.sandbox.open import open_sandbox
 
 pytestmark = pytest.mark.own_sandbox
@@ -66,6 +68,28 @@ async def test_a_fork_is_another_sandbox(box: Any, tmp_path: Path) -> None:
         with pytest.raises(HistoryError, match="no checkpoint"):
             await box.read_file("f", at=own)
     assert await box.read_file("f") == b"two\n"
+
+
+async def test_forks_at_once_read_each_piece_of_content_once(
+    box: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await box.run("for n in $(seq 30); do head -c 100000 /dev/urandom > $n; done")
+    point = await box.checkpoint()
+    expected = (await box.run("cat $(seq 30) | sha256sum")).stdout
+    reads: list[bytes] = []
+    read = PackReader.read
+
+    def noted(self: PackReader, digest: bytes, *place: Any) -> bytes:
+        reads.append(digest)
+        return read(self, digest, *place)
+
+    monkeypatch.setattr(PackReader, "read", noted)
+    forks = await asyncio.gather(*(box.fork(point) for _ in range(4)))
+    monkeypatch.undo()
+    assert len(reads) == len(set(reads))
+    for fork in forks:
+        assert (await fork.run("cat $(seq 30) | sha256sum")).stdout == expected
+        await fork.close()
 
 
 async def test_reading_the_past_goes_the_way_of_open(box: Any) -> None:

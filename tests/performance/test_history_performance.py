@@ -18,9 +18,11 @@ from best_of import best_of
 from memory_of import family
 from support import run
 
+from llm_sandbox_nb.notebook.sandboxes import KernelSandboxes
 from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.docker.engine import connect
 from llm_sandbox_nb.sandbox.open import open_sandbox
+from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine"), pytest.mark.timeout(500)]
 Measured = Callable[..., None]
@@ -137,6 +139,68 @@ def test_rewind_and_fork(measured: Measured) -> None:
     measured("fork, 1,000 files, 50 MB", fork * 1e3, "ms", bar="under 1 s", note=note)
     measured("fork, docker commit + run / ours", bare / fork, "x", bar="at least 1", note=beside)
     assert shortfall(best) <= 1
+
+
+def test_fork_into_a_prepared_sandbox(measured: Measured, strong_isolation: str) -> None:
+    """1,000 files, 50 MB: a fork that takes a prepared sandbox, in turns with one that starts its own."""
+    options = SandboxOptions(strong_isolation)
+
+    async def whole() -> tuple[list[float], list[float]]:
+        warm, cold = [], []
+        keeper = KernelSandboxes()
+        async with AsyncExitStack() as kept:
+            kept.push_async_callback(keeper.close)
+            box = await keeper.acquire(options)
+            await write(box)
+            point = await box.checkpoint()
+
+            async def fork() -> None:
+                kept.push_async_callback((await box.fork(point)).close)
+
+            for _ in range(6):
+                await keeper.prepare(options, 1, 600)
+                await asyncio.wait({entry.start for entry in keeper._prepared._entries})
+                warm.append(await timed(fork))
+                await keeper.prepare(options, 0, 1)
+                cold.append(await timed(fork))
+        return warm[1:], cold[1:]
+
+    warm, cold = best_of(
+        2, lambda: run(whole(), timeout=240), bar=0.2, by=lambda taken: statistics.median(taken[0])
+    )
+    note = f"{milliseconds(warm)}; with a start in turn with it: {milliseconds(cold)}"
+    name = f"fork into a prepared sandbox, 1,000 files, 50 MB, {strong_isolation}"
+    measured(name, statistics.median(warm) * 1e3, "ms", bar="at most 200 ms", note=note)
+    assert statistics.median(warm) <= statistics.median(cold)
+
+
+def test_rewind_of_one_file(measured: Measured, strong_isolation: str) -> None:
+    """One of 1,000 files has changed: two walks and one file; then all of them, 50 MB."""
+
+    async def whole() -> tuple[list[float], list[float]]:
+        one, all_files = [], []
+        async with open_sandbox(strong_isolation) as box:
+            points = []
+            for _ in range(2):
+                await write(box)
+                points.append(await box.checkpoint())
+            for turn in range(8):
+                point = points[turn % 2]
+                all_files.append(await timed(lambda to=point: box.restore(to)))  # type: ignore[misc]
+                changed = await box.run("echo more >> data/0005")
+                assert changed.exit_code == 0, changed.text
+                one.append(await timed(lambda to=point: box.restore(to)))  # type: ignore[misc]
+        return one[1:], all_files[1:]
+
+    one, all_files = best_of(
+        2, lambda: run(whole(), timeout=240), bar=0.1, by=lambda taken: statistics.median(taken[0])
+    )
+    bar = "at most 100 ms"
+    name = f"rewind of one of 1,000 files, {strong_isolation}"
+    measured(name, statistics.median(one) * 1e3, "ms", bar=bar, note=milliseconds(one))
+    name = f"rewind of 1,000 files in turn with it, 50 MB, {strong_isolation}"
+    measured(name, statistics.median(all_files) * 1e3, "ms", bar=bar, note=milliseconds(all_files))
+    assert statistics.median(one) <= 0.7 * statistics.median(all_files)
 
 
 class ForksAtOnce(NamedTuple):

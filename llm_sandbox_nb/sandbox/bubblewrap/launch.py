@@ -279,13 +279,12 @@ for limit, value in %r.items():
     resource.setrlimit(limit, (value, value))
 """
 """Limits set outside would not count inside."""
-_CLOSE_DESCRIPTORS = """
+_KEEP_SOCKET = f"""
 import os
-os.closerange(3, 1024)
-"""
-_KEEP_DOOR_SOCKET = f"""
-import os
-os.dup2(%d, {HANDED}, False)
+try:
+    os.dup2(%d, {HANDED}, False)
+except OSError:  # not so many descriptors are allowed
+    pass
 os.closerange(3, {HANDED})
 """
 _CHOWN_FOLDERS = """
@@ -310,16 +309,15 @@ def prepared(
     profile: str,
     many_users: bool,
     limits: Mapping[int, int],
-    door_socket: int | None = None,
+    socket: int,
 ) -> list[str]:
     """Return the executor's command (`python ... -c PROGRAM`) with further steps before PROGRAM.
 
-    The steps set `limits` (see `process_limits`), close descriptors and become the profile's user. `door_socket` is a
-    descriptor that becomes `HANDED`.
+    The steps set `limits` (see `process_limits`), close descriptors except `socket`, which becomes `HANDED`, and become
+    the profile's user.
     """
     *command, program = argv
-    steps = [_SET_LIMITS % dict(limits)]
-    steps += [_CLOSE_DESCRIPTORS if door_socket is None else _KEEP_DOOR_SOCKET % door_socket]
+    steps = [_SET_LIMITS % dict(limits), _KEEP_SOCKET % socket]
     user = PROFILE_USERS[profile]
     if many_users and user.uid != 0:
         steps += [

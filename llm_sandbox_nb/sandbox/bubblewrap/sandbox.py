@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import posixpath
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, BinaryIO
 
 from llm_sandbox_nb.formatting import format_size
 from llm_sandbox_nb.sandbox.bootstrap import bootstrap_argv
@@ -117,6 +117,7 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
     try:
         return await started.run()
     except BaseException:
+        started.close_sockets()
         await asyncio.to_thread(started.remove_group)
         raise
 
@@ -161,8 +162,8 @@ class _Start:
             many_users=self.many_users,
             ca_bundle=options.ca_bundle,
         )
-        self.door_socket: socket.socket | None = None
-        """This process's end of the Unix socket over which the executor sends the listener of its door."""
+        self.socket, self.inside_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """The two ends of the Unix socket that passes descriptors: the listener of the door out, packs of files in."""
 
     @classmethod
     async def prepare(cls, options: SandboxOptions, name: str) -> _Start:
@@ -218,8 +219,10 @@ class _Start:
                 **common,
             )
         )
-        if (door_socket := self.door_socket) is not None:
-            sandbox.take_listener = lambda: take_listener(executor.channel, door_socket)
+        packs = HandedPacks(self.socket)
+        sandbox.deliver, sandbox.release_pack = packs.deliver, packs.release
+        if self.options.has_door:
+            sandbox.take_listener = lambda: take_listener(executor.channel, self.socket)
         return sandbox
 
     async def _administrator(self, launched: Launched) -> tuple[Channel, Callable[[], Awaitable[None]]]:
@@ -242,17 +245,13 @@ class _Start:
             share_network=self.options.network == "open",
             many_users=self.many_users,
         )
-        with contextlib.ExitStack() as opened:
-            inside: int | None = None
-            if self.options.has_door:
-                self.door_socket, inside_socket = socket.socketpair()
-                inside = opened.enter_context(inside_socket).fileno()
+        with self.inside_socket:
             argv = prepared(
                 bootstrap_argv(self.python.executable),
                 profile=profile,
                 many_users=self.many_users,
                 limits=limits,
-                door_socket=inside,
+                socket=self.inside_socket.fileno(),
             )
             return await launch(
                 arguments,
@@ -262,7 +261,7 @@ class _Start:
                 python=self.python.executable,
                 seccomp=filter_program(),
                 place=self.group.add if self.group else lambda pid: None,
-                pass_fds=[] if inside is None else [inside],
+                pass_fds=[self.inside_socket.fileno()],
             )
 
     def _environment(self) -> dict[str, str]:
@@ -304,15 +303,53 @@ class _Start:
             raise SandboxLostError(f"The sandbox ended while it started ({error}); open it again.") from error
 
     async def _end(self, executor: PipedExecutor) -> None:
-        if self.door_socket is not None:
-            self.door_socket.close()
+        self.close_sockets()
         await executor.end()
         await asyncio.to_thread(self.remove_group)
+
+    def close_sockets(self) -> None:
+        """Close both ends of the Unix socket; may be called twice."""
+        self.socket.close()
+        self.inside_socket.close()
 
     def remove_group(self) -> None:
         """Remove the control groups; a later start reaps those that cannot be removed yet."""
         if self.group is not None:
             self.group.remove(patience=1.0)
+
+
+class HandedPacks:
+    """Packs of a sandbox's restores: files in memory, of which the executor gets descriptors over a Unix socket.
+
+    Such a file cannot be sealed, so a hostile executor that keeps its descriptor cannot keep the memory.
+    """
+
+    def __init__(self, outside: socket.socket) -> None:
+        self._outside = outside
+        self._files: list[BinaryIO] = []
+        self._lock = threading.Lock()
+
+    async def deliver(self, name: str, size: int, content: Iterator[bytes]) -> None:
+        """See `Deliver`. The executor can read each piece as soon as it is written."""
+        file = os.fdopen(os.memfd_create(name, os.MFD_CLOEXEC), "wb", 0)
+        self._files.append(file)
+        socket.send_fds(self._outside, [name.encode()], [file.fileno()], socket.MSG_DONTWAIT)
+        await asyncio.to_thread(self._fill, file, content)
+
+    def _fill(self, file: BinaryIO, content: Iterator[bytes]) -> None:
+        for piece in content:
+            with self._lock:
+                if file.closed:
+                    return
+                file.write(piece)
+
+    def release(self) -> None:
+        """Free the memory of all packs, even if the executor or a thread still uses them."""
+        with self._lock:
+            for file in self._files:
+                file.truncate(0)
+                file.close()
+        self._files = []
 
 
 def _make_group(name: str, limits: Limits) -> Group | None:

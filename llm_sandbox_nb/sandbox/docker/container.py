@@ -30,6 +30,7 @@ from llm_sandbox_nb.sandbox.docker.ownership import (
     adopted_name,
     container_name,
     current_owner,
+    labelled_name,
     owner_labels,
     owner_of,
 )
@@ -194,13 +195,20 @@ def take_over(container_id: str) -> Container:
     if not inspected["State"].get("Running"):
         raise SandboxLostError(f"The sandbox {labels[LABEL_ID]} has ended; open a new one.")
     try:
-        connect().api.rename(container_id, adopted_name(labels[LABEL_ID]))
+        connect().api.rename(container_id, adopted_name(labels[LABEL_ID], inspected.get("Name", "")))
     except APIError as error:
         if error.status_code != 400:  # 400: this process has adopted the container before
             raise SandboxLostError(f"The sandbox is lost: {one_line(error)}; open a new one.") from error
     root = labels.get(LABEL_ROOT, Directories().root)
     profile = labels.get(LABEL_PROFILE, "standard")
     return Container(inspected["Id"], labels[LABEL_ID], profile, Directories(root))
+
+
+def label_container(container: str, label: str, value: str) -> None:
+    """Add a label to a running container. Raises SandboxLostError if the container or the engine is gone."""
+    name = inspect_container(container)["Name"]
+    with lost_errors():
+        connect().api.rename(container, labelled_name(name, label, value))
 
 
 def remove_container(container: str) -> None:

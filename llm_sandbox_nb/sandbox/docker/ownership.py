@@ -31,6 +31,7 @@ LABEL_LEASE = f"{PREFIX}.lease"
 LABEL_VERSION = f"{PREFIX}.version"
 RESERVED_LABELS = (LABEL_ID, LABEL_OWNER, LABEL_CREATED, LABEL_LEASE, LABEL_VERSION)
 
+_ADDED_LABEL = re.compile(r"_label_([a-z-]+)\.([0-9A-Za-z]+)")
 _OWNER_TOKEN = re.compile(r"([0-9a-f]{12})\.([0-9a-f]{12})\.([0-9a-f]{8})\.([0-9]+)\.([0-9a-f]{8})")
 
 GRACE = 30.0
@@ -114,9 +115,20 @@ def container_name(sandbox_id: str) -> str:
     return f"{PREFIX}-{sandbox_id}"
 
 
-def adopted_name(sandbox_id: str) -> str:
-    """Return the name for a container that this process adopts. Engines can change a name, but not labels."""
-    return f"{PREFIX}-{sandbox_id}_adopted_{current_owner().token()}"
+def adopted_name(sandbox_id: str, name: str = "") -> str:
+    """Return the name for a container that this process adopts. Engines can change a name, but not labels.
+
+    Args:
+        sandbox_id: id of the sandbox.
+        name: the present name, whose added labels remain.
+    """
+    added = "".join(match[0] for match in _ADDED_LABEL.finditer(name))
+    return f"{PREFIX}-{sandbox_id}_adopted_{current_owner().token()}{added}"
+
+
+def labelled_name(name: str, label: str, value: str) -> str:
+    """Return the present name of a container with an added label, which `OwnContainer.labels` then has."""
+    return f"{name.lstrip('/')}_label_{label}.{value}"
 
 
 def owner_of(container: Mapping[str, Any]) -> ContainerOwner | None:
@@ -188,7 +200,7 @@ class OwnContainer:
     created: float
     """Seconds since the epoch."""
     labels: Mapping[str, str]
-    """Labels without the package's prefix."""
+    """Labels without the package's prefix, with those that were added later."""
 
 
 def list_own(labels: Mapping[str, str] | None = None) -> list[OwnContainer]:
@@ -248,6 +260,8 @@ def _own(container: Mapping[str, Any]) -> OwnContainer | None:
         created = float(labels.get(LABEL_CREATED, created))
     state = str(container.get("State", ""))
     bare = {name.removeprefix(f"{PREFIX}."): value for name, value in labels.items()}
+    for name in container.get("Names") or ():
+        bare.update(_ADDED_LABEL.findall(name))
     return OwnContainer(container["Id"], labels[LABEL_ID], state, owner.is_dead(), created, bare)
 
 

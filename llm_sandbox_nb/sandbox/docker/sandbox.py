@@ -27,6 +27,7 @@ from llm_sandbox_nb.sandbox.docker.container import (
     Container,
     create_container,
     inspect_container,
+    label_container,
     put_file,
     remove_container,
     start_container,
@@ -62,7 +63,16 @@ from llm_sandbox_nb.sandbox.protocol.channel import LEASE, PING_EVERY, Channel, 
 from llm_sandbox_nb.sandbox.protocol.frames import ProtocolError
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
-__all__ = ["adopt", "is_up_to_date", "list_own", "reap_orphans", "resource_usage", "start", "why_unavailable"]
+__all__ = [
+    "add_label",
+    "adopt",
+    "is_up_to_date",
+    "list_own",
+    "reap_orphans",
+    "resource_usage",
+    "start",
+    "why_unavailable",
+]
 """Functions of `open.AdoptingImplementation`."""
 
 START_TIMEOUT = 60.0
@@ -159,6 +169,11 @@ async def adopt(container_id: str, *, lease: float = LEASE) -> ChannelSandbox:
         raise
     sandbox.protection = _protection(sandbox, inspected, container.profile)
     return sandbox
+
+
+async def add_label(sandbox: Sandbox, name: str, value: str) -> None:
+    """See `AdoptingImplementation.add_label`."""
+    await in_thread(label_container, str(sandbox.protection.details["container"]), name, value)
 
 
 def _settings(options: SandboxOptions, labels: Mapping[str, str]) -> ContainerSettings:

@@ -9,7 +9,7 @@ import time
 
 from .capture import Capture
 from .event_loop import IN, OUT
-from .frames import PIPE_READ, STDERR, STDOUT, quietly_close, text_to_bytes, write_all, write_pending
+from .frames import HANDED, PIPE_READ, STDERR, STDOUT, quietly_close, text_to_bytes, write_all, write_pending
 from .light import dump, parse_json
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
@@ -36,9 +36,11 @@ FILE_OPERATIONS = frozenset(["read", "write", "list", "pack", "unpack", "describ
 
 
 def fork_with_pipes(
-    executor: ExecutorContext, fds: tuple[int, ...], child: Callable[[], None]
+    executor: ExecutorContext, fds: tuple[int, ...], child: Callable[[], None], *, handed: bool = False
 ) -> tuple[int, list[int]]:
     """Fork a child with pipes on the descriptors `fds`: fd 0 for reading, the others for writing.
+
+    With `handed` the child also has the executor's descriptor `HANDED`.
 
     Returns:
         The child's pid and the executor's ends of the pipes.
@@ -51,7 +53,7 @@ def fork_with_pipes(
         for fd in fds:
             pipes[fd] = os.pipe()
         child_ends = {fd: pipe[fd != 0] for fd, pipe in pipes.items()}
-        pid = executor.fork(lambda: enter_child(child_ends, child))
+        pid = executor.fork(lambda: enter_child(child_ends, child, handed))
     except OSError:
         quietly_close(*(end for pipe in pipes.values() for end in pipe))
         raise
@@ -62,10 +64,14 @@ def fork_with_pipes(
     return pid, ends
 
 
-def enter_child(fds: dict[int, int], child: Callable[[], None]) -> None:
-    """Close all descriptors but `fds` (0 to 3) in a child, tie its life to the executor's, and call `child`."""
+def enter_child(fds: dict[int, int], child: Callable[[], None], handed: bool = False) -> None:
+    """Close all descriptors but `fds` (0 to 3) in a child, tie its life to the executor's, and call `child`.
+
+    With `handed` the descriptor `HANDED` remains open too.
+    """
     take_descriptors(fds)
-    os.closerange(4, 4096)
+    os.closerange(4, HANDED)
+    os.closerange(HANDED + handed, 4096)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     child()
 
@@ -120,6 +126,9 @@ class ServiceProcess:
     The child reads requests from fd 0, writes data to fd 1, and ends each request with one JSON line on fd 3.
     """
 
+    handed = False
+    """True if the child gets the descriptor `HANDED`."""
+
     def __init__(self, executor: ExecutorContext) -> None:
         self.executor = executor
         self.pid = 0
@@ -130,7 +139,7 @@ class ServiceProcess:
 
     def start(self) -> None:
         """Fork the child. Raises OSError."""
-        self.pid, ends = fork_with_pipes(self.executor, (0, 1, 3), self.serve)
+        self.pid, ends = fork_with_pipes(self.executor, (0, 1, 3), self.serve, handed=self.handed)
         self.requests_w, self.data_r, self.outcome_r = ends
         self.executor.services.add(self.pid)
         self.executor.children[self.pid] = lambda _: self.died()

@@ -15,7 +15,7 @@ import os
 import struct
 
 from .event_loop import IN
-from .frames import HOST_PIPE_BYTES, STDERR, enlarge_pipes, quietly_close
+from .frames import HANDED, HOST_PIPE_BYTES, STDERR, enlarge_pipes, quietly_close
 from .request import Request, describe_error
 from .stream_request import StreamRequest
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 BEGUN, ENDED = b"begun", b"ended"
 BACKLOG = 1024  # programs that connect at once
-HANDED = 1000
-"""Descriptor of a Unix socket to the process that started the sandbox, through which it receives the listener."""
 WAIT_SECONDS, BUSY_WAIT_SECONDS = 2.0, 30.0
 """Seconds that a connection waits for a request of the host: while none is served, and while some are."""
 
@@ -69,7 +67,7 @@ class DoorListener:
             numbers = struct.pack("i", self.listener.fileno())
             with_host.sendmsg([b"d"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
         finally:
-            with_host.close()
+            with_host.detach()
         # Not open here any more, so that connections are refused at once when the host is gone.
         self.executor.unwatch(self.listener.fileno())
         self.listener.close()

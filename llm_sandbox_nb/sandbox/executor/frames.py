@@ -29,6 +29,10 @@ HOST_PIPE_BYTES = 256 * 1024  # four frames, for content in bulk
 PAUSE_ABOVE_BYTES = 1024 * 1024  # waiting for the host: then commands' output is not read
 RESUME_BELOW_BYTES = 256 * 1024
 MAX_WRITTEN_PARTS = 64  # of a system call: headers and payloads of 2 MiB
+HANDED = 1000
+"""Descriptor of a Unix socket to the process that started the sandbox, where the isolation provides one: it passes
+descriptors, the door's listener to the host and packs of restores to the history child.
+"""
 ACK_EVERY_BYTES = 256 * 1024  # a quarter of the host's window, so that the host never has to wait for an ACK
 
 

@@ -33,6 +33,8 @@ KILLED_OUTCOME = {
 class HistoryService(ServiceProcess):
     """The event loop's side of the child that remembers all files. The first request starts the child."""
 
+    handed = True
+
     def __init__(self, executor: ExecutorContext, shell: Shell, watcher: ChangeWatcher, epoch: Epoch) -> None:
         super().__init__(executor)
         self.shell = shell
@@ -277,7 +279,8 @@ class RestoreRequest(HistoryRequest):
             self.notes.append("Some processes could not be killed.")
         self.started = True
         if self.params.get("pack"):
-            self.top_time = os.stat(TOP).st_mtime_ns
+            if not self.params.get("handed"):
+                self.top_time = os.stat(TOP).st_mtime_ns
             self.send(STDOUT, READY)
         body, self.body = self.body, []
         for data in body:
@@ -286,7 +289,7 @@ class RestoreRequest(HistoryRequest):
     def ask(self) -> None:
         """Send the request to the child."""
         self.asked = True
-        params = {name: self.params.get(name) for name in ("op", "id", "since", "pack")}
+        params = {name: self.params.get(name) for name in ("op", "id", "since", "pack", "handed")}
         line = dump({**params, "top_time": self.top_time}) + b"\n"
         self.head_left = len(line)
         self.history.put(line)

@@ -242,7 +242,10 @@ OPERATIONS: dict[str, dict[str, Check]] = {
         "paths": are_texts, "content": optional(is_flag), "below": optional(is_flag), "limits": optional(are_limits),
     },
     "renew": {},
-    "restore": {"body": is_present, "id": is_text, "since": optional(is_text), "pack": optional(is_text)},
+    "restore": {
+        "body": is_present, "id": is_text, "since": optional(is_text), "pack": optional(is_text),
+        "handed": optional(is_flag),
+    },
 }  # fmt: skip
 HEAD_OPERATIONS = frozenset(["exec", "read", "write", "list", "pack", "unpack", "describe"])
 """Operations whose arguments may travel at the head of the body."""

@@ -240,7 +240,7 @@ class Snapshotter:
         set_policy("SCHED_OTHER")
         self.stop_watching()
         known = self.memories.get(params.get("since") or "")
-        pack = RestorePack(params.get("pack"), params.get("top_time"))
+        pack = RestorePack(params.get("pack"), params.get("top_time"), bool(params.get("handed")))
         restore = Restore(dict(known or {}), self.scope or b"/", self.epoch.start, pack)
         restore.run(self.reader)
         problems = self.engine_folders.restore()

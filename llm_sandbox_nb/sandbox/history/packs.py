@@ -10,10 +10,11 @@ import re
 import secrets
 import sqlite3
 import stat
+import threading
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from llm_sandbox_nb.own_folder import open_folder
 from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError
@@ -26,6 +27,8 @@ _ANY_NAME_PATTERN = re.compile(r"[0-9a-f]{24}\.pack(?:\.partial)?")
 _OPEN_FLAGS = os.O_RDONLY | NO_LINK | NO_WAIT | NOT_INHERITED
 """Flags that do not follow links, and do not wait for the other end of a FIFO."""
 _COPY_BYTES = 1024 * 1024
+MAX_SHARED_BYTES = 128 * 1024 * 1024
+"""Maximum bytes of content in memory that several forks share."""
 
 
 def is_pack_name(name: object) -> bool:
@@ -140,6 +143,45 @@ class PackFolder:
 
     def _foreign(self, name: str) -> HistoryError:
         return HistoryError(f"The history in {self.path.parent} is damaged: {name!r:.80} is not a pack.")
+
+
+class SharedPieces:
+    """Pieces of content that several forks of one history need at the same time: each is read and checked once.
+
+    A fork uses this object as a context. Without a second one at the same time nothing is kept in memory.
+    """
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._lock = threading.Lock()
+        self._pieces: dict[bytes, bytes] = {}
+        self._left = MAX_SHARED_BYTES
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            self._users += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users < 2:
+                self._pieces, self._left = {}, MAX_SHARED_BYTES
+
+    def get(self, digest: bytes, read: Callable[[bytes], bytes]) -> bytes:
+        """Return a piece, read by `read` if no other user has read it yet. Raises as `read`."""
+        if self._users < 2:
+            return read(digest)
+        found = self._pieces.get(digest)
+        if found is None:
+            with self._lock:
+                found = self._pieces.get(digest)
+                if found is None:
+                    found = read(digest)
+                    if len(found) <= self._left and self._users > 1:
+                        self._pieces[digest] = found
+                        self._left -= len(found)
+        return found
 
 
 class PackWriter:

@@ -44,6 +44,8 @@ _MIN_PATCH_BYTES = 2 * 1024 * 1024
 """Bytes of a file from which on only its changed pieces are written."""
 MIN_PACK_BYTES, MAX_PACK_BYTES = 2 * 1024 * 1024, 512 * 1024 * 1024
 """Bytes of content for which a pack is made. For less a pack is slower, for more it needs too much disk space."""
+MAX_PACK_MEMORY_BYTES = 128 * 1024 * 1024
+"""`MAX_PACK_BYTES` for a pack in this machine's memory."""
 _READY = b"ready"
 _BATCH = 512
 """Entries in one record."""
@@ -123,16 +125,23 @@ class _Restore:
         new = secrets.token_hex(8)
         connection = await self._connect()
         deliver = connection.deliver if self._packs else None
-        body = RestoreBody(plan, self._store, self._shell, deliver, f"{new}.pack")
+        handed = connection.release_pack is not None
+        most = MAX_PACK_MEMORY_BYTES if handed else MAX_PACK_BYTES
+        body = RestoreBody(plan, self._store, self._shell, deliver, f"{new}.pack", most)
         params = {
             "op": "restore",
             "id": new,
             "since": history.last_scan,
             "timeout": RESTORE_TIMEOUT,
             "pack": body.pack,
+            "handed": handed,
         }
         history.last_scan = None
-        outcome = await connection.request_files(params, body.take, RESTORE_TIMEOUT, body.pieces())
+        try:
+            outcome = await connection.request_files(params, body.take, RESTORE_TIMEOUT, body.pieces())
+        finally:
+            if connection.release_pack is not None:
+                connection.release_pack()
         raise_error(outcome, "")
         history.last_scan, history.entries, history.shell = new, _after(history.entries, plan), self._shell
         self._packs = self._packs and outcome.get("pack") != "missing"
@@ -223,13 +232,22 @@ def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> P
     _plan_deletes(plan, current, target)
     deleted = set(plan.delete)
     groups = _changed_groups(current, target)
-    for path in sorted(target, key=os.fsencode):
+
+    def is_deleted(path: str) -> bool:
+        return bool(deleted) and (path in deleted or any(up in deleted for up in parents(path)))
+
+    different = (
+        path
+        for path, entry in target.items()
+        if entry != current.get(path) or entry.group in groups or is_deleted(path)
+    )
+    for path in sorted(different, key=os.fsencode):
         wanted, here = target[path], current.get(path)
-        if here is not None and (path in deleted or any(up in deleted for up in parents(path))):
+        if is_deleted(path):
             here = None
         if wanted.group in groups:
             _plan_file(plan, path, replace(wanted, group=groups[wanted.group]), None)
-        elif here is None or wanted != here:
+        else:
             _plan_file(plan, path, wanted, here)
     return plan
 
@@ -237,10 +255,12 @@ def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> P
 def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str, Entry]) -> None:
     """Plan the paths to delete, folders as a whole. Includes paths that are a folder on one side only."""
     gone: set[str] = set()
-    for path in sorted(current, key=os.fsencode):
-        wanted = target.get(path)
-        if wanted is not None and (wanted.type == FOLDER) == (current[path].type == FOLDER):
-            continue
+    unwanted = (
+        path
+        for path, entry in current.items()
+        if (wanted := target.get(path)) is None or (wanted.type == FOLDER) != (entry.type == FOLDER)
+    )
+    for path in sorted(unwanted, key=os.fsencode):
         if any(up in gone for up in parents(path)):
             continue
         gone.add(path)
@@ -314,6 +334,7 @@ class RestoreBody:
         shell: the state of the shell to restore.
         deliver: puts a file into the sandbox from outside, where possible.
         name: the name of the pack.
+        max_pack_bytes: maximum size of the pack.
     """
 
     def __init__(
@@ -323,13 +344,14 @@ class RestoreBody:
         shell: bytes | None,
         deliver: Deliver | None = None,
         name: str = "",
+        max_pack_bytes: int = MAX_PACK_BYTES,
     ) -> None:
         self._plan = plan
         self._store = store
         self._shell = shell
         self._pieces, size = _pack(plan) if deliver else ({}, 0)
         self._size = size
-        self._deliver = deliver if MIN_PACK_BYTES <= size <= MAX_PACK_BYTES else None
+        self._deliver = deliver if MIN_PACK_BYTES <= size <= max_pack_bytes else None
         self._name = name
         self._ready = asyncio.Event()
 
@@ -460,8 +482,12 @@ def _holes(chunks: tuple[Chunk, ...], size: int) -> Iterator[tuple[int, int]]:
         yield at, size
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+"""Encoder of all rows: `json.dumps` with other separators makes a new one each time."""
+
+
 def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
+    return _encode(value).encode("ascii")
 
 
 def _record(kind: str, *parts: bytes) -> bytes:

@@ -83,15 +83,16 @@ class CheckpointingSandbox(Sandbox):
         # The history is copied while the sandbox starts.
         copy = asyncio.ensure_future(asyncio.to_thread(HistoryCopy.of, store, folder))
         new: CheckpointingSandbox | None = None
-        try:
-            new = await self.clone()
-            new.history.continue_with(await asyncio.shield(copy))
-            restored = await restore(new.history, new.connect, checkpoint, new.connect)
-            if restored.problems:
-                raise SandboxError(f"The fork could not be made: {restored.problems[0]}")
-        except BaseException:
-            await asyncio.shield(_undo_fork(new, copy))
-            raise
+        with store.sharing():
+            try:
+                new = await self.clone()
+                new.history.continue_with(await asyncio.shield(copy))
+                restored = await restore(new.history, new.connect, checkpoint, new.connect)
+                if restored.problems:
+                    raise SandboxError(f"The fork could not be made: {restored.problems[0]}")
+            except BaseException:
+                await asyncio.shield(_undo_fork(new, copy))
+                raise
         return new
 
     async def read_file(self, path: str, *, limit: int | None = None, at: str | None = None) -> bytes:

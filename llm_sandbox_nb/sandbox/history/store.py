@@ -21,7 +21,7 @@ from llm_sandbox_nb.sandbox.errors import HistoryError, HistoryNotWrittenError, 
 from llm_sandbox_nb.sandbox.history.index import Index, IndexReader, kept_entry, writable_index, write_copy
 from llm_sandbox_nb.sandbox.history.index_copy import INDEX
 from llm_sandbox_nb.sandbox.history.manifest import Chunk, Entry, digests
-from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter, storing
+from llm_sandbox_nb.sandbox.history.packs import PackFolder, PackReader, PackWriter, SharedPieces, storing
 from llm_sandbox_nb.windows import try_lock
 
 PACKS, LOCK = "packs", "lock"
@@ -51,6 +51,7 @@ class HistoryStore:
         self.folder = folder
         self.limit = limit
         self._mutex = threading.RLock()
+        self._shared = SharedPieces()
         self._manifests: OrderedDict[str, dict[str, Entry]] = OrderedDict()
         self._lock_fd = -1
         self._rows: IndexReader | None = None
@@ -164,6 +165,9 @@ class HistoryStore:
         Raises:
             HistoryError: if the piece is not stored, or has changed on disk.
         """
+        return self._shared.get(digest, self._read_piece)
+
+    def _read_piece(self, digest: bytes) -> bytes:
         with self._mutex:
             for last in (False, True):
                 place = self._index.place(digest)
@@ -176,6 +180,10 @@ class HistoryStore:
                 if last:
                     raise HistoryError(f"The history in {self.folder} is damaged: {place[0]} is missing.")
         raise HistoryError("The content of this file was not kept.")
+
+    def sharing(self) -> contextlib.AbstractContextManager[SharedPieces]:
+        """Return a context in which pieces of content are shared with other users of the copies of this history."""
+        return self._shared
 
     def read(self, entry: Entry, limit: int) -> bytes:
         """Return the content of a file.
@@ -328,6 +336,7 @@ class HistoryStore:
         with self._mutex:
             store._manifests.update(self._manifests)
             store._reader.written.update(self._reader.written)
+        store._shared = self._shared
         return store
 
 

@@ -66,9 +66,7 @@ Sink = Callable[[int, bytes], None]
 error; `ProtocolError` ends the whole channel.
 """
 Deliver = Callable[[str, int, Iterator[bytes]], Awaitable[None]]
-"""A function that puts a file into the sandbox's top folder: name, number of bytes, content. Raises SandboxError,
-OSError.
-"""
+"""A function that puts a file into the sandbox: name, number of bytes, content. Raises SandboxError, OSError."""
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +76,10 @@ class ExecutorConnection(Protocol):
 
     deliver: Deliver | None
     """Function that puts a file into the sandbox from outside, faster than the connection; None if impossible."""
+    release_pack: Callable[[], None] | None
+    """Function that frees the memory of a file of `deliver`, if the executor gets a descriptor of the file; None if the
+    file is in the sandbox's top folder.
+    """
 
     async def request_files(
         self,

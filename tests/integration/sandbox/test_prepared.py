@@ -88,6 +88,33 @@ def test_a_cell_takes_it_without_a_start(strong_isolation: str, monkeypatch: pyt
     run(body())
 
 
+def test_a_fork_takes_it_without_a_start(strong_isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second fork at once starts a sandbox of its own, and a sandbox for the next one is prepared."""
+    options = SandboxOptions(strong_isolation)
+
+    async def body() -> None:
+        async with keeper_with(options) as keeper:
+            box = await keeper.acquire(options)
+            await box.run("echo mine > file; export x=1")
+            point = await box.checkpoint()
+            await prepared(keeper, options)
+            (waiting,) = [entry.start.result().id for entry in keeper._prepared._entries]
+            requests = Requests(monkeypatch)
+            before = child_pids()
+            fork = await box.fork(point)
+            assert fork.id == waiting
+            assert not [one for one in requests.seen if "create" in one or one.startswith("process")]
+            assert child_pids() == before
+            assert (await fork.run("cat file; echo $x")).text == "mine\n1\n"
+            other = await fork.fork(point)
+            assert "POST containers/create" in requests.seen or child_pids() != before, "a cold start"
+            assert (await other.run("cat file")).text == "mine\n"
+            await eventually(lambda: keeper._prepared.count() == 1)
+            await asyncio.gather(fork.close(), other.close())
+
+    run(body(), timeout=120)
+
+
 def test_two_new_sandboxes_in_a_row_share_nothing(strong_isolation: str) -> None:
     options, mark = SandboxOptions(strong_isolation), own_mark()
 

@@ -109,6 +109,28 @@ def test_who_comes_in_time_has_its_sandbox_again(server: JupyterProcess) -> None
     assert [one["id"] for one in server.sandboxes()] == [reopened["id"]]
 
 
+def test_a_prepared_sandbox_that_became_a_fork_stays_one(server: JupyterProcess) -> None:
+    """It is older than the notebook's sandbox, which was reset meanwhile."""
+    model = start(server, "fork.ipynb")
+
+    def prepare(count: int) -> None:
+        body = {"kernel_id": model["kernel_id"], "count": count, "seconds": 600, "isolation": "docker"}
+        server.ask(f"{API}/sandboxes/prepare", "POST", body)
+
+    prepare(1)
+    fork = server.post(f"{API}/sandboxes/{model['id']}/fork")
+    assert fork["fork_of"] == model["id"]
+    assert len(containers(server)) == 2, "no third one was started"
+    prepare(0)
+    reset = server.post(f"{API}/sandboxes/{model['id']}/reset")
+    server.kill()
+    server.start()
+    again = start(server, "fork.ipynb")
+    assert again["sandbox_id"] == reset["sandbox_id"]
+    forks = [one["sandbox_id"] for one in server.sandboxes() if one["fork_of"] == model["id"]]
+    assert forks == [fork["sandbox_id"]]
+
+
 def test_another_server_leaves_it_alone(server: JupyterProcess, tmp_path: Path) -> None:
     model = start(server, "d.ipynb")
     with jupyter(tmp_path / "other") as other:

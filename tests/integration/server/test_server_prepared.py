@@ -76,6 +76,19 @@ def test_a_kernel_gets_the_prepared_one_and_the_next_is_another(
     run(body(), timeout=180)
 
 
+def test_a_fork_gets_the_prepared_one(server: JupyterProcess, own_kernel: str) -> None:
+    model = server.post(f"{API}/sandboxes", {"kernel_id": own_kernel, **BUBBLEWRAP})
+    begun = len(started(server))
+    prepare(server, own_kernel)
+    until(lambda: len(started(server)) == begun + 1)
+    fork = server.post(f"{API}/sandboxes/{model['id']}/fork")
+    assert len(started(server)) == begun + 1, "the request has started none"
+    assert {one["id"]: one["fork_of"] for one in server.sandboxes()} == {
+        model["id"]: None,
+        fork["id"]: model["id"],
+    }
+
+
 def test_other_settings_and_other_kernels_get_their_own(server: JupyterProcess, own_kernel: str) -> None:
     prepare(server, own_kernel)
     until(lambda: counted(server) == 1)

@@ -7,9 +7,11 @@ from typing import Any
 
 from llm_sandbox_nb.sandbox.docker.ownership import (
     ContainerOwner,
+    _own,
     adopted_name,
     container_name,
     current_owner,
+    labelled_name,
     owner_labels,
     owner_of,
 )
@@ -28,6 +30,15 @@ def test_the_one_that_made_it_owns_it_until_another_adopts_it() -> None:
     assert owner_of(listed(container_name("abc"), adopted_name("abc"))) == current_owner()
     assert owner_of(listed(adopted_name("other"))) == OTHER, "the name of another sandbox says nothing"
     assert owner_of(listed("llm-sandbox-nb-abc_adopted_nonsense")) == OTHER
+
+
+def test_an_added_label_outlives_an_adoption() -> None:
+    name = labelled_name(f"/{container_name('abc')}", "fork-of", "0a" * 16)
+    for present in (name, adopted_name("abc", name)):
+        found = _own({"Id": "1", **listed(present)})
+        assert found is not None
+        assert found.labels["fork-of"] == "0a" * 16
+    assert owner_of(listed(adopted_name("abc", name))) == current_owner()
 
 
 def test_a_container_without_our_labels_is_not_ours() -> None:

@@ -100,7 +100,7 @@ def test_the_source_needs_the_standard_library_only_and_little_of_it() -> None:
             "executor.disk_watch": {"resource"},
             "executor.filesystem_scan": {"collections", "hashlib"},
             "executor.light": {"_json", "json"},
-            "executor.records": {"collections"},
+            "executor.records": {"_socket", "collections"},
             "executor.door": {"_socket"},
             "executor.firewall": {"socket"},
             "executor.name_server": {"ipaddress", "socket"},

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from history_help import ROOT, file_entry, files_at, keep
@@ -18,6 +19,7 @@ from support import examples
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
 from llm_sandbox_nb.sandbox.history.checkpointing import SandboxHistory
 from llm_sandbox_nb.sandbox.history.manifest import Entry
+from llm_sandbox_nb.sandbox.history.packs import PackReader
 from llm_sandbox_nb.sandbox.history.store import HistoryStore
 
 
@@ -189,3 +191,33 @@ def test_entries_survive_the_index() -> None:
     ]
     assert [Entry.of_row(*json.loads(entry.encode())) for entry in entries] == entries
     assert ROOT["/"] == Entry.of_row(*json.loads(ROOT["/"].encode()))
+
+
+def test_forks_at_once_read_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fork alone keeps nothing in memory; the last of several frees all."""
+    store = HistoryStore(tmp_path / "first")
+    keep(store, "a", {"/x": b"one", "/y": b"two"})
+    copies = [store.continued_in(tmp_path / f"copy{number}") for number in range(3)]
+    reads: list[bytes] = []
+    read = PackReader.read
+
+    def noted(self: PackReader, digest: bytes, *place: Any) -> bytes:
+        reads.append(digest)
+        return read(self, digest, *place)
+
+    monkeypatch.setattr(PackReader, "read", noted)
+
+    def counted(*stores: HistoryStore) -> int:
+        reads.clear()
+        with contextlib.ExitStack() as using:
+            for one in stores:
+                using.enter_context(one.sharing())
+            for one in stores:
+                assert files_at(one, "a") == {"/x": b"one", "/y": b"two"}
+        return len(reads)
+
+    assert counted(copies[0]) == 2
+    assert counted(*copies) == 2
+    assert counted(copies[0]) == counted(copies[0]) == 2
+    for one in (*copies, store):
+        one.close()

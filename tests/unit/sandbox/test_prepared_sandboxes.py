@@ -18,7 +18,12 @@ from llm_sandbox_nb.sandbox import prepared
 from llm_sandbox_nb.sandbox.contract import Limits
 from llm_sandbox_nb.sandbox.errors import SandboxError, SandboxLostError
 from llm_sandbox_nb.sandbox.options import SandboxOptions
-from llm_sandbox_nb.sandbox.prepared import MIN_FREE_BYTES, PreparedSandboxes, why_not_prepared
+from llm_sandbox_nb.sandbox.prepared import (
+    MIN_FREE_BYTES,
+    REPEAT_SECONDS,
+    PreparedSandboxes,
+    why_not_prepared,
+)
 
 PLAIN = SandboxOptions("docker")
 START_SECONDS = 5.0
@@ -35,6 +40,7 @@ class Box:
     ended: bool = False
     up_to_date: bool = True
     directories: Any = field(default_factory=lambda: SimpleNamespace(root="/testbed"))
+    protection: Any = field(default_factory=lambda: SimpleNamespace(isolation="docker"))
 
     async def list_files(self, *_: Any, **__: Any) -> list[Any]:
         if self.lost:
@@ -165,6 +171,47 @@ def test_requests_without_an_end_start_one_sandbox_at_a_time(engine: Engine) -> 
             assert engine.starting <= 1
         await asyncio.sleep(3 * START_SECONDS)
         assert len(engine.open) == 2
+
+    pool_in_virtual_time(engine, body)
+
+
+@pytest.mark.parametrize("asked", [None, "auto", "docker"])
+def test_a_fork_gets_a_prepared_sandbox_and_the_next_one_is_prepared(
+    engine: Engine, asked: str | None
+) -> None:
+    """The fork's options name the isolation that `auto` has chosen."""
+
+    async def body(pool: PreparedSandboxes[Box]) -> None:
+        pool.prepare(SandboxOptions(asked), 1, HOUR)
+        await asyncio.sleep(START_SECONDS + 1)
+        assert await pool.take(PLAIN, clone=True) is engine.boxes[0]
+        assert await pool.take(PLAIN, clone=True) is None
+        await asyncio.sleep(START_SECONDS + REPEAT_SECONDS + 1)
+        assert await pool.take(SandboxOptions(asked)) is engine.boxes[1]
+        await asyncio.sleep(START_SECONDS + REPEAT_SECONDS + 1)
+        assert pool.count() == 0, "cells prepare the next one themselves"
+
+    pool_in_virtual_time(engine, body)
+
+
+@pytest.mark.parametrize("other", [SandboxOptions("bubblewrap"), SandboxOptions("docker", network="none")])
+def test_a_fork_with_other_options_leaves_the_prepared_sandbox(engine: Engine, other: SandboxOptions) -> None:
+    async def body(pool: PreparedSandboxes[Box]) -> None:
+        pool.prepare(PLAIN, 1, HOUR)
+        await asyncio.sleep(START_SECONDS + 1)
+        assert await pool.take(other, clone=True) is None
+        assert await pool.take(PLAIN) is engine.boxes[0]
+
+    pool_in_virtual_time(engine, body)
+
+
+def test_nothing_is_prepared_for_a_fork_after_the_end(engine: Engine) -> None:
+    async def body(pool: PreparedSandboxes[Box]) -> None:
+        pool.prepare(PLAIN, 1, HOUR)
+        assert await pool.take(PLAIN, clone=True) is engine.boxes[0]
+        await pool.close()
+        await asyncio.sleep(REPEAT_SECONDS + 1)
+        assert pool.count() == 0
 
     pool_in_virtual_time(engine, body)
 
@@ -325,6 +372,11 @@ def test_room_is_made_by_the_end_of_the_oldest(engine: Engine) -> None:
         await asyncio.sleep(2 * START_SECONDS + 1)
         await pool.end_oldest()
         assert (pool.count("a"), pool.count("b")) == (0, 1)
+        engine.boxes[1].lost = SandboxLostError("It has died.")
+        pool.prepare(PLAIN, 1, HOUR, "c")
+        await asyncio.sleep(START_SECONDS + 1)
+        await pool.end_oldest()
+        assert pool.count("c") == 0, "one that has ended makes no room"
 
     pool_in_virtual_time(engine, body)
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import run, until
 
+from llm_sandbox_nb.sandbox.bubblewrap.sandbox import HandedPacks
 from llm_sandbox_nb.sandbox.executor import records
 from llm_sandbox_nb.sandbox.executor.records import DELIVERED, PART, RECORD, RecordReader, RestorePack
 
@@ -81,3 +86,63 @@ def test_records_that_are_read_while_waiting_keep_their_order() -> None:
     finally:
         os.close(source)
         os.close(sink)
+
+
+# -- a pack without a name, of which the executor receives a descriptor ------------------------------------------------
+
+
+@pytest.fixture
+def packs(monkeypatch: pytest.MonkeyPatch) -> Iterator[HandedPacks]:
+    """The host's side; the executor's side has the other end of the socket."""
+    outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(records, "HANDED", inside.fileno())
+    with outside, inside:
+        yield HandedPacks(outside)
+
+
+def test_a_handed_pack_is_read_while_it_is_filled(packs: HandedPacks, tmp_path: Path) -> None:
+    pack = RestorePack("pack", None, handed=True)
+    read_first = threading.Event()
+
+    def content() -> Iterator[bytes]:
+        yield b"abc"
+        until(lambda: pack.read(9, 0) == b"abc")
+        read_first.set()
+        yield b"def"
+
+    run(packs.deliver("pack", 6, content()))
+    assert read_first.is_set()
+    assert copied(pack, tmp_path / "file", PART.pack(0, 0, 6)) == []
+    assert (tmp_path / "file").read_bytes() == b"abcdef"
+    pack.remove()
+
+
+def test_the_pack_of_a_failed_restore_is_skipped(packs: HandedPacks) -> None:
+    open_files = len([*Path("/proc/self/fd").iterdir()])
+    run(packs.deliver("failed", 3, iter([b"old"])))
+    run(packs.deliver("pack", 3, iter([b"new"])))
+    pack = RestorePack("pack", None, handed=True)
+    assert pack.read(3, 0) == b"new"
+    packs.release()
+    pack.remove()
+    assert len([*Path("/proc/self/fd").iterdir()]) == open_files
+
+
+def test_a_pack_that_was_never_handed_is_missed(packs: HandedPacks, tmp_path: Path) -> None:
+    pack = RestorePack("pack", None, handed=True)
+    with pytest.raises(OSError, match="No data"):
+        copied(pack, tmp_path / "file", PART.pack(0, 0, 6))
+    assert pack.missed
+
+
+def test_an_executor_that_keeps_a_pack_keeps_no_memory(packs: HandedPacks) -> None:
+    import fcntl
+
+    run(packs.deliver("pack", 3, iter([b"abc"])))
+    pack = RestorePack("pack", None, handed=True)
+    assert pack.read(3, 0) == b"abc"
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(pack.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    packs.release()
+    assert os.fstat(pack.fd).st_blocks == 0
+    pack.remove()
