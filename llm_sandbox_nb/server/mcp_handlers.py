@@ -379,6 +379,11 @@ class McpHandler(JupyterHandler):
             self.set_header("WWW-Authenticate", "Bearer")
         self.finish(json.dumps({"message": said or "The request failed."}))
 
+    def _log(self) -> None:
+        """Write the request to the server's log, except 405: clients with a handshake ask for a stream in each session."""
+        if self.get_status() != 405:
+            super()._log()
+
     # --- the caller ---
 
     def _caller(self, sandbox: str | None) -> Caller:

@@ -20,7 +20,7 @@ from servers import ROOT, FrontEnd, Jupyter, command, jupyter, open_notebook
 from llm_sandbox_nb.mcp_server.tools import RUN_TOOLS, TOOLS
 from llm_sandbox_nb.runs.run import Run
 
-pytestmark = pytest.mark.campaign
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1800)]  # the first installs 220 packages
 MODEL = "openai/scripted"
 
 
@@ -144,3 +144,8 @@ def test_jupyternaut_is_asked_in_its_chat(jupyter_ai: Jupyter, model: ScriptedSe
     chat.get_by_role("combobox").press_sequentially("Bring the note back.")
     chat.locator(".jp-chat-send-button").click()
     expect(page.locator(".jp-chat-rendered-message", has_text="The note is back.")).to_be_visible()
+    (journal,) = server.root.rglob("journal.jsonl")
+    check(model, Run.load(journal.parent))
+    page.get_by_role("tab", name=name).click()
+    step = page.locator(".lsn-view .lsn-step[data-step='1']").first
+    expect(step).to_contain_text("from-jupyternaut")
