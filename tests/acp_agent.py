@@ -42,7 +42,7 @@ class OneCommand(Agent):
             result = await session.call_tool("run_command", {"command": "echo from-acp"})
         said = update_agent_message(text_block(result.content[0].text))
         await self._client.session_update(session_id=session_id, update=said)
-        # The HTTP API of jupyter-ai reads the chat when the turn ends, and updates are handled at the same time as that.
+        # The HTTP API of jupyter-ai reads the chat at the end of the turn, perhaps before it has handled the update.
         await asyncio.sleep(2)
         return PromptResponse(stop_reason="end_turn")
 

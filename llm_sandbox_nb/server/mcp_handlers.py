@@ -380,7 +380,7 @@ class McpHandler(JupyterHandler):
         self.finish(json.dumps({"message": said or "The request failed."}))
 
     def _log(self) -> None:
-        """Write the request to the server's log, except 405: clients with a handshake ask for a stream in each session."""
+        """Write the request to the log of the server, except 405: in each session, clients ask for a stream once."""
         if self.get_status() != 405:
             super()._log()
 
