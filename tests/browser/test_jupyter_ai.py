@@ -149,3 +149,4 @@ def test_jupyternaut_is_asked_in_its_chat(jupyter_ai: Jupyter, model: ScriptedSe
     page.get_by_role("tab", name=name).click()
     step = page.locator(".lsn-view .lsn-step[data-step='1']").first
     expect(step).to_contain_text("from-jupyternaut")
+    expect(page.get_by_text("Waiting for a call")).to_be_visible()
