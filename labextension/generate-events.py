@@ -166,7 +166,11 @@ def words() -> str:
         for outcome, (protected, other, meaning) in CHECKED.items()
     }
     limits = {"schemaVersion": ev.SCHEMA_VERSION, "liveOutput": Call.LIVE_LIMIT, **step_line.LIMITS}
-    words = {"thinking": step_line.THINKING, "noReply": step_line.NO_REPLY}
+    words = {
+        "thinking": step_line.THINKING,
+        "waitingForCall": step_line.WAITING_FOR_CALL,
+        "noReply": step_line.NO_REPLY,
+    }
     return "\n".join(
         [
             WORDS_HEADER,
@@ -214,6 +218,9 @@ def words() -> str:
             "",
             "/** What a step says that has said nothing: while it runs, and when it has ended. */",
             record("WORDS", words),
+            "",
+            "/** Beginning of the model's name in a run that an outside agent drives. */",
+            f"export const OUTSIDE_AGENT = {literal(step_line.OUTSIDE_AGENT)};",
             "",
             "/** Bounds of what is read and shown. */",
             record("LIMITS", limits),

@@ -15,6 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 import support
+from own_environments import environment
 from support import require
 
 ISOLATIONS = (
@@ -190,12 +191,5 @@ def no_child_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def seed_python() -> Path:
-    """The paper's package in an environment of its own, kept between runs: its interpreter."""
-    folder = LOCKS / "seed"
-    python = folder / "bin" / "python"
-    ready, wanted = folder / "ready", " ".join(SEED_PACKAGES)
-    if not ready.exists() or ready.read_text() != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *SEED_PACKAGES], check=True)
-        ready.write_text(wanted)
-    return python
+    """The interpreter of an environment with the paper's package."""
+    return environment("seed", *SEED_PACKAGES) / "python"

@@ -278,6 +278,16 @@ test('the next error and what a search finds are opened', () => {
   assert.deepEqual(openNumbers(), [2, 4], 'where a person went stays open');
 });
 
+test('between the calls of an outside agent, the step waits and nobody thinks', () => {
+  const [asked, ...call] = step(1);
+  const view = show([{ ...started('Calls'), model: 'outside agent (MCP)' }, asked], { live: true });
+  assert.equal(place.querySelector('.lsn-what').textContent, 'Waiting for a call');
+  assert.equal(place.querySelector('.lsn-chip[data-kind="run"]'), null);
+  view.add(...call.slice(0, 3));
+  view.flush();
+  assert.match(place.querySelector('.lsn-chip[data-kind="run"]').textContent, /^running /);
+});
+
 test('while the model thinks and a command runs, the step says how long', () => {
   const now = Date.now() / 1000;
   const asked = event('model.requested', { step: 1, attempt: 1, settings: {} });

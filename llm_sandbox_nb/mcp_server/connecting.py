@@ -32,7 +32,7 @@ def connection_text(url: str, token: str) -> str:
             f"  {json.dumps(cursor)}",
             "VS Code, .vscode/mcp.json:",
             f"  {json.dumps(code)}",
-            "jupyter-ai, .jupyter/mcp_settings.json:",
+            "jupyter-ai, .jupyter/mcp_settings.json in the folder of the chat or above it:",
             f"  {json.dumps(jupyter_ai)}",
         ]
     )

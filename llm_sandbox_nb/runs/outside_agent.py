@@ -44,11 +44,12 @@ from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.older import steps_remaining
 from llm_sandbox_nb.trajectory.run_folder import HISTORY
+from llm_sandbox_nb.trajectory.step_line import OUTSIDE_AGENT
 from llm_sandbox_nb.trajectory.trajectory import Call
 
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]
-MODEL = "outside agent (MCP)"
+MODEL = OUTSIDE_AGENT
 TASK = "Calls of an outside agent over MCP"
 PROMPT = PromptConfig("An outside agent works in this sandbox: each of its calls is a step.")
 _NO_LIMITS = RunLimits(steps=1_000_000, tokens=None)

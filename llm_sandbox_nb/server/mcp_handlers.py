@@ -379,6 +379,11 @@ class McpHandler(JupyterHandler):
             self.set_header("WWW-Authenticate", "Bearer")
         self.finish(json.dumps({"message": said or "The request failed."}))
 
+    def _log(self) -> None:
+        """Write the request to the log of the server, except 405: in each session, clients ask for a stream once."""
+        if self.get_status() != 405:
+            super()._log()
+
     # --- the caller ---
 
     def _caller(self, sandbox: str | None) -> Caller:

@@ -32,7 +32,11 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
 """Kind of call by tool; all other tools are `other`. `finish` is the submit tool of other programs."""
 DECIDED: Final = {"edit": "edited by you", "skip": "denied by you", "observe": "result changed by you"}
 """Words for a person's decision on a call."""
+OUTSIDE_AGENT: Final = "outside agent (MCP)"
+"""Beginning of the model's name in a run that an outside agent drives."""
 THINKING: Final = "The model is thinking"
+WAITING_FOR_CALL: Final = "Waiting for a call"
+"""Words for the next step of an outside agent, whose call may come at any time or never."""
 NO_REPLY: Final = "No reply"
 LIMITS: Final = {
     "words": 160,
@@ -70,7 +74,8 @@ def step_line(
     call = step.calls[0] if step.calls else None
     thought = first_sentence(step.thought or ("" if call else step.reasoning))
     if not (thought or call or step.replied or step.failures):
-        thought = THINKING if running else NO_REPLY
+        outside = start is not None and start.model.startswith(OUTSIDE_AGENT)
+        thought = (WAITING_FOR_CALL if outside else THINKING) if running else NO_REPLY
     more = f" and {len(step.calls) - 1} more" if len(step.calls) > 1 else ""
     added, removed = _edited_lines(call) if call else (0, 0)
     return ev.StepLine(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -18,26 +17,13 @@ from typing import Any
 import pytest
 from agent_scripts import SUBMIT, bash, script, solved, turn
 from jupyter_process import free_port
+from own_environments import environment
 from support import PATIENCE, run, until
 
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.runs.run import Run
 
-PINNED = "20.26.1"
-ENVIRONMENT = Path(__file__).parents[2] / ".cache" / "phoenix"
-
-
-def phoenix_program() -> str:
-    """The program of the pinned Phoenix, which is installed first."""
-    ready = ENVIRONMENT / "ready"
-    if not ready.exists() or ready.read_text() != PINNED:
-        subprocess.run(
-            [sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True, timeout=PATIENCE
-        )
-        install = [str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "-q"]
-        subprocess.run([*install, f"arize-phoenix=={PINNED}"], check=True, timeout=20 * PATIENCE)
-        ready.write_text(PINNED)
-    return str(ENVIRONMENT / "bin" / "phoenix")
+PINNED = "arize-phoenix==20.26.1"
 
 
 def asked(address: str) -> Any:
@@ -63,7 +49,10 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     address = f"http://127.0.0.1:{port}"
     with (folder / "log.txt").open("wb") as log:
         process = subprocess.Popen(
-            [phoenix_program(), "serve"], env=os.environ | settings, stdout=log, stderr=log
+            [str(environment("phoenix", PINNED) / "phoenix"), "serve"],
+            env=os.environ | settings,
+            stdout=log,
+            stderr=log,
         )
         try:
             until(lambda: asked(f"{address}/v1/projects") is not None)

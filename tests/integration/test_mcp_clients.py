@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from jupyter_process import JupyterProcess, jupyter
 from outside_agents import OpenNotebook
+from own_environments import environment
+from pages import DOCS, examples_of
 from support import PATIENCE, own_mark
 
 from llm_sandbox_nb.mcp_server.tools import RUN_TOOLS, TOOLS
@@ -20,26 +22,24 @@ from llm_sandbox_nb.runs.run import Run
 
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "tests" / "mcp_sdk_client.py"
-CLIENTS = (("1.28", "legacy", "2025-11-25"), ("2.3", "legacy", "2025-11-25"), ("2.3", "auto", "2026-07-28"))
+CLIENTS = (
+    ("1.28.1", "legacy", "2025-11-25"),
+    ("2.3.0", "legacy", "2025-11-25"),
+    ("2.3.0", "auto", "2026-07-28"),
+)
+"""Version of the SDK, mode of its client, and version of the protocol that they agree on."""
 STDIO = (sys.executable, "-c", "import sys; from llm_sandbox_nb.cli import main; sys.exit(main())", "mcp")
 
 
-def sdk_python(version: str) -> str:
+def sdk_python(version: str) -> Path:
     """A Python that has this version of `mcp`: 1.x and 2.x exclude each other in one environment."""
-    folder = ROOT / ".cache" / f"mcp-{version}"
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=PATIENCE)
-        install = [str(python), "-m", "pip", "install", "-q", f"mcp=={version}.*"]
-        subprocess.run(install, check=True, timeout=10 * PATIENCE)
-        (folder / "ready").touch()
-    return str(python)
+    return environment(f"mcp-{version}", f"mcp=={version}") / "python"
 
 
-def task(version: str, *arguments: str, folder: Path) -> dict[str, Any]:
+def task(sdk: str, *arguments: str, folder: Path) -> dict[str, Any]:
     """What the client saw in its task of twelve calls."""
     done = subprocess.run(
-        [sdk_python(version), str(CLIENT), *arguments],
+        [str(sdk_python(sdk)), str(CLIENT), *arguments],
         cwd=folder, capture_output=True, text=True, timeout=4 * PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -76,6 +76,23 @@ def test_the_sdk_over_http(notebook: OpenNotebook, tmp_path: Path, sdk: str, mod
     url = f"{notebook.server.url}llm-sandbox/mcp"
     check(task(sdk, mode, "http", url, notebook.token, folder=tmp_path), version)
     assert len([step for step in notebook.run().steps if step.calls]) >= 6
+
+
+@pytest.mark.campaign
+def test_the_program_of_the_docs_page(notebook: OpenNotebook) -> None:
+    examples = examples_of(DOCS / "how-to" / "mcp.md")
+    (program,) = (example.text for example in examples if "import httpx2" in example.text)
+    for given, ours in (("http://127.0.0.1:8888/", notebook.server.url), ("lsnb_...", notebook.token)):
+        assert program.count(given) == 1
+        program = program.replace(given, ours)
+    done = subprocess.run(
+        [str(sdk_python("2.3.0")), "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert "\na.txt\n" in done.stdout, done.stderr[-3000:]
 
 
 @pytest.mark.campaign

@@ -126,8 +126,12 @@ export const DECIDED: ReadonlyMap<string, string> = new Map<string, string>([
 /** What a step says that has said nothing: while it runs, and when it has ended. */
 export const WORDS = {
   thinking: 'The model is thinking',
+  waitingForCall: 'Waiting for a call',
   noReply: 'No reply'
 };
+
+/** Beginning of the model's name in a run that an outside agent drives. */
+export const OUTSIDE_AGENT = 'outside agent (MCP)';
 
 /** Bounds of what is read and shown. */
 export const LIMITS = {

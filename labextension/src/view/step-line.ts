@@ -55,13 +55,14 @@ export function stepSeconds(step: IStep): number {
   return step.modelTime + step.calls.reduce((sum, call) => sum + (call.result?.duration ?? 0), 0);
 }
 
-/** `running`: the model may still reply. `settings`: those of the run, with the MCP servers. */
+/** `running`: the model may still reply. `settings`: those of the run, with the MCP servers. `outside`: an outside agent drives the run. */
 export function lineOf(
   step: IStep,
   root: string,
   host: IHost,
   running: boolean,
-  settings: Record<string, unknown> = {}
+  settings: Record<string, unknown> = {},
+  outside = false
 ): IStepLine {
   if (step.line) {
     return recorded(step.line);
@@ -76,7 +77,7 @@ export function lineOf(
   const unsaid = !said && !first && !step.replied && !step.failures.length;
   return {
     tool,
-    thought: unsaid ? trans(running ? WORDS.thinking : WORDS.noReply) : said,
+    thought: unsaid ? trans(running ? (outside ? WORDS.waitingForCall : WORDS.thinking) : WORDS.noReply) : said,
     what: first ? headline(first, root) + more : '',
     added,
     removed,

@@ -31,6 +31,8 @@ export interface IStepContext {
   live?(): boolean;
   /** True if the model may still reply in a step. */
   running?(step: IStep): boolean;
+  /** True if an outside agent drives the run, whose next call may come at any time. */
+  outside?(): boolean;
 }
 
 export class StepView {
@@ -274,8 +276,7 @@ class StepRow {
   }
 
   private _line(): IStepLine {
-    const { host, root, running, settings } = this._context;
-    return lineOf(this._step, root(), host, !!running?.(this._step), settings?.());
+    return lineIn(this._context, this._step);
   }
 
   /** Leave out what the open step says in full below. */
@@ -289,7 +290,7 @@ class StepRow {
   tick(now: number, ended: boolean): void {
     const { trans } = this._context.host;
     const running = this._step.calls.find(call => call.started !== null && !call.result);
-    const asked = !this._step.replied && this._step.requested;
+    const asked = !this._step.replied && !this._context.outside?.() && this._step.requested;
     const since = running ? running.started! : asked || null;
     if (since === null || ended) {
       this._clock?.remove();
@@ -312,6 +313,10 @@ class StepRow {
       this._chips.replaceChildren(...chips.map(chip => renderChip(chip)));
     }
   }
+}
+
+function lineIn({ host, root, running, settings, outside }: IStepContext, step: IStep): IStepLine {
+  return lineOf(step, root(), host, !!running?.(step), settings?.(), outside?.());
 }
 
 function countsOf({ added, removed }: { added?: number; removed?: number }): (HTMLElement | string)[] {
@@ -378,8 +383,7 @@ class StepBody {
   }
 
   private _line(): IStepLine {
-    const { host, root, running, settings } = this._context;
-    return lineOf(this._step, root(), host, !!running?.(this._step), settings?.());
+    return lineIn(this._context, this._step);
   }
 
   private _showReasoning(text: string): void {

@@ -11,6 +11,7 @@ import { ControlBar } from './controls';
 import { h, makeButton } from './dom';
 import { Doubts } from './doubts';
 import { IEvent } from '../generated/events';
+import { OUTSIDE_AGENT } from '../generated/words';
 import { Bar, matches } from './filter';
 import { IChange, IStep, Trajectory } from '../trajectory/fold';
 import { Facts } from './facts';
@@ -96,6 +97,7 @@ export class TrajectoryView {
       cause: this._cause,
       live: () => this._live,
       running: step => this._live && !this.trajectory.finish && step === this.trajectory.steps.slice(-1)[0],
+      outside: () => !!this.trajectory.start?.model.startsWith(OUTSIDE_AGENT),
       fillActions: (place, step) =>
         fillStepActions(place, step, _host, (action, one) => this._act(action, one), this.trajectory)
     };

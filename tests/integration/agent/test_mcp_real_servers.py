@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +10,18 @@ import mcp_tool_server
 import pytest
 from agent_scripts import SUBMIT, outputs, solved, turn
 from npm_packages import installed
+from own_environments import environment
 from support import PATIENCE, run
 
-CACHE = Path(__file__).parents[3] / ".cache"
 SERVERS = ("mcp-server-time", "mcp-server-git", "mcp-server-fetch")
 NO_NETWORK = ("--dev-bind", "/", "/", "--unshare-net", "--die-with-parent", "--")
 """Arguments of bubblewrap before a program that gets all files and no network."""
 
 
-def programs_of_servers() -> Path:
-    """The folder with the programs of the servers."""
-    folder = CACHE / "mcp-servers"
-    if not (folder / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=PATIENCE)
-        install = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *SERVERS]
-        subprocess.run(install, check=True, timeout=10 * PATIENCE)
-        (folder / "ready").touch()
-    return folder / "bin"
-
-
 @pytest.mark.campaign
 def test_three_published_servers(tmp_path: Path) -> None:
-    programs, repository = programs_of_servers(), tmp_path / "repository"
+    programs = environment("mcp-servers", lock=Path(__file__).with_name("mcp_servers.txt"))
+    repository = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", "-b", "trunk", str(repository)], check=True)
     configured = {
         name.rpartition("-")[2]: {"command": "bwrap", "args": [*NO_NETWORK, str(programs / name)]}

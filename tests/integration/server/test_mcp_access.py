@@ -227,6 +227,20 @@ def test_ten_thousand_requests_do_not_make_the_server_fail(
     assert endpoint.call().code == 200
 
 
+def test_a_client_that_asks_for_a_stream_leaves_no_warning(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients with a handshake ask so in every session, and jupyter-ai begins a session for every call."""
+    endpoint.served.app.log.addHandler(caplog.handler)
+    try:
+        assert endpoint.send(b"", {"Authorization": ""}, method="GET").code == 401
+        assert "401 GET" in caplog.text
+        assert endpoint.send(b"", method="GET").code == 405
+        assert "405 GET" not in caplog.text
+    finally:
+        endpoint.served.app.log.removeHandler(caplog.handler)
+
+
 def test_many_at_once_are_answered_each(endpoint: Endpoint) -> None:
     async def all_of_them() -> list[int]:
         meta = {META_VERSION: "2026-07-28", META_CAPABILITIES: {}}

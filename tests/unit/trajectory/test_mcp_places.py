@@ -50,3 +50,17 @@ def test_a_call_of_a_server_has_a_chip_with_its_place(tool: str, place: str) -> 
 )
 def test_other_calls_and_replays_have_none(settings: dict[str, Any], tool: str) -> None:
     assert chips(settings, tool) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "running", "words"),
+    [
+        ("openai/gpt-5", True, "The model is thinking"),
+        ("outside agent (MCP)", True, "Waiting for a call"),
+        ("outside agent (MCP), try", True, "Waiting for a call"),
+        ("outside agent (MCP)", False, "No reply"),
+    ],
+)
+def test_the_next_step_of_an_outside_agent_waits_for_a_call(model: str, running: bool, words: str) -> None:
+    start = ev.RunStarted(run_id="r", task="t", model=model, settings={})
+    assert step_line(Step(1), "", running=running, start=start).thought == words
