@@ -194,7 +194,7 @@ test('messages, settings and a denial with its reason', async () => {
   await until(() => all('.lsn-messages li').length === 1 + 4 * 2 + 1);
   fill(panel.getByLabelText('Model'), 'openai/other');
   fill(panel.getByLabelText(/Temperature/), '0.2');
-  fill(panel.getByLabelText(/Most steps/), '7');
+  fill(panel.getByLabelText(/Maximum steps/), '7');
   panel.getByRole('button', { name: 'Apply' }).click();
   await until(() => done.length === 1);
   panel.getByRole('button', { name: 'Deny…' }).click();
