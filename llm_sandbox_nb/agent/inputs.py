@@ -17,7 +17,9 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 InputFiles = Iterable[str | Path] | Mapping[str, Any] | str | Path | None
 """Paths, or a mapping from names in the input folder to paths, `bytes`, and data frames of pandas or polars."""
-EMPTY_NAME = "An input has an empty name (is a variable empty?): name a file, or write . for the working folder."
+EMPTY_NAME = (
+    "An input has an empty name (is a variable empty?): name a file, or write . for the working folder."
+)
 _MAX_RECORDED_NAMES = 1000
 PREVIEW_HEADING = "The input files begin like this:"
 """First line of `Inputs.preview`, by which `previewed` finds the preview in a message."""
