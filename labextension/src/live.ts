@@ -62,8 +62,11 @@ export interface IShell {
   openRun?(run: IShownRun, place: HTMLElement): void;
   /** Stop the sandbox of another notebook that is idle longest, if the person agrees, and run the cell of `place` again. */
   makeRoom(place: HTMLElement): Promise<void>;
-  /** Make the card of a run that is over final in the notebook. Rejects when there is no record of the run. */
-  settle(place: HTMLElement, runId: string): Promise<void>;
+  /**
+   * Make the card of a run that is over final in the notebook; also one with an earlier end, if `resumed`.
+   * Rejects when there is no record of the run.
+   */
+  settle(place: HTMLElement, runId: string, resumed?: boolean): Promise<void>;
 }
 
 export const shellOffer = new PromiseDelegate<IShell>();

@@ -13,13 +13,15 @@ import { TabTools } from './tab-tools';
 import { isOfAttempt } from './trajectory/fold';
 import { errorText, h, makeButton } from './view/dom';
 import { IEvent } from './generated/events';
-import { ITimeTravel } from './view/host';
+import { IResumeOptions, ITimeTravel } from './view/host';
 import { TrajectoryView } from './view/view';
 
 /** Milliseconds for the server's answer about a run; later the run is not shown as live. */
 const ANSWER_MS = 2000;
 /** Milliseconds for the kernel to put the final card of a run in its place. */
 const SETTLE_MS = 3000;
+/** Milliseconds between two questions to the server whether a resumed run has begun. */
+const RESUMED_MS = 500;
 
 /** Base of outputs and files: a view that grows, and is made anew when it shows another run. */
 abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
@@ -148,8 +150,12 @@ abstract class RunRenderer extends Widget implements IRenderMime.IRenderer {
       rewind: here((step, what, others) => travel.rewind(step, what, others)),
       undo: here(others => travel.undo(others)),
       fork: here(step => travel.fork(step)),
-      resume: travel.resume && here(options => travel.resume!(options))
+      resume: travel.resume && here(options => this.resume(travel, options))
     };
+  }
+
+  protected resume(travel: ITimeTravel, options: IResumeOptions): Promise<void> {
+    return travel.resume!(options);
   }
 
   /** Add the events of a journal that are not shown yet. */
@@ -278,6 +284,41 @@ class OutputRenderer extends RunRenderer {
   protected clear(): void {
     this._follow(null);
     super.clear();
+  }
+
+  /**
+   * Resume the run and follow it here. The kernel shows it in the output that it knows: in a page that was loaded anew
+   * since, or with a restarted kernel, this is another one, and a call that waits for approval would be seen nowhere.
+   */
+  protected async resume(travel: ITimeTravel, options: IResumeOptions): Promise<void> {
+    const runId = this.runId;
+    if (runId === null || options.run !== undefined) {
+      return super.resume(travel, options);
+    }
+    let timer = 0;
+    const look = async () => {
+      const found = await (await pastOffer.promise)(runId);
+      if (found?.live && timer && this.runId === runId && !this.isDisposed) {
+        this._follow(runId);
+      } else if (timer) {
+        timer = window.setTimeout(() => void look(), RESUMED_MS);
+      }
+    };
+    timer = window.setTimeout(() => void look(), RESUMED_MS);
+    try {
+      await super.resume(travel, options);
+    } finally {
+      window.clearTimeout(timer);
+      timer = 0;
+      // The kernel's final card would have ended this.
+      if (this._wanted === runId && this.runId === runId && !this.isDisposed) {
+        this._follow(null);
+        this.view?.setLive(false);
+        this.lookBack(runId, Infinity);
+        const place = this.node;
+        void shellOffer.promise.then(shell => shell.settle(place, runId, true)).catch(() => undefined); // the card shows the run all the same
+      }
+    }
   }
 
   protected opened(view: TrajectoryView): void {

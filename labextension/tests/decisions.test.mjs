@@ -194,7 +194,7 @@ test('messages, settings and a denial with its reason', async () => {
   await until(() => all('.lsn-messages li').length === 1 + 4 * 2 + 1);
   fill(panel.getByLabelText('Model'), 'openai/other');
   fill(panel.getByLabelText(/Temperature/), '0.2');
-  fill(panel.getByLabelText(/Most steps/), '7');
+  fill(panel.getByLabelText(/Maximum steps/), '7');
   panel.getByRole('button', { name: 'Apply' }).click();
   await until(() => done.length === 1);
   panel.getByRole('button', { name: 'Deny…' }).click();
@@ -405,7 +405,10 @@ test('files and link by their buttons; a link leads to its step', async () => {
   assert.match(link, /#lsn-run=r1&step=2$/);
   window.location.hash = link.slice(link.indexOf('#'));
   show(rewoundRun());
-  assert.equal(place.querySelector('.lsn-current').dataset.step, '2');
+  const current = () => place.querySelector('.lsn-current').dataset.step;
+  assert.equal(current(), '2');
+  window.location.hash = '#lsn-run=r1&step=3';
+  await until(() => current() === '3');
   window.location.hash = '';
 });
 
@@ -545,7 +548,11 @@ function comparedRun() {
 }
 
 test('a comparison has the answers first, folds what is the same, and marks what differs', async () => {
-  lsn.show(bundle(comparedRun()));
+  const run = comparedRun();
+  run
+    .filter(one => one.kind === 'call.finished')
+    .forEach(one => (one.observation = `Exit code: 0\n[stdout]\n${one.stdout}`));
+  lsn.show(bundle(run));
   within(place).getByRole('button', { name: 'Compare attempts' }).click();
   const table = place.querySelector('.lsn-comparison');
   const [, before, now] = table.tHead.rows[0].cells;
@@ -558,6 +565,7 @@ test('a comparison has the answers first, folds what is the same, and marks what
   const rows = [...table.tBodies[0].rows];
   assert.equal(rows[0].textContent, '11 step is the same');
   assert.match(rows[1].textContent, /edited by you/);
+  assert.equal(rows[1].querySelector('.lsn-output').textContent, SHOWN, 'as in the card, without words for the model');
   assert.deepEqual(
     [...rows[1].querySelectorAll('.lsn-code mark')].map(mark => mark.textContent),
     ['<', '>']

@@ -35,6 +35,21 @@ test('the count follows steps that come under a filter', () => {
   assert.equal(place.querySelectorAll('.lsn-step:not([hidden])').length, 10);
 });
 
+test('the protection of a resumed run is that of its new sandbox', () => {
+  const view = show(1);
+  const where = () => place.querySelector('.lsn-sandbox summary').textContent;
+  for (const [isolation, network, words] of [
+    ['docker', 'none', 'Docker, no network'],
+    ['process', 'open', 'No isolation, network: open']
+  ]) {
+    const protection = { isolation, network, protects: isolation };
+    view.add(event('sandbox.ready', { sandbox_id: isolation, protection, start_time: 0, root: '/testbed' }));
+    view.flush();
+    assert.equal(where(), words);
+    assert.match(place.querySelector('.lsn-protection').textContent, new RegExp(`${isolation}$`));
+  }
+});
+
 test('who is away is said until it is back', () => {
   const view = show(2);
   for (const [away, words] of [

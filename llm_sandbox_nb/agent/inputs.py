@@ -17,6 +17,9 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 InputFiles = Iterable[str | Path] | Mapping[str, Any] | str | Path | None
 """Paths, or a mapping from names in the input folder to paths, `bytes`, and data frames of pandas or polars."""
+EMPTY_NAME = (
+    "An input has an empty name (is a variable empty?): name a file, or write . for the working folder."
+)
 _MAX_RECORDED_NAMES = 1000
 PREVIEW_HEADING = "The input files begin like this:"
 """First line of `Inputs.preview`, by which `previewed` finds the preview in a message."""
@@ -180,6 +183,8 @@ def frame_content(name: str, value: Any) -> bytes:
 
 
 def _existing(path: str | Path) -> Path:
+    if path == "":  # to `Path`, this is the working folder with all its files
+        raise InputError(EMPTY_NAME)
     path = Path(path).expanduser()
     if not path.exists():
         raise InputError(f"The input {path} does not exist: check the name, relative to {Path.cwd()}.")

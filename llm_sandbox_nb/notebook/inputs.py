@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from llm_sandbox_nb.agent.inputs import frame_content, is_frame
+from llm_sandbox_nb.agent.inputs import EMPTY_NAME, frame_content, is_frame
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.notebook.errors import SandboxInputError
 
@@ -39,6 +39,8 @@ def collect_inputs(
 
 
 def _named(name: str, namespace: Mapping[str, Any], staging: Path, frame_format: FrameFormat) -> list[Path]:
+    if not name:
+        raise SandboxInputError(EMPTY_NAME)
     path = Path(name).expanduser()
     is_variable = name.isidentifier() and name in namespace
     if path.exists():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from llm_sandbox_nb.agent.checks import Check, check_key, recorded_check
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules, pause_rules
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.inputs import Inputs
 from llm_sandbox_nb.agent.limits import RunLimits
@@ -170,8 +171,38 @@ def _from_journal(run: RunRecord, model: Model) -> RunSpec:
         prompts=PromptConfig(**known) if complete else load_prompts(None),
         limits=_changed(RunLimits(), recorded.get("limits")),
         settings=_changed(ModelSettings(), recorded.get("sampling")),
+        pause_rules=_recorded_pause_rules(run),
         **valid_options(recorded),
     )
+
+
+def _recorded_pauses(run: RunRecord) -> dict[str, Any]:
+    """Return the pause rules of the record: those at the beginning, with the changes on the branch of HEAD."""
+    start = run.trajectory.start
+    recorded = [
+        start.settings.get("halts") if start else None,
+        *(one.halts for one in run.trajectory.changed),
+    ]
+    return {name: value for rules in recorded if isinstance(rules, Mapping) for name, value in rules.items()}
+
+
+def _recorded_pause_rules(run: RunRecord) -> PauseRules:
+    """Return the recorded breakpoints and approvals. Raises InputError if they are invalid."""
+    recorded = _recorded_pauses(run)
+    try:
+        return pause_rules(
+            breakpoints=recorded.get("breakpoints", ()), approve=recorded.get("approve", "auto")
+        )
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"The record has invalid rules for pauses, so the run cannot resume: {error}"
+        ) from None
+
+
+def missing_pause_functions(run: RunRecord) -> list[str]:
+    """Return the names of the functions of `break_when` that the run had and this process does not know."""
+    names = None if run.context.spec else _recorded_pauses(run).get("break_when")
+    return [str(name)[:80] for name in names] if isinstance(names, list) else []
 
 
 def _changed(value: _T, changed: Mapping[str, Any] | None) -> _T:

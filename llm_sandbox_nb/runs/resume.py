@@ -14,6 +14,7 @@ from llm_sandbox_nb.agent.control.frontends import (
     pause_handler,
     refusing_handler,
 )
+from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.agent.control.run_control import RunControl
 from llm_sandbox_nb.agent.conversation_state import conversation_state, worked
 from llm_sandbox_nb.agent.errors import InputError
@@ -37,6 +38,7 @@ from llm_sandbox_nb.model.retries import RetryPolicy
 from llm_sandbox_nb.runs.checkpoint_files import CheckpointFiles
 from llm_sandbox_nb.runs.recorded_spec import (
     check_recorded_addresses,
+    missing_pause_functions,
     named_check,
     recorded_spec,
     sandbox_options,
@@ -248,8 +250,8 @@ def _spec(run: RunRecord, options: ResumeOptions, servers: McpServers | None) ->
             raise InputError(
                 "The run ended before its input files were in the sandbox: start the task again."
             )
-    if given := {name: value for name, value in options.pause.items() if name != "on_pause"}:
-        spec = dataclasses.replace(spec, pause_rules=checked_pause_rules(**given))
+    given = {name: value for name, value in options.pause.items() if name != "on_pause"}
+    spec = dataclasses.replace(spec, pause_rules=_pause_rules(run, spec.pause_rules, given))
     require_decider(spec.pause_rules, decided=_decided(options))
     if options.check:
         spec = dataclasses.replace(spec, check=_other_check(spec.check, options.check))
@@ -261,6 +263,24 @@ def _spec(run: RunRecord, options: ResumeOptions, servers: McpServers | None) ->
         retries=options.retries or spec.retries,
         doubts=spec.doubts if options.doubts is None else tuple(options.doubts),
         make_model=known.make_model if known else lambda name: _make_model(name, options),
+    )
+
+
+def _pause_rules(run: RunRecord, known: PauseRules, given: Mapping[str, Any]) -> PauseRules:
+    """Return the known rules with the given changes. Raises InputError if one is invalid, or a function is missing."""
+    if "break_when" not in given and (missing := missing_pause_functions(run)):
+        raise InputError(
+            f"The run paused where the function {missing[0]} returned true, and no record holds a function: give it "
+            f"again, as in result.resume(break_when={missing[0]}), or resume without it: break_when=()."
+        )
+    new = checked_pause_rules(**given)
+    return dataclasses.replace(
+        known,
+        step=new.step,
+        breakpoints=new.breakpoints if "breakpoints" in given else known.breakpoints,
+        predicates=new.predicates if "break_when" in given else known.predicates,
+        approve=new.approve if "approve" in given else known.approve,
+        approved_all=known.approved_all and "approve" not in given,
     )
 
 

@@ -183,7 +183,7 @@ class RewindResult(Awaitable):
         text = f"{subject[self.what]} at {place} again."
         if self.what != "conversation":
             text += (
-                " It has no sandbox now, and gets one with these files when it resumes."
+                " The run has no sandbox now; it gets one with these files when it resumes."
                 if self.waiting
                 else f" {plural(self.files, 'path was', 'paths were')} put back."
             )

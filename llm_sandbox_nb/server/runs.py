@@ -396,6 +396,8 @@ class RunRegistry(LoggingConfigurable):
     def publish(self, run_id: str, kernel_id: str, owner: str, kernel: Kernel) -> PublishedRun:
         """Register a run that a kernel publishes or resumes. A restarted kernel has a new secret.
 
+        A run whose kernel was shut down belongs to the next kernel that resumes it.
+
         Raises:
             ForeignRunError: if another kernel publishes the run.
         """
@@ -404,6 +406,8 @@ class RunRegistry(LoggingConfigurable):
             run = self._runs[run_id] = PublishedRun(run_id, kernel_id, owner, self.max_run_bytes)
             self._make_room()
         left_behind = run.kernel is None and run.state in ("finished", "lost")
+        if left_behind and not self._kernels.owns(run.kernel_id):
+            run.kernel_id = kernel_id
         if run.kernel_id != kernel_id or (run.owner != owner and not left_behind):
             raise ForeignRunError("This run belongs to another kernel.")
         run.owner = owner

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from live_cells import BADGE
 from playwright.sync_api import Locator, Page, expect
-from servers import FrontEnd, bundles, open_notebook
+from servers import FrontEnd, bundles, command, open_notebook, wait_for_kernel
 from waiting import eventually
 
 SCRIPT = """
@@ -237,6 +237,41 @@ def test_a_rewound_run_continues_in_its_card(server: FrontEnd, page: Page) -> No
     rewind_to(card, 1)
     ready.get_by_role("button", name="Undo").click()
     expect(badge).to_have_text("Submitted, not checked")
+
+
+RESTART = "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart().then(() => null)"
+
+
+def test_a_run_that_asks_for_approval_asks_again_after_a_reload_and_after_a_restart(
+    server: FrontEnd, page: Page
+) -> None:
+    """Where its card is: the kernel knows another output. Then the notebook keeps the newest attempt."""
+    begin(server, page, "asks", "--approve ask", COUNTS)
+
+    def approve(*steps: int) -> None:
+        for step in steps:
+            question = "Submit?" if step == 3 else "Run this command?"
+            stopped(page, step, question).get_by_role("button", name="Approve").first.click()
+
+    approve(1, 2, 3)
+    wait_for_the_end(page)
+    command(page, "docmanager:save")
+    open_notebook(page, server, "asks.ipynb")
+    for attempts in (2, 3):
+        card = page.locator(".lsn-view").first
+        rewind_to(card, 1)
+        ready = card.get_by_role("group", name="After the rewind")
+        ready.get_by_role("button", name="Continue", exact=True).click()
+        approve(2, 3)
+        expect(page.locator(BADGE)).to_have_text("Submitted, not checked")
+
+        def ends() -> int:
+            (record,) = bundles(page)
+            return [event["kind"] for event in record["events"]].count("run.finished")
+
+        assert eventually(page, lambda wanted=attempts: ends() == wanted)
+        page.evaluate(RESTART)
+        wait_for_kernel(page)
 
 
 @pytest.mark.campaign

@@ -13,7 +13,7 @@ from failures import new_window
 from playwright.sync_api import Browser, Page
 from test_hostile import UNPROTECTED
 from view_page import build
-from view_states import ON_ALL, STATES, THEN, finished, show, show_state, state_page
+from view_states import ON_ALL, STATES, THEN, finished, long_run, show, show_state, state_page
 
 SCREENS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
@@ -58,6 +58,24 @@ def test_axe_finds_nothing(on_screen: Callable[[str], Page], state: str, screen:
     assert violations(page) == []
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, "nothing is scrolled sideways"
+
+
+def test_between_side_panels_a_step_has_the_width_of_the_view_for_its_words(
+    on_screen: Callable[[str], Page],
+) -> None:
+    """The window is wide and the view is not: its chips go to a second line, as in a narrow window."""
+    page = on_screen("light")
+    page.evaluate("document.getElementById('view').style.width = '560px'")
+    show(page, long_run(3, (2,)))
+    page.get_by_role("button", name="Close all").click()
+    head, chips = ".lsn-step[data-step='2'] .lsn-step-head", ".lsn-step[data-step='2'] .lsn-chips"
+    boxes = [page.locator(part).bounding_box() for part in (head, chips)]
+    page.evaluate("document.getElementById('view').style.width = ''")
+    (row, below) = boxes
+    assert row is not None
+    assert below is not None
+    assert row["width"] > 500
+    assert below["y"] >= row["y"] + row["height"]
 
 
 def test_axe_finds_what_is_wrong(on_screen: Callable[[str], Page]) -> None:

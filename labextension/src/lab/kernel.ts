@@ -2,9 +2,17 @@
 
 import { Kernel, KernelMessage } from '@jupyterlab/services';
 
+/** Loads the extension without output; does nothing if it is loaded. */
+const LOAD = "get_ipython().extension_manager.load_extension('llm_sandbox_nb')";
+
 /** Execute a subcommand and return its output. Rejects with the error. Displays appear where the run's card is. */
 export function executeMagic(kernel: Kernel.IKernelConnection, line: string): Promise<string> {
-  return execute(kernel, `get_ipython().run_line_magic('sandbox', ${pythonText(line)})`);
+  return execute(kernel, magicCode(line));
+}
+
+/** The same in a kernel that may have been restarted, or is new, since its notebook loaded the extension. */
+export function executeMagicAnew(kernel: Kernel.IKernelConnection, line: string): Promise<string> {
+  return execute(kernel, `${LOAD}\n${magicCode(line)}`);
 }
 
 /** Wait until the kernel executes nothing, also because it died: the next request reports that. */
@@ -24,6 +32,10 @@ export function whenIdle(kernel: Kernel.IKernelConnection): Promise<void> {
 /** Quote a text as one word of a line that is split as by a shell. */
 export function quoted(text: string): string {
   return `'${text.replace(/'/g, `'"'"'`)}'`;
+}
+
+function magicCode(line: string): string {
+  return `get_ipython().run_line_magic('sandbox', ${pythonText(line)})`;
 }
 
 /** Write a text as a Python literal. JSON's escapes are Python's, but Python refuses half a pair of surrogates. */

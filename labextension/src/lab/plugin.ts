@@ -91,7 +91,7 @@ function activate(
   shellOffer.resolve({
     openRun: labShell ? (run, place) => tabs.show(run, panelOf(notebooks, place)) : undefined,
     makeRoom: place => makeRoom(app, sandboxes, host, notebooks, place),
-    settle: (place, runId) => settle(place, runId, notebooks, sandboxes.runApi)
+    settle: (place, runId, resumed) => settle(place, runId, notebooks, sandboxes.runApi, resumed)
   });
   app.shell.add(panel, 'left', { rank: 650, type: trans('Sandboxes') });
   restorer?.add(panel, PANEL);

@@ -33,12 +33,16 @@ export function showsRun(output: Readonly<Record<string, unknown>>, runId: strin
   return (output[TRAJECTORY_MIME] as { run_id?: unknown } | undefined)?.run_id === runId;
 }
 
-/** Make the card of the run in `place` final, unless it is. Rejects when the server has no record of the run. */
+/**
+ * Make the card of the run in `place` final, unless it is; `resumed`: it may have an earlier end of the run.
+ * Rejects when the server has no record of the run.
+ */
 export async function settle(
   place: HTMLElement,
   runId: string,
   notebooks: INotebookTracker | null,
-  api: RunApi
+  api: RunApi,
+  resumed = false
 ): Promise<void> {
   const panel = notebooks?.find(one => one.node.contains(place));
   const cell = panel?.content.widgets.find(one => one.node.contains(place))?.model;
@@ -49,7 +53,7 @@ export async function settle(
   const open = () =>
     Array.from({ length: outputs.length }, (_, at) => at).filter(at => {
       const { data } = outputs.get(at);
-      return showsRun(data, runId) && 'live' in (data[TRAJECTORY_MIME] as object);
+      return showsRun(data, runId) && (resumed || 'live' in (data[TRAJECTORY_MIME] as object));
     });
   if (open().length) {
     const card = await api.card(runId, panel.context.path);

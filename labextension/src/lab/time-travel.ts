@@ -3,7 +3,7 @@
 import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 
 import type { IForkMade, IResumeOptions, IRewindPreview, ITimeTravel, RewindWhat } from '../view/host';
-import { executeMagic, quoted } from './kernel';
+import { executeMagicAnew, quoted } from './kernel';
 import { IRunState, isLive, RunApi } from './run-api';
 import { Trans } from '../formatting';
 
@@ -71,7 +71,7 @@ export class KernelTimeTravel implements ITimeTravel {
   /** Run a subcommand in the kernel of the run's notebook; what it printed. Rejects with what went wrong. */
   private async _execute(run: IRunState, line: string): Promise<string> {
     const { kernel } = this._notebook(run).sessionContext.session!;
-    return executeMagic(kernel!, `${line} --run ${checked(this._runId)}`);
+    return executeMagicAnew(kernel!, `${line} --run ${checked(this._runId)}`);
   }
 
   /** Run a line in a new cell below the active one, where its card stays. */
@@ -83,11 +83,17 @@ export class KernelTimeTravel implements ITimeTravel {
     await NotebookActions.run(content, sessionContext);
   }
 
+  /** The open notebook of the run's kernel; if that was shut down, of the same path: its new kernel reads the run from disk. */
   private _notebook(run: IRunState): NotebookPanel {
-    const widget = this._notebooks?.find(one => one.sessionContext.session?.kernel?.id === run.kernel_id);
-    if (!widget?.sessionContext.session?.kernel) {
+    const kernelOf = (one: NotebookPanel) => one.sessionContext.session?.kernel;
+    const widget =
+      this._notebooks?.find(one => kernelOf(one)?.id === run.kernel_id) ??
+      this._notebooks?.find(one => one.context.path === run.notebook && !!kernelOf(one));
+    if (!widget) {
       throw new Error(
-        this._trans('The notebook of this run is not open, or its kernel was restarted: load the run with Run.load.')
+        run.notebook
+          ? this._trans('The kernel of this run has ended: open %1 and start a kernel, then try again.', run.notebook)
+          : this._trans('No open notebook has the kernel of this run: run %sandbox load %1 in a notebook.', this._runId)
       );
     }
     return widget;

@@ -1,12 +1,12 @@
 /** Two attempts of a run side by side: first the answers, then the steps that differ, with differing characters marked. */
 
 import { CheckpointChangesView } from './checkpoint-changes';
-import { callText } from './call-summary';
+import { callText, endingOf, failed } from './call-summary';
 import { h, plainText } from './dom';
-import { IStep, Trajectory } from '../trajectory/fold';
+import { ICall, IStep, Trajectory } from '../trajectory/fold';
 import { formatCost, formatDuration, plural } from '../formatting';
 import { IHost } from './host';
-import { bodyOf } from './observation';
+import { bodyOf, streamsOf } from './observation';
 import { markDifferences } from './text-diff';
 
 /** Steps that are shown; and characters of each text within them. */
@@ -128,12 +128,12 @@ function oneStep(step: IStep | undefined, host: IHost): HTMLElement[] {
   if (!step) {
     return [h('span', { class: 'lsn-note' }, host.trans('no such step'))];
   }
-  return textsOf(step).map(text => renderText(text.css, [text.text], text.edited, host));
+  return textsOf(step, host).map(text => renderText(text.css, [text.text], text.edited, host));
 }
 
 /** The texts of two steps beside each other, each pair with what differs marked. */
 function bothSteps(one: IStep, other: IStep, host: IHost): [HTMLElement[], HTMLElement[]] {
-  const [mine, theirs] = [textsOf(one), textsOf(other)];
+  const [mine, theirs] = [textsOf(one, host), textsOf(other, host)];
   const marked = mine.map((text, place) => markDifferences(text.text, theirs[place]?.text ?? text.text));
   return [
     mine.map((text, place) => renderText(text.css, marked[place][0], text.edited, host)),
@@ -147,7 +147,7 @@ interface IText {
   edited: boolean;
 }
 
-function textsOf(step: IStep): IText[] {
+function textsOf(step: IStep, host: IHost): IText[] {
   if (!step.calls.length) {
     return [{ css: 'lsn-thought', text: cut(step.thought, TEXT_MOST), edited: false }];
   }
@@ -155,9 +155,15 @@ function textsOf(step: IStep): IText[] {
     const edited = call.decisions.some(one => one.action === 'edit');
     const code = call.tool === 'execute_bash' ? callText(call) : `${call.tool}\n${callText(call)}`;
     const texts = [{ css: 'lsn-code', text: cut(code, TEXT_MOST), edited }];
-    const output = cut(call.result ? bodyOf(call.result) : '', TEXT_MOST).trim();
+    const output = cut(outputOf(call, host), TEXT_MOST).trim();
     return output ? [...texts, { css: 'lsn-output', text: output, edited: false }] : texts;
   });
+}
+
+/** The output as the card shows it, with the end of a call that failed. */
+function outputOf(call: ICall, host: IHost): string {
+  const { background, stdout, stderr } = streamsOf(call);
+  return [background, stdout, stderr, failed(call) ? endingOf(call, host) : ''].filter(part => part).join('\n');
 }
 
 function renderText(css: string, parts: Parts, edited: boolean, host: IHost): HTMLElement {

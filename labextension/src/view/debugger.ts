@@ -159,7 +159,13 @@ export class PausePanel {
     };
     const known = Object.hasOwn(words, reason) ? words[reason] : '';
     const shown = plainText(text);
-    return h('small', {}, `${trans('Step %1.', step)} `, known ? `${known} ` : '', shown && h('code', {}, shown));
+    return h(
+      'small',
+      {},
+      `${trans('Step %1.', step)} `,
+      known ? `${known} ` : '',
+      reason === 'approval' ? shown : shown && h('code', {}, shown)
+    );
   }
 
   /** "It deletes files. Docker sandbox, no network; you can rewind afterwards." */

@@ -2,6 +2,7 @@
 
 import { h, makeButton, plainText, setText } from './dom';
 import { IStep, Trajectory } from '../trajectory/fold';
+import { ISandboxReady } from '../generated/events';
 import { ISOLATIONS } from '../generated/words';
 import { formatDuration, formatShort, formatSize, formatSpent, plural } from '../formatting';
 import { IHost } from './host';
@@ -23,6 +24,8 @@ export class Facts {
   private _error: HTMLButtonElement;
   private _notes = h('div', { class: 'lsn-notes' });
   private _firstError: number | null = null;
+  /** A resumed run may have another sandbox than before. */
+  private _shownSandbox: ISandboxReady | null = null;
 
   constructor(
     private _trajectory: Trajectory,
@@ -74,7 +77,8 @@ export class Facts {
     setText(this._counts, this._figures());
     this._updateModel();
     this._sandbox.hidden = !sandbox;
-    if (sandbox && !this._where.textContent) {
+    if (sandbox && sandbox !== this._shownSandbox) {
+      this._shownSandbox = sandbox;
       setText(this._where, protectionLine(sandbox.protection, this._host));
       this._where.dataset.kind = sandbox.protection.isolation === 'process' ? 'bad' : 'plain';
       this._protection.replaceChildren(...protectionRows(sandbox.protection));

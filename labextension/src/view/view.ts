@@ -153,6 +153,7 @@ export class TrajectoryView {
       this.node.addEventListener('scroll', () => this._scrolled(), { passive: true });
     }
     this.node.addEventListener('keydown', event => this._key(event));
+    window.addEventListener('hashchange', this._addressChanged);
     this._header.update(this._live, null);
     this._updateControls();
   }
@@ -237,6 +238,12 @@ export class TrajectoryView {
     this._follow();
     this._followLink();
   }
+
+  /** A link to a step was opened in this page. */
+  private _addressChanged = (): void => {
+    this._linked = false;
+    this._followLink();
+  };
 
   /** The page's address may lead to a step of this run. */
   private _followLink(): void {
@@ -372,6 +379,7 @@ export class TrajectoryView {
     cancelAnimationFrame(this._frame);
     window.clearInterval(this._clock);
     this._stickyObserver.disconnect();
+    window.removeEventListener('hashchange', this._addressChanged);
     this._stops.dispose();
     this._list.dispose();
     this.node.remove();

@@ -109,7 +109,10 @@ STAGES = {
     "docs/how-to/analysis.md": Stage(before=RUN_BEFORE),
     "docs/how-to/teach.md": Stage(replaced=NO_PERSON),
     "docs/how-to/vscode.md": Stage(),
-    "docs/how-to/watch.md": Stage("scripted/time-travel", replaced={'"poster.png"': '"answer.txt"'}),
+    "docs/how-to/watch.md": Stage(
+        "scripted/time-travel",
+        replaced={"-i data.csv": "-i data/cities.csv", '"poster.png"': '"answer.txt"'},
+    ),
     "docs/reference/magics.md": Stage(),
     "docs/reference/python.md": Stage(),
 }

@@ -327,6 +327,46 @@ async def test_a_run_whose_files_are_gone_stays_as_it_is(tmp_path: Path) -> None
 
 
 @awaited
+async def test_a_loaded_run_asks_for_the_approvals_that_it_asked_for_before(tmp_path: Path) -> None:
+    """For example after a restart of the kernel; another rule that is given does not replace this one."""
+
+    def pauses(kind: str, run: Run) -> list[int]:
+        return [
+            event.step
+            for event in run.trajectory.path
+            if isinstance(event, ev.CallHeld)
+            if event.reason == kind
+        ]
+
+    def never(moment: Any) -> bool:
+        return False
+
+    rules: dict[str, Any] = {"approve": "ask", "breakpoints": "step == 2", "break_when": never}
+    run = await solve(
+        "A task.",
+        model=TalkingModel(3),
+        isolation="process",
+        output_dir=tmp_path,
+        on_pause="continue",
+        **rules,
+    )
+    await run.rewind(1)
+    loaded = Run.load(run.folder)
+    options: dict[str, Any] = {"model": TalkingModel(3), "isolation": "process"}
+    with pytest.raises(InputError, match=r"function never .*break_when=never"):
+        await loaded.resume(on_pause="continue", **options)
+    with pytest.raises(InputError, match="Nobody could decide"):
+        await loaded.resume(break_when=(), **options)
+    await loaded.resume(break_when=(), on_pause="continue", **options)
+    assert pauses("approval", loaded) == [1, 3, 4]
+    assert pauses("breakpoint", loaded) == [2]
+    await loaded.rewind(1)
+    again = Run.load(run.folder)
+    await again.resume(break_when=(), breakpoints=(), on_pause="continue", **options)
+    assert pauses("approval", again) == [1, 2, 3, 4]
+
+
+@awaited
 async def test_skip_and_observe_on_a_run_that_stands_still(box: Sandbox, tmp_path: Path) -> None:
     run = await talked(box, tmp_path, 3)
     await run.rewind(2, before="call")

@@ -260,6 +260,28 @@ def test_a_restarted_kernel_goes_on_with_what_it_left_behind(server: JupyterProc
     run(go())
 
 
+def test_the_next_kernel_resumes_the_run_of_a_kernel_that_was_shut_down(
+    server: JupyterProcess, kernel: str
+) -> None:
+    begun = {"type": "events", "from": 0, "events": [{"id": "e1", "kind": "run.started", "task": "t"}]}
+    earlier = server.start_kernel()
+
+    async def go() -> None:
+        first, _ = await publish(server, "r7", earlier, begun, owner="before", goes_on=True)
+        await eventually(lambda: server.ask(f"{API}/r7")[1].get("events") == 1)
+        first.close()
+        await eventually(lambda: server.ask(f"{API}/r7")[1]["state"] == "lost")
+        assert (await publish(server, "r7", kernel, owner="after", goes_on=True))[1] == 4403
+        server.ask(f"api/kernels/{earlier}", "DELETE")
+        second, welcome = await publish(server, "r7", kernel, owner="after", goes_on=True)
+        assert welcome["next"] == 1
+        state = server.ask(f"{API}/r7")[1]
+        assert (state["state"], state["kernel_id"]) == ("live", kernel)
+        second.close()
+
+    run(go())
+
+
 @pytest.mark.parametrize("how", ["restarted", "killed"])
 def test_a_kernel_that_ends_in_a_run(how: str, server: JupyterProcess) -> None:
     """A restart ends the run in good order; of a kernel that was killed the run is lost, and that is told."""

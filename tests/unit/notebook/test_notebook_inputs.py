@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples
 
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.inputs import check_inputs
 from llm_sandbox_nb.notebook.errors import SandboxInputError
 from llm_sandbox_nb.notebook.inputs import collect_inputs
 
@@ -110,6 +112,15 @@ def test_what_is_not_there_is_named(here: Path, tmp_path: Path) -> None:
     assert "no file or folder 'gone'" in refuse(["where"], {"where": Path("gone")}, tmp_path).replace(
         "file, folder or variable", "file or folder"
     )
+
+
+def test_an_empty_name_does_not_give_the_working_folder_to_the_model(here: Path, tmp_path: Path) -> None:
+    (here / "private.txt").write_text("1")
+    assert "empty name" in refuse([""], {}, tmp_path)
+    for inputs in ("", [""], {"data": ""}):
+        with pytest.raises(InputError, match="empty name"):
+            check_inputs(inputs)
+    assert collect(["."], {}, tmp_path / "s") == {"here": here}
 
 
 def test_what_is_ambiguous_or_no_file_is_refused(here: Path, tmp_path: Path) -> None:
