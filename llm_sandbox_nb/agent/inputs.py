@@ -136,8 +136,14 @@ def _checked_path(given: Any) -> str | Path:
     return given
 
 
-def _checked(name: str, content: Any) -> bytes | Path:
-    if not name or name.startswith("/") or "\x00" in name or ".." in name.split("/"):
+def _checked(name: Any, content: Any) -> bytes | Path:
+    if (
+        not isinstance(name, str)
+        or not name
+        or name.startswith("/")
+        or "\x00" in name
+        or ".." in name.split("/")
+    ):
         raise InputError(f"{name!r} cannot be the name of an input: use a plain file name.")
     if isinstance(content, bytes | bytearray):
         return bytes(content)

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.trajectory.events import clean_text
 
 
 class DataError(LLMSandboxError, ValueError):
@@ -95,7 +96,7 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
         )
     used = {names.get(name, name) for name in _COLUMNS}
     return Row(
-        id=str(number if identity is None else identity),
+        id=str(clean_text(str(number if identity is None else identity))),  # results find their row by its id
         problem_statement=str(problem),
         ground_truth=_as_text(column("ground_truth")),
         domain=str(column("domain") or ""),

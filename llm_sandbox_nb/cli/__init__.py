@@ -112,8 +112,8 @@ def _dispatch(arguments: list[str]) -> int:
     parser, commands = make_parser()
     parsed, unknown = parser.parse_known_args(command_words(arguments))
     if unknown:
-        name = " ".join(filter(None, (parsed.command, getattr(parsed, "action", None))))
-        commands[name].unknown(unknown)
+        words = (parsed.command, getattr(parsed, "action", None), getattr(parsed, "data_action", None))
+        commands[" ".join(filter(None, words))].unknown(unknown)
     if not parsed.command:
         parser.print_help()
         return USAGE

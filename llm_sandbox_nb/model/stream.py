@@ -323,6 +323,6 @@ def is_json(text: str) -> bool:
     """Return True if the text is complete JSON."""
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

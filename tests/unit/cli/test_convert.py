@@ -60,6 +60,40 @@ def test_what_a_format_loses_is_told(capsys: pytest.CaptureFixture[str]) -> None
     assert said(capsys, "convert", BRANCHES, "a.json")[1] == ""
 
 
+def test_a_record_is_not_overwritten_by_its_conversion(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    record = tmp_path / "mine.traj"
+    shutil.copy(TRAJ, record)
+    run = shutil.copytree(BRANCHES, tmp_path / "run")
+    before = record.read_bytes(), (run / "journal.jsonl").read_bytes()
+    for words in (
+        ("convert", record, record, "--to", "atif"),
+        ("convert", run, run / "journal.jsonl", "--to", "openai"),
+        ("export", record, "--out", record),
+        ("export", run, "--out", "run/journal.jsonl"),
+    ):
+        assert (
+            "is the record itself, which would be lost: choose another file."
+            in said(capsys, *words, code=2)[1]
+        )
+    assert (record.read_bytes(), (run / "journal.jsonl").read_bytes()) == before
+
+
+def test_runs_whose_names_differ_in_a_sign_only_do_not_share_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def record(task: str) -> dict[str, object]:
+        return {"problem_statement": task, "steps": []}
+
+    (tmp_path / "many.json").write_text(json.dumps({"a b": record("first"), "a/b": record("second")}))
+    printed, _ = said(capsys, "convert", "many.json", "out.json", "--to", "atif")
+    files = printed.split()
+    assert len(set(files)) == 2
+    tasks = [read_run(Path(file)).trajectory.start for file in files]
+    assert [start.task for start in tasks if start] == ["first", "second"]
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

@@ -58,6 +58,11 @@ def test_a_mistyped_option_names_the_nearest(command: str) -> None:
     for typed, meant in (("--modle", "--model"), ("--mdoel", "--model"), ("--tiem", "--time")):
         with pytest.raises(UsageError, match=f"did you mean {meant}\\?"):
             commands[command].unknown([typed])
+
+
+def test_a_mistyped_option_of_an_inner_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "data", "build", "books", "--out", "data", "--qestions", "q.jsonl"]) == 2
+    assert "did you mean --questions?" in capsys.readouterr().err
     known = [f"--{option.name}" for option in BENCHMARK_OPTIONS]
     assert nearest("--frobnicate", known) is None, "far from all others"
     assert nearest("-x", ["-m"]) is None
@@ -104,8 +109,8 @@ def test_a_data_frame_without_a_name_says_how_to_give_it_one() -> None:
 
 
 def test_inputs_of_another_kind_are_refused_in_a_sentence() -> None:
-    for given in (42, b"data", {"a.txt": 42}, [42], [b"data"], ["/dev/zero"]):
-        with pytest.raises(InputError, match=r"give|takes"):
+    for given in (42, b"data", {"a.txt": 42}, {1: b"data"}, [42], [b"data"], ["/dev/zero"]):
+        with pytest.raises(InputError, match=r"give|takes|use a plain file name"):
             check_inputs(given)  # type: ignore[arg-type]
 
 
