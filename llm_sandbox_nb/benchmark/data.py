@@ -121,7 +121,7 @@ def _file(path: Path) -> Iterable[Mapping[str, Any]]:
     except RecursionError as error:
         raise DataError(f"{path} cannot be read: a row is nested too deeply.") from error
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
+        raise DataError(f"{path} cannot be read: {' '.join(str(error).split()).rstrip('.')}.") from error
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise DataError(f"{path} has to hold objects, one for each row.")
     return records

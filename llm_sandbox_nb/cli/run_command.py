@@ -284,7 +284,8 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
         for file in run.files.values():
             print(f"  {harmless(f'{FILES}/{file.name}')} ({format_size(file.size)})")
     print(f"\n{run.folder}", flush=True)
-    said = [problem or run.error or ""]
+    why = problem or run.error or ""
+    said = [why if not why or why.endswith((".", "!", "?")) else f"{why}."]
     if run.stop_reason in _RESUMABLE:
         said.append(resume_line(run, flags))
     if any(said):

@@ -120,6 +120,7 @@ class _OpenCall:
     name: str = ""
     arguments: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    index: int = 0
 
 
 @dataclass
@@ -229,7 +230,8 @@ class Assembly:
         taken = set(taken)
         calls = []
         self.extra = []
-        for call in [part for whole in self._calls for part in _separate(whole)]:
+        in_order = sorted(self._calls, key=lambda call: call.index)  # pieces may arrive in another order
+        for call in [part for whole in in_order for part in _separate(whole)]:
             identity = written(call.id) if call.id else ""
             identity = identity if identity and identity not in taken else uuid.uuid4().hex[:9]
             taken.add(identity)
@@ -247,7 +249,7 @@ class Assembly:
         index = len(self._calls) - 1 if piece.index is None else piece.index
         call = self._at_index.get(index)
         if call is None or _is_another(call, piece):
-            call = self._at_index[index] = _OpenCall()
+            call = self._at_index[index] = _OpenCall(index=index)
             self._calls.append(call)
         call.id = call.id or piece.id
         # Some servers send the name in two pieces, others repeat the full name with every piece of the arguments.

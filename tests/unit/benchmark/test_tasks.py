@@ -229,6 +229,8 @@ def test_rows_come_from_files_of_every_kind(tmp_path: Path) -> None:
     ("content", "said"),
     [("", "no rows"), ("{", "rows.jsonl cannot be read: line 1 is not JSON"),
      ('{"id": 1}\n\nx\n', "line 3 is not JSON"), ("[" * 200_000, "nested too deeply"),
+     ('{"id": ["a"], "problem_statement": "p"}\n', "id of row 0 has to be text, not"),
+     ('{"problem_statement": {"a": 1}}\n', "problem_statement of row 0 has to be text, not"),
      ("3\n", "objects"), ('{"problem": 1}\n', "no problem_statement"),
      ('{"id": 1, "problem_statement": "p", "ground_truth": "A"}\n' * 2, "id '1'")],
 )  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.formats.format_names import WRITTEN
 from llm_sandbox_nb.formats.records import read_run
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -144,3 +145,19 @@ def test_export_and_analyze_take_them(capsys: pytest.CaptureFixture[str], tmp_pa
     assert printed.strip().endswith("test-repo.html")
     assert "missing_colon" in (tmp_path / "test-repo.html").read_text("utf-8")
     assert "Submitted 1" in said(capsys, "analyze", "test-repo.traj")[0]
+
+
+@pytest.mark.parametrize("form", ["journal", *WRITTEN])
+def test_half_a_character_of_a_record_is_replaced(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str
+) -> None:
+    call = {"id": "a", "function": {"name": "bash", "arguments": '{"command": "echo \\ud800"}'}}
+    messages = [
+        {"role": "user", "content": "Work \ud800"},
+        {"role": "assistant", "content": "\ud800", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "\ud800"},
+    ]
+    (tmp_path / "half.json").write_text(json.dumps(messages))
+    said(capsys, "convert", "half.json", "out", "--to", form)
+    assert "Work \ufffd" in said(capsys, "show", "half.json")[0]
+    said(capsys, "analyze", "half.json")

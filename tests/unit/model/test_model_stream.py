@@ -121,3 +121,12 @@ def test_arguments_that_are_nested_too_deeply_are_not_json() -> None:
     assert not is_json("[" * 200_000)
     deep = [CallPiece(0, "", "run", '{"a":' * 200_000), CallPiece(0, "", "run", "{}")]
     assert len(assemble(Piece(calls=deep)).calls()) == 1
+
+
+def test_calls_are_in_the_order_of_their_index() -> None:
+    assembly = assemble(
+        Piece(calls=[CallPiece(1, "b", "run", '{"n": ')]),
+        Piece(calls=[CallPiece(0, "a", "run", '{"n": ')]),
+        Piece(calls=[CallPiece(1, arguments="2}"), CallPiece(0, arguments="1}")]),
+    )
+    assert [(call.id, call.arguments) for call in assembly.calls()] == [("a", '{"n": 1}'), ("b", '{"n": 2}')]
