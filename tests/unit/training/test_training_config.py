@@ -88,6 +88,23 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
             TrainingRecord.begin(folder, load_config("tiny-cpu.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rollouts.isolation": "vm"}, "Unknown isolation 'vm': choose 'auto'"),
+        ({"rollouts.profile": "x"}, "Unknown profile 'x': choose 'standard' or 'strict'"),
+        ({"rollouts.secrets": "[X]"}, "A secret is NAME=host"),
+        ({"rollouts.isolation": "process"}, "isolation 'process' has no network 'none'"),
+    ],
+)
+def test_options_that_open_no_sandbox_are_refused_before_the_start(
+    change: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        TrainingRun(load_config("tiny-cpu.yaml", change), tmp_path / "training")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_files_that_are_not_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"There is no configuration .*none\.yaml: give a YAML file, or one of"
