@@ -21,6 +21,8 @@ EMPTY_NAME = (
     "An input has an empty name (is a variable empty?): name a file, or write . for the working folder."
 )
 _MAX_RECORDED_NAMES = 1000
+_MAX_NAME_BYTES = 255
+"""Bytes of a name without folders on all common file systems."""
 PREVIEW_HEADING = "The input files begin like this:"
 """First line of `Inputs.preview`, by which `previewed` finds the preview in a message."""
 _PREVIEW_FILES = 5
@@ -112,6 +114,7 @@ def check_inputs(inputs: InputFiles) -> Inputs:
             for name, content in contents
             for below in (_names_in(content) if isinstance(content, Path) and content.is_dir() else [""])
         ]
+        check_file_names(found)
         return Inputs(contents=contents, found=tuple(found))
     given: Any = inputs
     is_one = isinstance(given, str | bytes | bytearray) or is_frame(given) or not isinstance(given, Iterable)
@@ -119,6 +122,35 @@ def check_inputs(inputs: InputFiles) -> Inputs:
     paths = tuple(_existing(_checked_path(path)) for path in listed)
     _check_unique(paths)
     return Inputs(paths, found=tuple(name for path in paths for name in _names_in(path)))
+
+
+def check_file_names(names: Iterable[str]) -> None:
+    """Check that files with these names, which may contain folders, can be written into one folder.
+
+    Raises:
+        InputError: if a name is longer than file systems allow or ends with a slash, or two files have the same name,
+            or a file has the name of another file's folder.
+    """
+    known: set[str] = set()
+    for name in names:
+        if name.endswith("/"):
+            raise InputError(f"{name!r} cannot be the name of an input: it ends with a slash.")
+        if any(len(part.encode("utf-8", "replace")) > _MAX_NAME_BYTES for part in name.split("/")):
+            raise InputError(
+                f"{name[:40]!r}... cannot be the name of an input: it has more than {_MAX_NAME_BYTES} bytes."
+            )
+        plain = posixpath.normpath(name)
+        if plain in known:
+            raise InputError(f"Two inputs have the name {plain!r}: rename one.")
+        known.add(plain)
+    for name in known:
+        folder = posixpath.dirname(name)
+        while folder:
+            if folder in known:
+                raise InputError(
+                    f"The inputs {folder!r} and {name!r} need a file and a folder of one name: rename one."
+                )
+            folder = posixpath.dirname(folder)
 
 
 def _names_in(path: Path) -> list[str]:
@@ -139,8 +171,14 @@ def _checked_path(given: Any) -> str | Path:
     return given
 
 
-def _checked(name: str, content: Any) -> bytes | Path:
-    if not name or name.startswith("/") or "\x00" in name or ".." in name.split("/"):
+def _checked(name: Any, content: Any) -> bytes | Path:
+    if (
+        not isinstance(name, str)
+        or not name
+        or name.startswith("/")
+        or "\x00" in name
+        or ".." in name.split("/")
+    ):
         raise InputError(f"{name!r} cannot be the name of an input: use a plain file name.")
     if isinstance(content, bytes | bytearray):
         return bytes(content)

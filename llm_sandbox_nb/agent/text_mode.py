@@ -205,7 +205,7 @@ class TextMode:
     def _written(self, function: Mapping[str, Any]) -> str:
         try:
             arguments = json.loads(function.get("arguments") or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = {}
         return self.form.written(
             str(function.get("name")), arguments if isinstance(arguments, Mapping) else {}

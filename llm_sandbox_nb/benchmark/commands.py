@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
 from llm_sandbox_nb.model.model_names import typed_key_of
-from llm_sandbox_nb.options.table import UsageError
+from llm_sandbox_nb.options.table import LIMIT_OPTIONS, UsageError, option
 from llm_sandbox_nb.options.values import converted, resolve
 from llm_sandbox_nb.trajectory.whole_file import write_whole
 
@@ -59,20 +59,37 @@ def make_report(out: Path, html: str | None = None) -> BenchmarkReport:
 
     try:
         found = summary(out)
-        if html is None:
-            return BenchmarkReport(found)
+    except (ResultsError, OSError) as error:
+        raise UsageError(_unreadable(out, error)) from error
+    except ImportError as error:
+        raise UsageError(_missing_package(error)) from error
+    if html is None:
+        return BenchmarkReport(found)
+    try:
         page = as_html(out, found).encode("utf-8", "replace")
         return BenchmarkReport(found, write_whole(Path(html).expanduser(), page, follow_links=True))
-    except ResultsError as error:
-        raise UsageError(str(error)) from error
     except ImportError as error:
-        install = f"Reports need {error.name}: run `pip install 'llm-sandbox-nb[benchmark]'`."
-        # An ImportError without a name is this package's own: a whole sentence.
-        raise UsageError(install if error.name else str(error)) from error
+        raise UsageError(_missing_package(error)) from error
     except OSError as error:
         raise UsageError(
             f"The report cannot be written to {html} ({error.strerror or error}): choose another file."
         ) from error
+
+
+def _missing_package(error: ImportError) -> str:
+    # An ImportError without a name is this package's own: a whole sentence.
+    return (
+        f"Reports need {error.name}: run `pip install 'llm-sandbox-nb[benchmark]'`."
+        if error.name
+        else str(error)
+    )
+
+
+def _unreadable(out: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        place = error.filename or out
+        return f"The results in {place} cannot be read ({error.strerror or error}): correct the file, or remove it."
+    return str(error)
 
 
 def make_comparison(out: Path, other: Path) -> dict[str, Any]:
@@ -86,8 +103,10 @@ def make_comparison(out: Path, other: Path) -> dict[str, Any]:
 
     try:
         return compare_folders(out.expanduser(), other.expanduser())
-    except ResultsError as error:
-        raise UsageError(str(error)) from error
+    except (ResultsError, OSError) as error:
+        raise UsageError(_unreadable(out, error)) from error
+    except ImportError as error:
+        raise UsageError(_missing_package(error)) from error
 
 
 @dataclass(frozen=True)
@@ -222,6 +241,8 @@ def _values(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
     """Return the values of all options, from flags, environment, settings files or defaults."""
     own = {option.name for option in BENCHMARK_OPTIONS}  # `--context` has another meaning in `run`
     values = resolve({name: value for name, value in flags.items() if name not in own}, environment)
+    # Limits of a settings file are for runs: here the task's stay, unless a flag replaces them.
+    values |= {option.name: option.default for option in LIMIT_OPTIONS if flags.get(option.name) is None}
     return values | {option.name: _value(option, flags, environment) for option in BENCHMARK_OPTIONS}
 
 
@@ -362,7 +383,8 @@ def _config(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, An
     config: dict[str, Any] = {"model": values["model"], "judge_model": values["judge_model"]}
     config |= {name: values[name] for name in same}
     config["docker_image"] = values["image"]
-    config |= {"prompts": values["prompts"]} if values["prompts"] != "own" else {}
+    changeable = ("prompts", "tool_calls", "profile", "nudges", "same_failures")
+    config |= {name: values[name] for name in changeable if values[name] != option(name).default}
     if values["mcp"]:
         config["mcp"] = [server.name for server in server_configs(values["mcp"])]
     more = {name: name for name in ("total_tokens", "budget", "time", "command_timeout", "max_response_len")}

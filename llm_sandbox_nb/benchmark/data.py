@@ -118,8 +118,10 @@ def _file(path: Path) -> Iterable[Mapping[str, Any]]:
             return _parquet(path)
         text = text_of(path.read_bytes(), "strict")
         records = json.loads(text) if path.suffix == ".json" else list(_json_lines(text))
+    except RecursionError as error:
+        raise DataError(f"{path} cannot be read: a row is nested too deeply.") from error
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
+        raise DataError(f"{path} cannot be read: {' '.join(str(error).split()).rstrip('.')}.") from error
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise DataError(f"{path} has to hold objects, one for each row.")
     return records

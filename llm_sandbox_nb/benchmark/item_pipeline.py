@@ -32,6 +32,8 @@ from llm_sandbox_nb.sandbox.errors import ImageError, IsolationUnavailableError,
 
 logger = logging.getLogger(__name__)
 _UNSAFE_CHARACTERS = re.compile(r"[^\w.-]+")
+_MAX_NAME_CHARACTERS = 60
+"""Characters of an id in the name of a folder, of up to 4 bytes each; a name has at most 255 bytes."""
 _OLD_ANSWER_CHARACTERS = 20_000
 """Length to which earlier versions cut a scored answer, in characters."""
 _NO_JUDGE = "no judge: name one with --judge_model"
@@ -149,7 +151,7 @@ class LocalBackend:
         return result, answer
 
     async def _once(self, item: Item, out: Path) -> Attempt:
-        name = _UNSAFE_CHARACTERS.sub("-", item.row.id).strip(".-")[:80] or "item"
+        name = _UNSAFE_CHARACTERS.sub("-", item.row.id).strip(".-")[:_MAX_NAME_CHARACTERS] or "item"
         folder = cell_folder(out, item.task.name, item.mode) / "runs" / f"{name}-{item.repeat}"
         asker, framed = item.task.asker, item.mode == "sandbox-prompt" and item.task.prompts.source
         prompt = (

@@ -176,13 +176,16 @@ def compare_folders(out: Path, other: Path) -> dict[str, Any]:
         for result in _results_of(folder):
             found.setdefault((result.task, result.mode), []).append(result)
         sides.append(found)
+    names = (out.resolve().name, other.resolve().name)
+    if names[0] == names[1]:
+        names = (str(out), str(other))
     rows, left_out = [], 0
     for task, mode in sorted(sides[0].keys() & sides[1].keys()):
         first, second = sides[0][task, mode], sides[1][task, mode]
         others = _other_rows(first, second)
         left_out += len(others)
         ours, theirs = ([result for result in side if result.item not in others] for side in (first, second))
-        if row := compare(f"{task}/{mode}", (out.name, ours), (other.name, theirs)):
+        if row := compare(f"{task}/{mode}", (names[0], ours), (names[1], theirs)):
             group = common_group(ours, theirs)
             scores = item_scores(ours, group), item_scores(theirs, group)
             common = scores[0].keys() & scores[1].keys()

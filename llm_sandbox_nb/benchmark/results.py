@@ -92,7 +92,7 @@ def cell_folder(out: Path, task: str, mode: str) -> Path:
 
 
 def write_result(out: Path, result: Result) -> None:
-    """Append a result and sync it to disk."""
+    """Append a result; it survives the end of this process at any time."""
     folder = cell_folder(out, result.task, result.mode)
     folder.mkdir(parents=True, exist_ok=True)
     append_line(folder / FILE, asdict(result))

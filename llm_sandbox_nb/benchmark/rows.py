@@ -11,7 +11,10 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
+from llm_sandbox_nb.agent.errors import InputError
+from llm_sandbox_nb.agent.inputs import check_file_names
 from llm_sandbox_nb.errors import LLMSandboxError
+from llm_sandbox_nb.trajectory.events import clean_text
 
 
 class DataError(LLMSandboxError, ValueError):
@@ -88,6 +91,9 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
         known = ", ".join(map(str, record)) or "none"
         raise DataError(f"Row {number} has no problem_statement; its columns are {known}.")
     identity = column("id")
+    for name, value in (("id", identity), ("problem_statement", problem)):
+        if isinstance(value, Mapping | list):
+            raise DataError(f"The {name} of row {number} has to be text, not {str(value)[:80]!r}.")
     if not str(problem).strip():
         known_as = "" if identity is None else f" ({str(identity)!r})"
         raise DataError(
@@ -95,7 +101,7 @@ def make_row(record: Mapping[str, Any], number: int, names: Mapping[str, str] | 
         )
     used = {names.get(name, name) for name in _COLUMNS}
     return Row(
-        id=str(number if identity is None else identity),
+        id=str(clean_text(str(number if identity is None else identity))),  # results find their row by its id
         problem_statement=str(problem),
         ground_truth=_as_text(column("ground_truth")),
         domain=str(column("domain") or ""),
@@ -135,4 +141,8 @@ def _files(value: Any, number: int) -> dict[str, str]:
             raise DataError(
                 f"The input file {name!r} of row {number} has to be a text with a plain relative name."
             )
+    try:
+        check_file_names(found)
+    except InputError as error:
+        raise DataError(f"The input_files of row {number} cannot be used: {error}") from error
     return found

@@ -108,7 +108,8 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
     receives the names and paths of the files in the run's output folder, and also scores runs without an answer.
     """
     function = None if scorer in RULES else load_scorer(Path(scorer))
-    by_files = function is not None and "output_files" in inspect.signature(function).parameters
+    parameters = list(inspect.signature(function).parameters) if function is not None else []
+    by_files = "output_files" in parameters
     # NaN for a missing value: some callers pass the column of a table unchanged
     if gold is None or gold != gold:
         gold = ""
@@ -119,7 +120,8 @@ def score_row(scorer: str, answer: str | None, gold: str, row: Mapping[str, Any]
         return NO_GOLD
     if function is None:
         return RULES[scorer](answer, gold, row)
-    returned = function(answer, gold, **row)
+    # the first two parameters are given already, also if the data has columns with their names
+    returned = function(answer, gold, **{name: row[name] for name in row if name not in parameters[:2]})
     score = returned if isinstance(returned, Score) else Score(returned)
     if score.value is None:
         return score

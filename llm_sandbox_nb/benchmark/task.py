@@ -23,6 +23,7 @@ import yaml
 
 from llm_sandbox_nb.agent.limits import RunLimits
 from llm_sandbox_nb.agent.prompts import PromptConfig, braces_of
+from llm_sandbox_nb.agent.run_spec import with_given
 from llm_sandbox_nb.benchmark.scorers import RULES
 from llm_sandbox_nb.benchmark.swe import EVIDENCE, TEST_COMMAND
 from llm_sandbox_nb.encoded_text import text_of
@@ -207,6 +208,14 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
     if evidence not in EVIDENCE:
         raise ValueError(f"test_evidence has to be {' or '.join(EVIDENCE)}, not {evidence!r}.")
     data = _keys(content, "data", DataSource)
+    for key, value in data.items():
+        if key == "columns":
+            if not isinstance(value, dict) or not all(isinstance(name, str) for name in value.values()):
+                raise ValueError(
+                    f"data.columns has to map fields to columns, as in {{id: instance_id}}, not {value!r}."
+                )
+        elif not isinstance(value, str | None):
+            raise ValueError(f"data.{key} has to be text, not {value!r}.")
     repeats = content.get("repeats", 1)
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise ValueError(f"repeats has to be a whole number of at least 1, not {repeats!r}.")
@@ -230,7 +239,7 @@ def _task(content: Mapping[str, Any], folder: Path) -> Task:
         answer_file=str(content.get("answer_file") or ""),
         data=DataSource(**data),
         repeats=repeats,
-        limits=RunLimits(**_keys(content, "limits", RunLimits)),
+        limits=with_given(RunLimits(), _keys(content, "limits", RunLimits)),
         image=image,
         test_command=str(content.get("test_command") or TEST_COMMAND),
         test_evidence=evidence,

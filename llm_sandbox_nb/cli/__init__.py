@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from llm_sandbox_nb.options.table import UsageError
 from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
@@ -75,8 +76,13 @@ def exit_code(stop_reason: str | None, checked: str = "") -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; a failure prints one sentence to stderr."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+    if arguments is None:
+        _require_utf8()
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the shell, as with `>&-`
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the end of this process
+        elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
         return _dispatch(sys.argv[1:] if arguments is None else list(arguments))
@@ -101,6 +107,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
 
 
+def _require_utf8() -> None:
+    """Start this program again in Python's UTF-8 mode if the locale has another encoding of file names.
+
+    Names of files in sandboxes are UTF-8, and could not be written in an encoding such as Latin-1 or ASCII.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def _drop_output() -> None:
     """Discard the rest of the output to stdout, including Python's own at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -112,8 +128,8 @@ def _dispatch(arguments: list[str]) -> int:
     parser, commands = make_parser()
     parsed, unknown = parser.parse_known_args(command_words(arguments))
     if unknown:
-        name = " ".join(filter(None, (parsed.command, getattr(parsed, "action", None))))
-        commands[name].unknown(unknown)
+        words = (parsed.command, getattr(parsed, "action", None), getattr(parsed, "data_action", None))
+        commands[" ".join(filter(None, words))].unknown(unknown)
     if not parsed.command:
         parser.print_help()
         return USAGE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llm_sandbox_nb.cli import ENDED_WELL
 from llm_sandbox_nb.cli.printer import harmless
-from llm_sandbox_nb.cli.record_commands import run_path
+from llm_sandbox_nb.cli.record_commands import check_not_record, run_path
 from llm_sandbox_nb.formats import opentelemetry
 from llm_sandbox_nb.formats.format_names import JOURNAL as JOURNAL_FORM
 from llm_sandbox_nb.formats.format_names import WRITTEN
@@ -34,10 +34,15 @@ def convert_command(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: if the run is missing, the format is unknown, or a file cannot be written.
     """
+    check_not_record(arguments.out, arguments.run)
     runs, folder = _read(arguments.run)
     form = arguments.to or _form_of(arguments.out)
-    for name, trajectory in runs.items():
+    written: set[str] = set()
+    for number, (name, trajectory) in enumerate(runs.items(), 1):
         out = arguments.out if len(runs) == 1 else _with_word(arguments.out, name)
+        if out in written:  # letters that file names lack, or the end of long names, make the difference
+            out = _with_word(out, str(number))
+        written.add(out)
         try:
             for line in _written(trajectory, folder, form, out, content=arguments.content):
                 print(harmless(line))

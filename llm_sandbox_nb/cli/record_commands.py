@@ -183,6 +183,8 @@ def export_command(arguments: argparse.Namespace) -> int:
     """
     from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
 
+    if arguments.out:
+        check_not_record(arguments.out, arguments.run)
     run = load_run(arguments.run)
     file = split_name(arguments.run)[0].expanduser()
     try:
@@ -261,6 +263,13 @@ def load_run(named: str) -> Run:
         raise UsageError(str(error)) from error
     except (OSError, JournalError, ValueError) as error:
         raise UsageError(f"The run cannot be read: {str(error).rstrip('.')}.") from error
+
+
+def check_not_record(out: str, run: str) -> None:
+    """Check that the file to write is not the record that is read. Raises UsageError."""
+    record = run_path(str(split_name(run)[0])).resolve()
+    if Path(out).expanduser().resolve() in (record, record / JOURNAL):
+        raise UsageError(f"{out} is the record itself, which would be lost: choose another file.")
 
 
 def run_path(name: str) -> Path:

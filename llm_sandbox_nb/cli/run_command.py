@@ -247,8 +247,9 @@ _RESUMABLE = frozenset(
         "repeated",
     }
 )
-_REPEATED_FLAGS = ("api_base", "isolation")
-"""Options that a resumed run cannot read from its record."""
+_REPEATED_FLAGS = ("settings", "api_base", "api_key_env", "isolation", "network")
+_REPEATED_LISTS = ("allow", "secret", "mcp", "mcp_allow", "tool", "doubt")
+"""Options that a resumed run cannot read from its record, or does not take from there."""
 
 
 def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
@@ -257,7 +258,7 @@ def resume_line(run: Run, flags: Mapping[str, Any]) -> str:
     for name in _REPEATED_FLAGS:
         if flags.get(name):
             words += [f"--{name}", str(flags[name])]
-    for name in ("mcp", "mcp_allow"):
+    for name in _REPEATED_LISTS:
         for value in flags.get(name) or ():
             words += [f"--{name}", value]
     start, changed = run.trajectory.start, run.trajectory.changed
@@ -283,7 +284,8 @@ def print_result(run: Run, problem: str, flags: Mapping[str, Any]) -> None:
         for file in run.files.values():
             print(f"  {harmless(f'{FILES}/{file.name}')} ({format_size(file.size)})")
     print(f"\n{run.folder}", flush=True)
-    said = [problem or run.error or ""]
+    why = problem or run.error or ""
+    said = [why if not why or why.endswith((".", "!", "?")) else f"{why}."]
     if run.stop_reason in _RESUMABLE:
         said.append(resume_line(run, flags))
     if any(said):

@@ -84,8 +84,12 @@ def _value(value: Any) -> dict[str, Any]:
     return {"stringValue": str(value)}
 
 
+_MAX_SECONDS = 1.8e10
+"""Seconds whose nanoseconds fit into 64 bits."""
+
+
 def _nanoseconds(seconds: float) -> str:
-    return str(max(0, int(seconds * 1e9)))
+    return str(int(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9))
 
 
 class _Trace:

@@ -12,13 +12,15 @@ import json
 import math
 from typing import Any
 
+from llm_sandbox_nb.trajectory.events import clean_text
+
 MAX_CONTAINERS = 4_000_000
 """Maximum number of objects and arrays in a file; each needs up to 200 bytes of memory, but only two in the file."""
 _MAX_COUNT = 2**53  # floats hold larger whole numbers inexactly
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse JSON text with finite numbers and a limited number of objects.
+    """Parse JSON text with finite numbers and a limited number of objects. Lone surrogates in texts are replaced.
 
     Raises:
         ValueError: if the text is not JSON, is nested too deeply, or has too many objects.
@@ -26,7 +28,8 @@ def parse_json(data: bytes) -> Any:
     if data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
         raise ValueError(f"it has more than {MAX_CONTAINERS:,} objects and arrays")
     try:
-        return json.loads(data.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_finite)
+        content = json.loads(data.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_finite)
+        return clean_text(content) if b"\\ud" in data or b"\\uD" in data else content
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except UnicodeDecodeError as error:

@@ -125,6 +125,7 @@ class _OpenCall:
     name: str = ""
     arguments: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    index: int = 0
 
 
 @dataclass
@@ -246,7 +247,8 @@ class Assembly:
         taken = set(taken)
         calls = []
         self.extra = []
-        for call in [part for whole in self._calls for part in _separate(whole)][:MAX_CALLS]:
+        in_order = sorted(self._calls, key=lambda call: call.index)  # pieces may arrive in another order
+        for call in [part for whole in in_order for part in _separate(whole)][:MAX_CALLS]:
             identity = written(call.id) if call.id else ""
             identity = identity if identity and identity not in taken else uuid.uuid4().hex[:9]
             taken.add(identity)
@@ -266,7 +268,7 @@ class Assembly:
         if call is None or _is_another(call, piece):
             if len(self._calls) >= MAX_CALLS:
                 return
-            call = self._at_index[index] = _OpenCall()
+            call = self._at_index[index] = _OpenCall(index=index)
             self._calls.append(call)
         call.id = call.id or piece.id
         # Some servers send the name in two pieces, others repeat the full name with every piece of the arguments.

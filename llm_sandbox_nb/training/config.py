@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -305,9 +306,11 @@ def _change(content: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"{dotted} is not a key of a training: {name} does not hold keys.")
         content = inner
-    content[last] = (
-        yaml.safe_load(value) if isinstance(value, str) and value else value
-    )  # `KEY=` empties a text
+    try:
+        # `KEY=` empties a text
+        content[last] = yaml.safe_load(value) if isinstance(value, str) and value else value
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{dotted}={value} is not valid YAML: {' '.join(str(error).split())}.") from error
 
 
 def _made(kind: type[Any], content: Any, where: str) -> Any:
@@ -358,21 +361,13 @@ def _check(config: TrainingConfig) -> None:
         if value not in known:
             words = [word or "empty" for word in known]
             raise ConfigError(f"{name} has to be {', '.join(words[:-1])} or {words[-1]}, not {value!r}.")
-    positive = {
-        "steps": config.steps,
-        "rollouts.rows_per_step": rollouts.rows_per_step,
-        "rollouts.turns": rollouts.turns,
-        "rollouts.prompt_tokens": rollouts.prompt_tokens,
-        "rollouts.completion_tokens": rollouts.completion_tokens,
-        "rollouts.time": rollouts.time,
-        "rollouts.attempts": rollouts.attempts,
-        "rollouts.temperature": rollouts.temperature,
-        "objective.learning_rate": config.objective.learning_rate,
-        "record.checkpoint_every": config.record.checkpoint_every,
-    }
-    for name, number in positive.items():
-        if not number > 0:
+    for name, number in _numbers(dataclasses.asdict(config), ""):
+        if name in _MORE_THAN_ZERO and not 0 < number < math.inf:
             raise ConfigError(f"{name} has to be more than zero, not {number}.")
+        if name in _SHARES and not 0 < number <= 1:
+            raise ConfigError(f"{name} has to be more than zero and at most 1, not {number}.")
+        if name != "seed" and not 0 <= number < math.inf:
+            raise ConfigError(f"{name} has to be at least zero, not {number}.")
     if config.validation.every < 0 or config.validation.repeats < 1:
         raise ConfigError("validation.every has to be at least 0, and validation.repeats at least 1.")
     if rollouts.per_row < 2:
@@ -388,6 +383,28 @@ def _check(config: TrainingConfig) -> None:
         raise ConfigError(
             "A tiny model is for the tiny task: set data.rows to notes, or model.path to a model."
         )
+
+
+_MORE_THAN_ZERO = frozenset(
+    (
+        "steps", "model.layers", "model.width", "model.heads", "model.vocabulary", "warm_up.count", "warm_up.batch",
+        "warm_up.learning_rate", "rollouts.rows_per_step", "rollouts.turns", "rollouts.prompt_tokens",
+        "rollouts.completion_tokens", "rollouts.time", "rollouts.command_timeout", "rollouts.attempts",
+        "rollouts.temperature", "objective.learning_rate", "record.checkpoint_every",
+    )
+)  # fmt: skip
+"""Keys of numbers above zero; all other numbers but the seed are at least zero."""
+_SHARES = frozenset(("rollouts.top_p", "validation.top_p", "generation.memory"))
+"""Keys of numbers above zero and at most 1."""
+
+
+def _numbers(content: Mapping[str, Any], prefix: str) -> typing.Iterator[tuple[str, float]]:
+    """Yield the numbers of a configuration by their keys."""
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{name}", value
 
 
 def _plain(value: Any) -> Any:

@@ -151,8 +151,11 @@ def plan_evaluation(
     after = record.newest_policy() if folder == run else folder
     start = run / START
     begun = before or (str(start) if start.is_dir() else config.model.path)
-    if unknown := [mode for mode in modes if mode not in ("sandbox", "sandbox-prompt", "llm")]:
+    if unknown := [mode for mode in modes or ("",) if mode not in ("sandbox", "sandbox-prompt", "llm")]:
         raise ConfigError(f"There is no mode {unknown[0]!r}: the modes are sandbox, sandbox-prompt and llm.")
+    for word, number in (("rows", rows), ("repeats", repeats), ("workers", workers)):
+        if number is not None and number < 1:
+            raise ConfigError(f"The number of {word} has to be at least 1, not {number}.")
     found, given = _task_and_rows(config, task, data, rows)
     if found.scorer == "judge" and judge is None:
         raise ConfigError(
@@ -220,7 +223,12 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
     for name, path in plan.policies.items():
         say(f"{name}: {path}")
         out = plan.out / name
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"Results cannot be written to {out} ({error.strerror or error}): choose another --out."
+            ) from error
         try:
             with FolderLock(out):
                 check_evaluation(plan, path, out)

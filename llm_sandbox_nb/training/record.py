@@ -98,15 +98,16 @@ class TrainingRecord:
         """
         record = cls(folder)
         file = folder / CONFIG
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RecordError(
+                f"A training cannot be written to {folder} ({error.strerror or error}): choose another --out."
+            ) from error
         # Another process of the same training may be writing these files now.
         allowed = (CONFIG, INPUTS, LOCK, f".{CONFIG}", f".{INPUTS}")
-        if (
-            not file.is_file()
-            and folder.is_dir()
-            and any(not one.name.startswith(allowed) for one in folder.iterdir())
-        ):
+        if not file.is_file() and any(not one.name.startswith(allowed) for one in folder.iterdir()):
             raise RecordError(f"{folder} is not empty and does not hold a training: give another --out.")
-        folder.mkdir(parents=True, exist_ok=True)
         if alone:
             try:
                 record._lock = FolderLock(folder)

@@ -17,6 +17,7 @@ from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.task import Task, load_task
 from llm_sandbox_nb.formatting import plural
 from llm_sandbox_nb.runs.event_loops import EventLoops
+from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.training import grpo, tiny, warm_up
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import ConfigError, RolloutConfig, TrainingConfig
@@ -26,7 +27,7 @@ from llm_sandbox_nb.training.made_tasks import MADE, scripted_runs
 from llm_sandbox_nb.training.policy import Sampling, check_gguf, load_policy, needs_gguf, save_policy
 from llm_sandbox_nb.training.ray_rollouts import RayRollouts
 from llm_sandbox_nb.training.record import COMPLETE, END, START, TrainingRecord, step_figures
-from llm_sandbox_nb.training.rollouts import Rollout, RolloutSetting, RolloutWorkers
+from llm_sandbox_nb.training.rollouts import Rollout, RolloutSetting, RolloutWorkers, sandbox_options
 from llm_sandbox_nb.training.validation import (
     validation_figures,
     validation_line,
@@ -119,6 +120,16 @@ def input_digests(config: TrainingConfig, task: Task, rows: Sequence[Row]) -> di
     }
 
 
+def _check_sandbox_options(config: RolloutConfig) -> None:
+    """Raise ConfigError if no sandbox can be opened with the options. Those of other machines are checked there."""
+    if config.mode == "llm" or config.ray:
+        return
+    try:
+        open_sandbox(config.isolation, **sandbox_options(config))
+    except (ValueError, FileNotFoundError) as error:
+        raise ConfigError(str(error)) from error
+
+
 class TrainingRun:
     """A training, from its configuration to the end.
 
@@ -137,6 +148,7 @@ class TrainingRun:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.config, self.on_figures, self.say = config, on_figures, say
+        _check_sandbox_options(config.rollouts)
         self.task, rows = task_and_rows(config)
         self.rows = {row.id: row for row in rows}
         self.validations = validation_tasks(config, rows)

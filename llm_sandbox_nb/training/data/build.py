@@ -126,13 +126,17 @@ def build_rows(folder: Path, questions: Path | None, out: Path, options: BuildOp
         ) from error
     partial = out / f"{ROWS}.partial"
     digest = hashlib.sha256()
-    with tempfile.TemporaryDirectory(prefix="llm-sandbox-nb-data-") as converted:
-        library = _Library(folder, Path(converted), statistics)
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            for row in _rows(library, questions, options, statistics):
-                line = json.dumps(row, ensure_ascii=False) + "\n"
-                file.write(line)
-                digest.update(line.encode("utf-8"))
+    try:
+        with tempfile.TemporaryDirectory(prefix="llm-sandbox-nb-data-") as converted:
+            library = _Library(folder, Path(converted), statistics)
+            with partial.open("w", encoding="utf-8", newline="\n") as file:
+                for row in _rows(library, questions, options, statistics):
+                    line = json.dumps(row, ensure_ascii=False) + "\n"
+                    file.write(line)
+                    digest.update(line.encode("utf-8"))
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     if not statistics.rows:
         partial.unlink()
         reasons = "; ".join(f"{count}: {reason}" for reason, count in statistics.left_out.most_common())

@@ -12,6 +12,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from llm_sandbox_nb.benchmark.rows import DataError
+from llm_sandbox_nb.trajectory.events import clean_text
 
 QUESTIONS = "questions.jsonl"
 TYPES = ("free_form", "single_choice", "multiple_choice", "extraction")
@@ -59,7 +60,7 @@ def read_questions(path: Path) -> Iterator[Question]:
                 continue
             where = f"Line {number} of {path.name}"
             try:
-                record = json.loads(line.decode("utf-8-sig"))
+                record = clean_text(json.loads(line.decode("utf-8-sig")))
             except UnicodeDecodeError as error:
                 raise DataError(f"{where} is not UTF-8 text: save the file as UTF-8.") from error
             except ValueError as error:
@@ -91,6 +92,8 @@ def _question(record: Mapping[str, Any], number: int, where: str) -> Question:
     if "choice" in kind:
         if not 2 <= len(options) <= 26:
             raise DataError(f"{where} has {len(options)} options; a choice has 2 to 26.")
+        if len(set(options)) < len(options):
+            raise DataError(f"{where} has the same option twice: options have to differ.")
         answers = tuple(_option(one, options, where) for one in answers)
     elif options:
         raise DataError(

@@ -195,10 +195,10 @@ def test_without_an_engine_it_stops_early(isolation: str, said: str, tmp_path: P
 def test_ids_lead_nowhere(tmp_path: Path) -> None:
     rows = [
         Row(name, ROWS[0].problem_statement, "0")
-        for name in ("../../../up", "/etc/x", "a/b", "..", "\0x", "ü" * 300)
+        for name in ("../../../up", "/etc/x", "a/b", "..", "\0x", "ü" * 300, "\U00020000" * 300)
     ]
     results = run(runner(tmp_path / "out", FunctionModel(planted)).run(items(("llm",), rows=rows)), 60)
-    assert len(results) == 6
+    assert len(results) == 7
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
     assert all((tmp_path / "out" / result.run / "journal.jsonl").is_file() for result in results)
 

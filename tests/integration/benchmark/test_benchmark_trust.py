@@ -13,6 +13,7 @@ from agent_scripts import script_text, turn
 from support import until
 
 from llm_sandbox_nb.benchmark import scoring_pool
+from llm_sandbox_nb.benchmark.commands import prepare
 from llm_sandbox_nb.benchmark.results import CONFIG, FILE, read_results
 from llm_sandbox_nb.cli import main
 
@@ -205,3 +206,59 @@ def test_two_folders_are_compared_item_by_item(
     assert line.split()[10:13] == ["6", "0", "0.0312"]
     assert main(["benchmark", "compare", str(first), str(tmp_path)]) == 2
     assert "There are no results in" in capsys.readouterr().err
+
+
+def test_folders_with_the_same_name_are_told_apart(
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task.out = tmp_path / "a" / "results"
+    assert task.measure("--end_id", "2") == 0
+    first, task.out = task.out, tmp_path / "b" / "results"
+    assert task.measure("--end_id", "2") == 0
+    capsys.readouterr()
+    assert main(["benchmark", "compare", str(first), str(task.out)]) == 0
+    assert f"{first} - {task.out}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--tool_calls", "text"), "holds results with tool_calls None, not 'text'"),
+        (("--nudges", "0"), "holds results with nudges None, not 0"),
+        (("--same_failures", "2"), "holds results with same_failures None, not 2"),
+        (("--profile", "strict"), "holds results with profile None, not 'strict'"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_results_of_other_settings_are_not_mixed(
+    task: Task, flags: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert task.measure("--end_id", "2") == 0
+    assert task.measure(*flags) == 2
+    assert said in capsys.readouterr().err
+    assert len(task.scores) == 2
+
+
+def test_limits_of_a_settings_file_do_not_count(task: Task, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("nudges = 0\ncommand_timeout = 1\nsame_failures = 1\nsteps = 1\n")
+    flags = {"more_tasks": [str(task.folder)], "settings": str(file), "out": str(task.out)}
+    with prepare([], {**flags, "model": f"scripted/{task.script}"}, {}) as made:
+        how = made.runner.backend.how
+        assert (how.nudges, how.command_timeout, how.same_failures) == ("all", 120.0, 8)
+        assert made.items[0].task.limits.steps == 100
+
+
+def test_results_that_cannot_be_read_are_named(task: Task, capsys: pytest.CaptureFixture[str]) -> None:
+    assert task.measure("--end_id", "2") == 0
+    file = task.out / "own" / "llm" / FILE
+    file.unlink()
+    file.mkdir()
+    capsys.readouterr()
+    for words in (("report", task.out), ("compare", task.out, task.out)):
+        assert main(["benchmark", *map(str, words)]) == 2
+        told = capsys.readouterr().err
+        assert (
+            f"The results in {file} cannot be read (Is a directory): correct the file, or remove it.\n"
+            == told
+        )

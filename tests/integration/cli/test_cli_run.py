@@ -60,6 +60,16 @@ def test_the_quick_start(command_line: CommandLine, tmp_path: Path, some_isolati
     assert "There are 3 r's in strawberry." in shown.out
 
 
+def test_names_of_files_are_kept_where_the_locale_is_not_utf8(
+    command_line: CommandLine, tmp_path: Path
+) -> None:
+    model = script(tmp_path, "echo 42 > output/é.txt")
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = command_line.fresh("run", "-q", "Ürün", "-m", model, *PROCESS, **locale)
+    assert (done.code, done.err) == (0, "")
+    assert [path.name for path in (tmp_path / done.folder / "files").iterdir()] == ["é.txt"]
+
+
 def test_the_seeds_flags_reach_the_server(command_line: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a b.txt").write_text("handed in")

@@ -55,6 +55,25 @@ def test_a_run_that_reached_its_limit_continues_with_the_command_that_it_names(
     assert run.trajectory.changed[-1].limits == {"steps": 4}
 
 
+def test_the_named_command_has_all_that_the_record_lacks(command_line: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(
+        "def double(number: int) -> int:\n    'Double it.'\n    return 2 * number\n\n"
+        "def strange(record):\n    'Find nothing.'\n    return []\n"
+    )
+    (tmp_path / "own.toml").write_text("steps = 1\n")
+    calls = [{"tool": "double", "arguments": {"number": 21}}]
+    script = [{"text": "I ask.", "calls": calls}, {"calls": [{"tool": "submit", "arguments": {}}]}]
+    with ScriptedServer(yaml.safe_dump({"turns": script}), api_key="secret-key") as server:
+        given = ("--settings", "own.toml", "--api_base", server.url, "--api_key_env", "MY_KEY", *PROCESS)
+        given += ("--tool", "tools.py:double", "--doubt", "tools.py:strange")
+        first = command_line("run", "-q", "Work", "-m", "a-model", *given, MY_KEY="secret-key")
+        assert first.code == 5, first.out + first.err
+        resumes = named(first)
+        assert resumes[1:] == [first.folder, *given, "--steps", "2"]
+        again = command_line(*resumes, MY_KEY="secret-key")
+        assert (again.code, again.err) == (0, ""), again.out + again.err
+
+
 def test_a_run_whose_model_failed_continues(command_line: CommandLine, tmp_path: Path) -> None:
     with ScriptedServer(turns("echo 42 > output/answer.txt")) as server:
         server.fail_next(UNAUTHORIZED)

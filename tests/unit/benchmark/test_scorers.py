@@ -350,6 +350,18 @@ def test_scorers_have_a_process_that_can_be_killed(tmp_path: Path) -> None:
     assert "not between 0 and 1" in scores[5].detail
 
 
+def test_half_a_character_in_an_id_is_replaced() -> None:
+    assert make_row({"id": "a\ud800", "problem_statement": "?"}, 0).id == "a\ufffd"
+
+
+def test_columns_may_have_the_names_of_a_scorers_parameters(tmp_path: Path) -> None:
+    own = tmp_path / "scorer.py"
+    own.write_text(
+        "def score(answer, gold, **row):\n    return float(answer == gold and sorted(row) == ['id'])\n"
+    )
+    assert score_row(str(own), "4", "4", {"answer": "other", "gold": "other", "id": "a"}).value == 1.0
+
+
 def test_a_scorer_may_say_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too much to keep is cut; what is too much to read is a failure of the scorer, and the next answer is scored."""
     own = tmp_path / "scorer.py"

@@ -187,7 +187,11 @@ def test_an_own_task_has_its_directories_and_its_scorer(tmp_path: Path) -> None:
      ("working_dir: here", "full path"),
      ("repeats: 0", "repeats"), ("answer: spoken", "answer"), ("limits: {steps: -1}", "steps"),
      ("limits: {hours: 1}", "hours"),
+     ("limits: {steps: '20'}", "limit on steps is a whole number above zero, not '20'"),
      ("data: [1]", "data"), ("data: {repo: x}", "repo"), ("- a", "has to hold keys"),
+     ("data: {file: 3}", "data.file has to be text, not 3"),
+     ("data: {columns: [id]}", "data.columns has to map fields to columns"),
+     ("data: {columns: {id: 1}}", "data.columns has to map fields to columns"),
      (":", "cannot be read|has to hold"),
      ("system_prompt: 3", "system_prompt"), ("name: ../../x", "cannot be a name")],
 )  # fmt: skip
@@ -224,7 +228,10 @@ def test_rows_come_from_files_of_every_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [("", "no rows"), ("{", "rows.jsonl cannot be read: line 1 is not JSON"),
-     ('{"id": 1}\n\nx\n', "line 3 is not JSON"), ("3\n", "objects"), ('{"problem": 1}\n', "no problem_statement"),
+     ('{"id": 1}\n\nx\n', "line 3 is not JSON"), ("[" * 200_000, "nested too deeply"),
+     ('{"id": ["a"], "problem_statement": "p"}\n', "id of row 0 has to be text, not"),
+     ('{"problem_statement": {"a": 1}}\n', "problem_statement of row 0 has to be text, not"),
+     ("3\n", "objects"), ('{"problem": 1}\n', "no problem_statement"),
      ('{"id": 1, "problem_statement": "p", "ground_truth": "A"}\n' * 2, "id '1'")],
 )  # fmt: skip
 def test_unusable_data_names_the_reason(content: str, said: str, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from llm_sandbox_nb.cli import main
+from llm_sandbox_nb.formats.format_names import WRITTEN
 from llm_sandbox_nb.formats.records import read_run
 from llm_sandbox_nb.trajectory.journal import read_journal
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
@@ -58,6 +59,40 @@ def test_what_a_format_loses_is_told(capsys: pytest.CaptureFixture[str]) -> None
     _, problem = said(capsys, "convert", BRANCHES, "m.json", "--to", "openai")
     assert problem.startswith("It holds only the messages")
     assert said(capsys, "convert", BRANCHES, "a.json")[1] == ""
+
+
+def test_a_record_is_not_overwritten_by_its_conversion(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    record = tmp_path / "mine.traj"
+    shutil.copy(TRAJ, record)
+    run = shutil.copytree(BRANCHES, tmp_path / "run")
+    before = record.read_bytes(), (run / "journal.jsonl").read_bytes()
+    for words in (
+        ("convert", record, record, "--to", "atif"),
+        ("convert", run, run / "journal.jsonl", "--to", "openai"),
+        ("export", record, "--out", record),
+        ("export", run, "--out", "run/journal.jsonl"),
+    ):
+        assert (
+            "is the record itself, which would be lost: choose another file."
+            in said(capsys, *words, code=2)[1]
+        )
+    assert (record.read_bytes(), (run / "journal.jsonl").read_bytes()) == before
+
+
+def test_runs_whose_names_differ_in_a_sign_only_do_not_share_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def record(task: str) -> dict[str, object]:
+        return {"problem_statement": task, "steps": []}
+
+    (tmp_path / "many.json").write_text(json.dumps({"a b": record("first"), "a/b": record("second")}))
+    printed, _ = said(capsys, "convert", "many.json", "out.json", "--to", "atif")
+    files = printed.split()
+    assert len(set(files)) == 2
+    tasks = [read_run(Path(file)).trajectory.start for file in files]
+    assert [start.task for start in tasks if start] == ["first", "second"]
 
 
 @pytest.mark.parametrize(
@@ -110,3 +145,19 @@ def test_export_and_analyze_take_them(capsys: pytest.CaptureFixture[str], tmp_pa
     assert printed.strip().endswith("test-repo.html")
     assert "missing_colon" in (tmp_path / "test-repo.html").read_text("utf-8")
     assert "Submitted 1" in said(capsys, "analyze", "test-repo.traj")[0]
+
+
+@pytest.mark.parametrize("form", ["journal", *WRITTEN])
+def test_half_a_character_of_a_record_is_replaced(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str
+) -> None:
+    call = {"id": "a", "function": {"name": "bash", "arguments": '{"command": "echo \\ud800"}'}}
+    messages = [
+        {"role": "user", "content": "Work \ud800"},
+        {"role": "assistant", "content": "\ud800", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "\ud800"},
+    ]
+    (tmp_path / "half.json").write_text(json.dumps(messages))
+    said(capsys, "convert", "half.json", "out", "--to", form)
+    assert "Work \ufffd" in said(capsys, "show", "half.json")[0]
+    said(capsys, "analyze", "half.json")

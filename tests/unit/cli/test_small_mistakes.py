@@ -19,9 +19,11 @@ from llm_sandbox_nb.agent.errors import InputError, RunError
 from llm_sandbox_nb.agent.inputs import check_inputs
 from llm_sandbox_nb.benchmark import commands
 from llm_sandbox_nb.benchmark.options import BENCHMARK_OPTIONS
+from llm_sandbox_nb.benchmark.rows import DataError, make_row
 from llm_sandbox_nb.card.card import Card
 from llm_sandbox_nb.cli import main
 from llm_sandbox_nb.cli.parser import make_parser
+from llm_sandbox_nb.cli.printer import Printer
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.magic_options import unknown_subcommand
 from llm_sandbox_nb.notebook.settings import SandboxSettings
@@ -58,6 +60,11 @@ def test_a_mistyped_option_names_the_nearest(command: str) -> None:
     for typed, meant in (("--modle", "--model"), ("--mdoel", "--model"), ("--tiem", "--time")):
         with pytest.raises(UsageError, match=f"did you mean {meant}\\?"):
             commands[command].unknown([typed])
+
+
+def test_a_mistyped_option_of_an_inner_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "data", "build", "books", "--out", "data", "--qestions", "q.jsonl"]) == 2
+    assert "did you mean --questions?" in capsys.readouterr().err
     known = [f"--{option.name}" for option in BENCHMARK_OPTIONS]
     assert nearest("--frobnicate", known) is None, "far from all others"
     assert nearest("-x", ["-m"]) is None
@@ -104,9 +111,28 @@ def test_a_data_frame_without_a_name_says_how_to_give_it_one() -> None:
 
 
 def test_inputs_of_another_kind_are_refused_in_a_sentence() -> None:
-    for given in (42, b"data", {"a.txt": 42}, [42], [b"data"], ["/dev/zero"]):
-        with pytest.raises(InputError, match=r"give|takes"):
+    for given in (42, b"data", {"a.txt": 42}, {1: b"data"}, [42], [b"data"], ["/dev/zero"]):
+        with pytest.raises(InputError, match=r"give|takes|use a plain file name"):
             check_inputs(given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("a", "a/b"), "The inputs 'a' and 'a/b' need a file and a folder of one name"),
+        (("a/b/c", "a"), "The inputs 'a' and 'a/b/c' need"),
+        (("a.txt", "./a.txt"), "Two inputs have the name 'a.txt'"),
+        (("a/",), "ends with a slash"),
+        (("é" * 128,), "has more than 255 bytes"),
+    ],
+)
+def test_names_that_cannot_be_written_together_are_refused(names: tuple[str, ...], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        check_inputs(dict.fromkeys(names, b"x"))
+    record = {"problem_statement": "?", "input_files": dict.fromkeys(names, "x")}
+    with pytest.raises(DataError, match=f"The input_files of row 3 cannot be used: .*{said}"):
+        make_row(record, 3)
+    check_inputs({"a/b": b"", "a/c/d": b"", "a b/b": b"", "é" * 127: b""})
 
 
 @pytest.mark.parametrize(
@@ -216,3 +242,12 @@ def test_a_step_without_a_reply_is_not_counted(tmp_path: Path) -> None:
     events = [start_event(), *step_events(1), *step_events(2), ev.ModelRequested(step=3), refused]
     assert "2 steps" in texts_of(events)[0]
     assert "Cut off at step 3" in repr(Run(tmp_path, Trajectory(events)))
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_stream_that_the_shell_closed_is_not_written_to(
+    closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, closed, None)
+    assert main(["show", "nowhere"]) == 2
+    Printer(sys.stdout)(start_event())

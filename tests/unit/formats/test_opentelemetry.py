@@ -222,3 +222,13 @@ def test_no_collector() -> None:
         ValueError, match=r"No collector answers at http://127\.0\.0\.1:9/x \(.*\): check the address"
     ):
         opentelemetry.send(opentelemetry.write(run()), "http://127.0.0.1:9/x")
+
+
+def test_impossible_times_fit_into_64_bits() -> None:
+    trajectory = run()
+    for event in trajectory.events:
+        if isinstance(event, ev.ModelReplied):
+            event.model_time = 1e308
+    times = [int(span[name]) for span in spans(opentelemetry.write(trajectory))
+             for name in ("startTimeUnixNano", "endTimeUnixNano")]  # fmt: skip
+    assert max(times) < 2**64

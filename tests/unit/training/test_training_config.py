@@ -62,6 +62,11 @@ def test_changes_replace_keys() -> None:
         ({"rollouts": {"mode": "vm"}}, "rollouts.mode has to be sandbox, sandbox-prompt or llm, not 'vm'"),
         ({"objective": {"micro_batch": 7}}, "micro_batch has to divide the 64 rollouts of a step, not 7"),
         ({"objective": {"learning_rate": "fast"}}, "learning_rate has to be a number, not 'fast'"),
+        ({"objective": {"learning_rate": float("nan")}}, "learning_rate has to be more than zero, not nan"),
+        ({"objective": {"learning_rate": float("inf")}}, "learning_rate has to be more than zero, not inf"),
+        ({"data": {"count": -5}}, r"data\.count has to be at least zero, not -5"),
+        ({"record": {"keep": -1}}, r"record\.keep has to be at least zero, not -1"),
+        ({"rollouts": {"top_p": 2}}, r"rollouts\.top_p has to be more than zero and at most 1, not 2"),
         ({"rollouts": {"zero_reward_for": "steps"}}, "zero_reward_for has to be a list of texts"),
         ({}, "A tiny model is for the tiny task: set data.rows to notes, or model.path to a model"),
     ],
@@ -69,6 +74,35 @@ def test_changes_replace_keys() -> None:
 def test_mistakes_are_one_sentence(content: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make_config(content)
+
+
+def test_a_change_that_is_not_yaml_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"rollouts\.turns=\[ is not valid YAML: "):
+        load_config("tiny-cpu.yaml", {"rollouts.turns": "["})
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(RecordError, match=r"cannot be written to .*: choose another --out\."):
+            TrainingRecord.begin(folder, load_config("tiny-cpu.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rollouts.isolation": "vm"}, "Unknown isolation 'vm': choose 'auto'"),
+        ({"rollouts.profile": "x"}, "Unknown profile 'x': choose 'standard' or 'strict'"),
+        ({"rollouts.secrets": "[X]"}, "A secret is NAME=host"),
+        ({"rollouts.isolation": "process"}, "isolation 'process' has no network 'none'"),
+    ],
+)
+def test_options_that_open_no_sandbox_are_refused_before_the_start(
+    change: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        TrainingRun(load_config("tiny-cpu.yaml", change), tmp_path / "training")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_that_are_not_a_configuration(tmp_path: Path) -> None:

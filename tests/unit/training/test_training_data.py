@@ -356,6 +356,10 @@ def test_documents_that_cannot_be_read_are_named(tmp_path: Path) -> None:
             {"document": "a.txt", "question": "Q?", "answer": "x", "options": ["x"]},
             "1 options; a choice has 2",
         ),
+        (
+            {"document": "a.txt", "question": "Q?", "answer": "x", "options": ["x", "y", "x"]},
+            "has the same option twice",
+        ),
         ({"document": "a.txt", "question": "Q?", "answer": ["A", "B"], "type": "free_form"}, "has 2 answers"),
         ({"id": "1", "document": "a.txt", "question": "Q?", "answer": "A"}, "ids have to differ"),
     ],
@@ -367,6 +371,14 @@ def test_lines_that_are_not_a_question(tmp_path: Path, line: Any, said: str) -> 
     (tmp_path / "questions.jsonl").write_bytes(f"{first}\n{second}\n".encode("utf-8", "surrogateescape"))
     with pytest.raises(DataError, match=said):
         build_rows(tmp_path, None, tmp_path / "out", BuildOptions())
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_half_a_character_in_a_question_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A text.")
+    ask(tmp_path, {"document": "a.txt", "question": "What \ud800?", "answer": "text"})
+    (row,), _ = built(tmp_path, tmp_path / "out")
+    assert row.problem_statement == "What \ufffd?"
 
 
 def test_a_question_that_tells_or_cannot_be_answered_is_left_out(tmp_path: Path) -> None:
