@@ -119,7 +119,6 @@ def _wrong(chance: random.Random, turn: int) -> Case:
 
 
 def right(number: int, seed: int) -> list[Case]:
-    """Right answers in usual forms and sixteen languages."""
     chance = random.Random(seed)
     return [_right(chance, turn) for turn in range(number)]
 

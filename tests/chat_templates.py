@@ -34,7 +34,6 @@ ENDS = {
 
 
 def family_tokenizer(name: str) -> TemplateTokenizer:
-    """The tokenizer of a family."""
     path = DATA / f"{name.lower().replace(' ', '-')}.jinja"
     return TemplateTokenizer(path.read_text("utf-8").removesuffix("\n"), ENDS[name])
 

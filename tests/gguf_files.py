@@ -26,7 +26,6 @@ def text(value: str | bytes) -> bytes:
 
 
 def value_bytes(value: Any) -> bytes:
-    """A value with its type."""
     match value:
         case str():
             return struct.pack("<I", 8) + text(value)

@@ -12,7 +12,6 @@ HEAD = struct.Struct(">BI")
 
 
 def record(kind: str, payload: bytes) -> bytes:
-    """One record."""
     return HEAD.pack(ord(kind), len(payload)) + payload
 
 
@@ -42,7 +41,6 @@ class Told:
 
 
 def records_of(data: bytes) -> Iterable[tuple[str, bytes]]:
-    """The records of a stream."""
     at = 0
     while at < len(data):
         kind, size = HEAD.unpack_from(data, at)
@@ -64,7 +62,6 @@ class Host:
         self.shell: bytes | None = None
 
     async def ask(self, op: str, body: bytes | None = None, **params: Any) -> Told:
-        """Any request."""
         found: list[bytes] = []
         outcome = await self.box.channel.call(
             {"op": op, "timeout": 60, **params}, body=body, sink=lambda _, data: found.append(data)
@@ -72,7 +69,6 @@ class Host:
         return Told(b"".join(found), outcome)
 
     async def checkpoint(self, *, since: str | None = "last", **limits: Any) -> Told:
-        """Ask what has changed, and note it."""
         self.count += 1
         id = f"c{self.count}"
         since = self.last if since == "last" else since
@@ -101,13 +97,11 @@ class Host:
                 self.shell = body
 
     def drop(self, path: str) -> None:
-        """A path and all below it."""
         below = path.rstrip("/") + "/"
         for other in [other for other in self.manifest if other == path or other.startswith(below)]:
             del self.manifest[other]
 
     def content(self, path: str) -> bytes:
-        """What a file holds."""
         row = self.manifest[path]
         data = bytearray(row[7])
         for offset, length, digest in row[8]:
@@ -115,7 +109,6 @@ class Host:
         return bytes(data)
 
     def file_records(self, row: Sequence[Any], kind: str = "F") -> bytes:
-        """A file with its content, for a restore."""
         parts = [record(kind, json.dumps(row).encode())]
         for offset, _, digest in row[8]:
             parts.append(record("W", struct.pack(">Q", offset) + self.chunks[digest]))

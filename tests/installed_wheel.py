@@ -33,7 +33,6 @@ class Installed:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
         return self.folder / "environment" / "bin" / "python"
 
     def call(self, *words: str | Path) -> str:

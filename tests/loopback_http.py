@@ -68,7 +68,6 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         pass
 
     def data(self) -> bytes:
-        """The body of the request."""
         return self.rfile.read(int(self.headers.get("content-length", 0)))
 
     def body(self) -> dict[str, Any]:
@@ -76,7 +75,6 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         return dict(json.loads(self.data() or b"{}"))
 
     def lower_headers(self) -> dict[str, str]:
-        """The headers of the request, with names in lower case."""
         return {name.lower(): value for name, value in self.headers.items()}
 
     def send(

@@ -11,7 +11,6 @@ from llm_sandbox_nb.model.local.table import ListedModel, WheelPart
 
 
 def write_wheel(folder: Path, name: str, members: Mapping[str, bytes], version: str = "1.0") -> Path:
-    """A wheel with these members, and what pip wants of it."""
     folder.mkdir(parents=True, exist_ok=True)
     module, about = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
     path = folder / f"{module}-{version}-py3-none-any.whl"

@@ -27,7 +27,6 @@ class Example:
 
 
 def name_of(page: Path) -> str:
-    """The page's path in the checkout."""
     return page.relative_to(ROOT).as_posix()
 
 
@@ -37,7 +36,6 @@ def examples_of(page: Path) -> list[Example]:
 
 
 def examples_in(text: str, page: Path) -> list[Example]:
-    """The fenced blocks of a text."""
     return [Example(page, match[2].strip(), match[3]) for match in _FENCE.finditer(text)]
 
 

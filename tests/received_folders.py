@@ -31,14 +31,12 @@ INDEX = "history/index.sqlite"
 
 
 def spoiled(function: Spoil) -> Spoil:
-    """Add a way to spoil a folder to the table."""
     SPOILED[function.__name__] = function
     return function
 
 
 @contextlib.contextmanager
 def index(folder: Path) -> Iterator[sqlite3.Connection]:
-    """The index of the history, to be changed by hand."""
     sql = sqlite3.connect(folder / INDEX, isolation_level=None)
     yield sql
     sql.close()

@@ -74,7 +74,6 @@ class Planted:
 
 
 def judged(messages: list[dict[str, Any]]) -> Reply:
-    """A judge that compares words."""
     text = messages[-1]["content"]
     gold = text.partition("<official_answer>\n")[2].partition("\n</official_answer>")[0]
     answer = text.partition("</official_answer>\n\n")[2].partition("\n")[2]

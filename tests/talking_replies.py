@@ -62,5 +62,4 @@ class TalkingReplies:
 
     @property
     def newest(self) -> str:
-        """The newest message of the newest request."""
         return str(self.requests[-1][-1]["content"])

@@ -202,8 +202,6 @@ def choices(change: Callable[[dict[str, Any]], Any], **how: Any) -> Writer:
 
 
 def finish(value: Any, **how: Any) -> Writer:
-    """Another finish_reason at the end."""
-
     def change(choice: dict[str, Any]) -> None:
         if choice["finish_reason"]:
             choice["finish_reason"] = value
@@ -301,7 +299,6 @@ def in_message(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[dict[
 
 
 def arguments_together(said: Said, number: int) -> bytes:
-    """All arguments one after the other in one call."""
     (name, _), *_ = said.calls
     whole = "".join(json.dumps(arguments) for _, arguments in said.calls)
     call = {
@@ -323,7 +320,6 @@ def flat(call: dict[str, Any]) -> None:
 
 
 def together(said: Said, number: int) -> bytes:
-    """Everything in one chunk, its end too."""
     told = message(said, number)
     calls = [one | {"index": index} for index, one in enumerate(told.pop("tool_calls"))]
     return events([chunk(told | {"tool_calls": calls}, "tool_calls") | {"usage": USAGE}])

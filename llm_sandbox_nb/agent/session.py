@@ -104,7 +104,10 @@ class Session:
                 self.spec = self.record.context.spec = dataclasses.replace(self.spec, check=kept)
                 self.record.context.checks[kept.key] = kept
             self.recorder.emit(start)
-            self._introduce_model()
+            model = self.spec.model
+            if isinstance(model, ServedHere) and (introduction := model.introduction()):
+                self.recorder.emit(ev.Noted(text=introduction))
+                model.log_to(self.recorder.folder)
         except OSError as error:
             self.recorder.close()
             raise self._unwritable(error) from error
@@ -137,13 +140,6 @@ class Session:
         if ending.reason in _FAILURES:
             origin = cause.__cause__ if isinstance(cause, StopRun) else cause
             raise RunError(ending.error or ending.reason, self.record) from origin
-
-    def _introduce_model(self) -> None:
-        """Record the file and the engine of a model that runs on this machine, and store the engine's log."""
-        model = self.spec.model
-        if isinstance(model, ServedHere) and (introduction := model.introduction()):
-            self.recorder.emit(ev.Noted(text=introduction))
-            model.log_to(self.recorder.folder)
 
     def _unwritable(self, error: OSError) -> RunError:
         return RunError(_not_written(error, self.recorder.folder), self.record)

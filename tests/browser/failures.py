@@ -35,7 +35,6 @@ class Evidence:
         self.failed = False
 
     def begin(self, nodeid: str) -> None:
-        """Forget the test before."""
         self.folder = KEPT / re.sub(r"[^\w.-]+", "-", nodeid.removeprefix("tests/browser/")).strip("-")
         self.paths, self.failed = [], False
         for context, lines in list(self.consoles.items()):
@@ -83,7 +82,6 @@ class Evidence:
                 self.keep(context)
 
     def end(self) -> None:
-        """Remove what was kept of a test that passed after all."""
         if self.paths and not self.failed:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -155,7 +155,6 @@ def going_on(page: Page) -> Locator:
 
 
 def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None:
-    """Pause a run, say something to it, and let it go on."""
     name = f"patient-{kernel}"
     go = server.root / f"go-{kernel}"
     begin(server, page, name, patient(go), kernel=kernel)

@@ -96,7 +96,6 @@ class Jupyter(JupyterProcess):
             path.write_text(json.dumps(values))
 
     def show_extension(self, shown: bool) -> None:
-        """Whether pages that are opened from now on get our extension."""
         path = self.folder / "config" / "labconfig" / "page_config.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"disabledExtensions": {"llm-sandbox-nb": not shown}}))
@@ -140,17 +139,14 @@ class FrontEnd:
         return f"{self.jupyter.url}{viewer}/{self.path(path)}?reset&token={self.jupyter.token}"
 
     def path(self, name: str) -> str:
-        """The path of a file in the server's root."""
         return f"{self.folder}/{name}" if self.folder else name
 
     def first_notebook(self) -> str:
-        """A fresh copy of the first notebook with its data."""
         shutil.copytree(ROOT / "notebooks" / "data", self.root / "data", dirs_exist_ok=True)
         shutil.copy(ROOT / "notebooks" / "01-first-task.ipynb", self.root)
         return "01-first-task.ipynb"
 
     def notebook(self, name: str, *cells: str, kernel: str = "python3") -> str:
-        """A notebook of these code cells."""
         code = [
             {"cell_type": "code", "id": f"c{number}", "metadata": {}, "outputs": [], "source": source}
             | {"execution_count": None}
@@ -201,7 +197,6 @@ def open_as_run(page: Page, server: FrontEnd, path: str) -> None:
 
 
 def wait_for_kernel(page: Page) -> None:
-    """Until the kernel of the notebook in front answers."""
     wait_in_page(page, _KERNEL)
 
 
@@ -225,12 +220,10 @@ def command(page: Page, name: str) -> None:
 
 
 def run_all(page: Page) -> None:
-    """Run all cells and wait for the end of the last."""
     command(page, "notebook:run-all-cells")
 
 
 def bundles(page: Page) -> list[dict[str, Any]]:
-    """The records that the notebook's outputs hold."""
     found: list[dict[str, Any]] = page.evaluate(
         """mime => jupyterapp.shell.currentWidget.context.model.toJSON().cells
              .flatMap(cell => cell.outputs ?? []).map(output => output.data ?? {}).filter(data => data[mime])""",
@@ -240,6 +233,5 @@ def bundles(page: Page) -> list[dict[str, Any]]:
 
 
 def show_panel(page: Page) -> None:
-    """Bring our side panel to the front."""
     command(page, "llm-sandbox:show-panel")
     page.wait_for_selector(".lsn-panel", state="visible")

@@ -40,7 +40,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
 
 @pytest.fixture
 def others(browser: Browser) -> Iterator[tuple[Page, Page]]:
-    """The pages of two other people."""
     with new_window(browser) as one, new_window(browser) as two:
         yield one.new_page(), two.new_page()
 

@@ -39,7 +39,6 @@ def set_theme(page: Page, theme: str) -> None:
 
 
 def wait_for_cells(page: Page, *sources: str) -> None:
-    """Until the notebook's last cells are these."""
     page.wait_for_function(
         """sources => {
           const cells = jupyterapp.shell.currentWidget.context.model.toJSON().cells;
@@ -195,7 +194,6 @@ ISOLATIONS = (
 
 
 def number(section: Locator, name: str, unit: str) -> float:
-    """What a graph says now."""
     text = section.get_by_role("group", name=name).locator("output").text_content() or ""
     found = re.fullmatch(rf"([\d.,]+) ?{unit}", text.strip())
     return float(found[1].replace(",", "")) if found else 0.0

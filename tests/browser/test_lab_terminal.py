@@ -46,7 +46,6 @@ def section(page: Page, server: FrontEnd) -> Locator:
 
 
 def sandbox_of(page: Page, server: FrontEnd, name: str) -> Locator:
-    """Its section in the panel, with the sandbox running."""
     cell = "%%sandbox -m scripted/./done.yaml\nGo."
     open_notebook(page, server, server.notebook(name, "%load_ext llm_sandbox_nb", cell))
     (server.root / "done.yaml").write_text("turns:\n  - calls: [{tool: submit}]\n")

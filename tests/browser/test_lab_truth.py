@@ -39,7 +39,6 @@ turns:
 
 @pytest.fixture
 def other(browser: Browser) -> Iterator[Page]:
-    """The page of somebody else."""
     with new_window(browser) as window:
         yield window.new_page()
 

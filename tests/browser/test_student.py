@@ -58,7 +58,6 @@ def run_the_map(page: Page) -> None:
 
 
 def play_the_video(page: Page) -> None:
-    """A player that knows how long its film is."""
     found = artifact(card_in(page, "%%sandbox -m scripted/countdown"), "countdown.mp4")
     expect(found.locator("video")).to_be_visible()
     page.wait_for_function("() => [...document.querySelectorAll('video')].some(one => one.duration > 9)")
@@ -135,14 +134,12 @@ def show_cell(page: Page, beginning: str) -> Locator:
 
 
 def card_in(page: Page, beginning: str) -> Locator:
-    """The card of such a cell."""
     card = show_cell(page, beginning).locator(".lsn-view")
     expect(card).to_have_count(1)
     return card
 
 
 def artifact(card: Locator, name: str) -> Locator:
-    """A file that the run left, in sight."""
     found = card.locator(".lsn-artifact", has_text=name).first
     found.scroll_into_view_if_needed()
     return found

@@ -72,7 +72,6 @@ def long_run(count: int, failing: tuple[int, ...] = ()) -> list[ev.Event]:
 
 
 def edit_events(number: int) -> list[ev.Event]:
-    """A step that makes a file."""
     made = {"command": "create", "path": "/testbed/a.py", "file_text": "import os\nprint(os.name)\n"}
     diff = "--- /dev/null\n+++ b/testbed/a.py\n@@ -0,0 +1,2 @@\n+import os\n+print(os.name)\n"
     change = ev.FileDiff(path="/testbed/a.py", kind="added", size=24, diff=diff)

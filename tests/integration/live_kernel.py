@@ -56,7 +56,6 @@ class LiveKernel:
         return self.messages(self.start(code), timeout=timeout)
 
     def printed(self, code: str) -> str:
-        """What a cell prints."""
         return "".join(m["content"]["text"] for m in self.run(code) if m["msg_type"] == "stream")
 
 
@@ -73,5 +72,4 @@ def live_kernel(tmp_path: Path, *, keep: bool = True, **environment: str) -> Ite
 
 
 def cards_of(messages: list[Message]) -> list[Message]:
-    """The first showing of a card and its updates."""
     return [m for m in messages if m["msg_type"] in ("display_data", "update_display_data")]

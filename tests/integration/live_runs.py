@@ -65,7 +65,6 @@ class Cell:
             self.shown.append(message["content"]["data"])
 
     def wait(self, timeout: float = 2 * PATIENCE) -> dict[str, Any]:
-        """The reply to the cell."""
         self._thread.join(timeout)
         assert self.reply is not None, "the cell hangs"
         return self.reply
@@ -82,13 +81,11 @@ class Cell:
 
     @property
     def state(self) -> dict[str, Any]:
-        """How its run stands."""
         model: dict[str, Any] = self.server.get(f"{API}/{self.id}")
         return model
 
     @property
     def folder(self) -> Path:
-        """Where its run is written."""
         [journal] = self.server.folder.rglob(f"{self.id}/journal.jsonl")
         return journal.parent
 
@@ -116,7 +113,6 @@ class Cell:
         return found(look)
 
     def noted(self, action: str) -> bool:
-        """Whether this control is in the journal."""
         return any(getattr(event, "action", "") == action for event in read_journal(self.folder))
 
     def pause_in_step_1(self, go: Path) -> None:
@@ -129,7 +125,6 @@ class Cell:
 
 
 def gate(server: JupyterProcess) -> tuple[Path, str]:
-    """A file, and the command that lasts until somebody makes it."""
     go = server.root / f"go-{time.monotonic_ns()}"
     return go, f"until [ -e {go} ]; do sleep 0.05; done"
 

@@ -47,7 +47,6 @@ def ran(folder: Path, *cells: str, **environment: str) -> list[NotebookNode]:
 
 
 def outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
-    """The outputs of a cell."""
     yield from cell.get("outputs", ())
 
 
@@ -64,10 +63,8 @@ def records(notebook: NotebookNode | list[NotebookNode]) -> list[dict[str, Any]]
 
 
 def printed(cell: NotebookNode) -> str:
-    """What a cell wrote to stdout and stderr."""
     return "".join(output.text for output in outputs(cell) if output.output_type == "stream")
 
 
 def errors(cell: NotebookNode) -> list[NotebookNode]:
-    """The error outputs of a cell."""
     return [output for output in outputs(cell) if output.output_type == "error"]

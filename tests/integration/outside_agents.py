@@ -68,7 +68,6 @@ class OpenNotebook:
 
     @property
     def folder(self) -> Path:
-        """Where its run is written."""
         [journal] = self.server.folder.rglob(f"{self.model['id']}/journal.jsonl")
         return journal.parent
 
@@ -86,7 +85,6 @@ class OpenNotebook:
         return found_call
 
     def client(self, token: str | None = None, **options: Any) -> PlainClient:
-        """An outside agent."""
         return PlainClient(self.server.url, self.token if token is None else token, **options)
 
 
@@ -114,7 +112,6 @@ class PlainClient:
         assert self.post({"method": "notifications/initialized"})[0] == 202
 
     def message(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A request."""
         params = dict(params or {})
         if self.modern:
             params["_meta"] = {
@@ -149,7 +146,6 @@ class PlainClient:
         return connection
 
     def post(self, message: dict[str, Any], **options: Any) -> tuple[int, dict[str, str], Any]:
-        """Status, headers, and the last message of the answer."""
         connection = self.start(message, **options)
         answer = connection.getresponse()
         headers = {name.lower(): value for name, value in answer.getheaders()}
@@ -160,7 +156,6 @@ class PlainClient:
         return answer.status, headers, json.loads(body) if body else None
 
     def result(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result of a request that has one."""
         status, _, body = self.post(self.message(method, params))
         assert status == 200, body
         assert "result" in body, body
@@ -181,7 +176,6 @@ class PlainClient:
 
 
 def events(body: bytes) -> Iterator[Any]:
-    """The messages of a stream."""
     for line in body.decode().split("\n"):
         if line.startswith("data: "):
             yield json.loads(line.removeprefix("data: "))

@@ -143,7 +143,6 @@ def _word(result: Result) -> str:
 
 
 def machine() -> dict[str, object]:
-    """Where it is measured."""
     return {
         "cores": os.cpu_count(),
         "machine": platform.machine(),

@@ -69,7 +69,6 @@ def between(text: str, name: str, content: str) -> str:
 def summarise(
     out: Path, columns: Mapping[str, Column] = COLUMNS, sets: Iterable[str] = tuple(NUMBERS)
 ) -> dict[str, Any]:
-    """All that the tables need, by model, column and set."""
     models = {}
     for folder in sorted(out.iterdir()) if out.is_dir() else ():
         facts = read_lines(folder / "machine.json")
@@ -143,7 +142,6 @@ def _cell(task: str, mine: Sequence[Line], vanilla: Sequence[Line]) -> dict[str,
 
 
 def against(mine: Sequence[Line], base: Sequence[Line]) -> dict[str, Any] | None:
-    """The paired difference on the rows that both have."""
     found = paired(
         {one["item"]: float(one["right"]) for one in mine}, {one["item"]: float(one["right"]) for one in base}
     )
@@ -270,7 +268,6 @@ def tuning_table(found: Mapping[str, Any]) -> str:
 
 
 def files_table(found: Mapping[str, Any]) -> str:
-    """Documents in files against in the prompt."""
     lines = [
         "| | in files | in the prompt | better, worse, p | tokens in: files, prompt |",
         "|---|---|---|---|---|",

@@ -100,7 +100,6 @@ def memory_groups(pid: int) -> set[Path]:
 
 
 def kernel_part(folder: Path) -> int:
-    """Of one control group, in the file of either version."""
     try:
         return int((folder / "memory.kmem.usage_in_bytes").read_text())
     except (OSError, ValueError):

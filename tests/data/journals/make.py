@@ -26,12 +26,10 @@ SUBMIT: dict[str, Any] = {"text": "Done.", "calls": [{"tool": "submit"}]}
 
 
 def bash(text: str, command: str) -> dict[str, Any]:
-    """A turn that executes a command."""
     return {"text": text, "calls": [{"tool": "execute_bash", "arguments": {"command": command}}]}
 
 
 def edit(text: str, path: str, content: str) -> dict[str, Any]:
-    """A turn that writes a file with the editor."""
     arguments = {"command": "create", "path": path, "file_text": content}
     return {"text": text, "calls": [{"tool": "str_replace_editor", "arguments": arguments}]}
 
@@ -84,7 +82,6 @@ def killed() -> None:
 
 
 def is_in_call() -> bool:
-    """Whether the third step's command was started."""
     lines = next(Path().glob("runs/killed/*/journal.jsonl")).read_text("utf-8").splitlines()
     events = [json.loads(line) for line in lines if line.endswith("}")]
     return any(one["kind"] == "call.started" and one["step"] == 3 for one in events)

@@ -56,7 +56,6 @@ class Attack:
 
 
 def watching(then: str, command: str = f"sleep 0.5; {GRADED}") -> Attack:
-    """An attack by a program that the model left running."""
     return Attack(WATCH.format(check=CHECK_FOLDER, then=then), command)
 
 
@@ -148,14 +147,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
 
 
 def check_of(box: Sandbox, folder: Path, command: str) -> ResultCheck:
-    """A check of this sandbox with the files of the grader."""
     recorder = Recorder(folder)
     check = Check(command, check_inputs(FILES), timeout=PATIENCE)
     return ResultCheck(check, recorder, RunRecord(folder, recorder.trajectory), load_prompts(None))
 
 
 async def without_protection(box: Sandbox, command: str) -> bool:
-    """The same check in the shell of the model."""
     folder = check_folder(box)
     await check_inputs(FILES).upload(box, folder)
     done = await box.run(

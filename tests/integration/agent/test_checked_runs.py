@@ -31,7 +31,6 @@ CHECK: dict[str, Any] = {
 
 
 def wrote(source: str, answer: str = "done") -> dict[str, Any]:
-    """A turn that writes the module and the answer."""
     return turn(bash(f"echo '{source}' > total.py; mkdir -p output; printf '{answer}' > output/answer.txt"))
 
 

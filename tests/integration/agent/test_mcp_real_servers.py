@@ -20,7 +20,6 @@ NO_NETWORK = ("--dev-bind", "/", "/", "--unshare-net", "--die-with-parent", "--"
 
 
 def programs_of_servers() -> Path:
-    """The folder with the programs of the servers."""
     folder = CACHE / "mcp-servers"
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=PATIENCE)

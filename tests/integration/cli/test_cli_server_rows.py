@@ -37,7 +37,6 @@ def of(events: Events, kind: type[_E]) -> list[_E]:
 
 
 def errors(events: Events) -> list[str]:
-    """The kinds of the failures of requests."""
     return [event.error for event in of(events, ev.ModelFailed)]
 
 

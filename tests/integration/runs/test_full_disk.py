@@ -70,7 +70,6 @@ def play(tmp_path: Path, disk: Path, isolation: str, **options: Any) -> Run | Ru
 
 
 def said(folder: Path) -> list[str]:
-    """All sentences of a record for a person."""
     found = []
     for event in read_journal(folder):
         match event:

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.engine
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, with what is in it."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

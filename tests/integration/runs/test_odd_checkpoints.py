@@ -62,7 +62,6 @@ def drop(path: str) -> Change:
 
 
 def shell(state: bytes) -> Change:
-    """Another state of the shell."""
     return lambda sql, checkpoint, root: sql.execute(
         "UPDATE checkpoints SET shell = ?", (zlib.compress(state),)
     )

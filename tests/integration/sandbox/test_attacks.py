@@ -176,7 +176,6 @@ os.killpg(0, signal.SIGKILL)
 
 @pytest.fixture
 def secret(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A word in the environment of this process."""
     secret = secrets.token_hex(16)
     monkeypatch.setenv("CANARY_API_KEY", secret)
     return secret

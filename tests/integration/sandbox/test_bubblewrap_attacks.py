@@ -37,7 +37,6 @@ def outside(script: str) -> str:
 
 
 def inside(script: str, profile: str, **options: Any) -> str:
-    """What it prints in bubblewrap."""
     result = support.run(try_in("bubblewrap", script, profile=profile, **options))
     assert not result.timed_out
     return result.text

@@ -66,8 +66,6 @@ async def refused(name: str, size: int, content: Iterator[bytes]) -> None:
 
 
 def short(deliver: Deliver) -> Deliver:
-    """An engine that keeps half of it."""
-
     async def half(name: str, size: int, content: Iterator[bytes]) -> None:
         data = b"".join(content)[: size // 2]
         await deliver(name, len(data), iter([data]))

@@ -34,5 +34,4 @@ def kernel(server: JupyterProcess) -> Iterator[str]:
 def served(
     jp_serverapp: Any, jp_fetch: Any, jp_ws_fetch: Any, jp_asyncio_loop: asyncio.AbstractEventLoop
 ) -> Served:
-    """For modules that import the fixtures of pytest_jupyter."""
     return Served(jp_serverapp, jp_fetch, jp_ws_fetch, jp_asyncio_loop)

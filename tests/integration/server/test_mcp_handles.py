@@ -110,7 +110,6 @@ def jp_server_config() -> dict[str, Any]:
 
 @pytest.fixture
 def endpoint(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    """Two notebooks that have opened their sandboxes."""
     idle = SimpleNamespace(requests=0, typed=0.0)
     monkeypatch.setattr(SandboxManager, "get", lambda self, id: idle)
     found = Endpoint(served, tmp_path, runs=True)

@@ -41,7 +41,6 @@ def kind(name: str, count: int = 1) -> When:
 
 
 def at(when: When, act: Callable[[], object]) -> Callable[[ev.Event], None]:
-    """A listener that acts at an event."""
     return lambda event: (when(event) and act()) and None
 
 

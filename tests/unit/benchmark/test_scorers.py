@@ -208,7 +208,6 @@ def test_mathematics_agrees_with_exact_arithmetic(
 
 
 def some_text(chance: random.Random) -> str:
-    """A text with the marks that constraints look for."""
     words = ["time", "noon", "Level", "apple", "and", "he", "she", "42", "(a)", '"quoted"', "*bold*", "- point", "A)",
              "😀", "Paris", "kayak", "the", "a", "stats", "?", "!", "~", "2024-01-02", "...", ":"]  # fmt: skip
     lines = []

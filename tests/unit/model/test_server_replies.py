@@ -41,7 +41,6 @@ def ended(pieces: list[Piece]) -> bool:
 
 
 def joined(pieces: list[Piece]) -> tuple[str, str, str, str | None]:
-    """Text, reasoning, arguments and finish_reason."""
     calls = [call for piece in pieces for call in piece.calls]
     return (
         "".join(piece.text for piece in pieces),

@@ -133,7 +133,6 @@ def test_a_fork_copies_nothing_from_elsewhere(part: str, run: Path, secret: Path
 
 
 def save(run: Path, name: str) -> None:
-    """A journal that says that the model left this file."""
     journal = Journal(run)
     journal.append(ev.RunStarted(run_id="r", task="Look.", model="scripted/x"))
     journal.append(ev.ArtifactSaved(step=None, path=name, mime="text/plain", size=len(SECRET), sha256=DIGEST))

@@ -355,7 +355,6 @@ def uploaded(source):
 
 
 def unpacked(stream, target, monkeypatch):
-    """What the executor makes of an upload."""
     reader = inside.TreeReader()
     reader.buffer = stream
     monkeypatch.setattr(inside, "TreeReader", lambda: reader)
