@@ -195,51 +195,40 @@ _MAX_ERROR_CHARACTERS = 200
 _MAX_CELL_CHARACTERS = 80
 
 
-@dataclass(frozen=True)
-class _TableContent:
-    """Content of the table; rows and notes are not escaped yet."""
-
-    state: str
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str]
-    found: Mapping[str, Any] | None
-    note: str
-
-
+@dataclass(eq=False)
 class BenchmarkTable:
     """Table with the progress of a benchmark. Names, kinds and texts of errors are hostile and are escaped here."""
 
-    def __init__(self, progress: Progress, model: str, scripted: bool, out: str) -> None:
-        self.progress, self.model, self.scripted, self.out = progress, model, scripted, out
+    progress: Progress
+    model: str
+    scripted: bool
+    out: str
 
     def bundle(self, state: str, found: Mapping[str, Any] | None = None, note: str = "") -> dict[str, str]:
         """Return the output for the current progress; `found` is the report, at the end of the benchmark."""
         rows = [_cells(row) for row in self.progress.rows()]
         notes = [_note(*note) for note in self.progress.notes]
-        now = _TableContent(state, rows, notes, found, note)
-        return {"text/html": self._html(now), "text/plain": self._text(now)}
+        html, text = self._html(state, rows, notes), self._text(state, rows, notes)
+        if note:
+            html, text = f"{html}<div>{escape(note)}</div>", f"{text}\n{note}"
+        if found:
+            html, text = html + short_html(found), f"{text}\n{as_text(found)}"
+        return {"text/html": card_html(html), "text/plain": "\n".join(map(plain, text.split("\n")))}
 
-    def _html(self, now: _TableContent) -> str:
+    def _html(self, state: str, rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
         scripted = f"<span class='lsn-badge' title='{SCRIPTED}'>scripted</span>" if self.scripted else ""
         head = (
-            f"<div class='lsn-head'><b>Benchmark</b> <span class='lsn-badge'>{escape(now.state)}</span> "
+            f"<div class='lsn-head'><b>Benchmark</b> <span class='lsn-badge'>{escape(state)}</span> "
             f"<span>{escape(self.model)}</span> {scripted} "
             f"<span class='lsn-quiet'>results in {escape(self.out)}</span></div>"
         )
-        parts = [head, _table(HEADS, now.rows)]
-        parts += [f"<div class='lsn-bad'>{escape(note)}</div>" for note in now.notes]
-        parts += [f"<div>{escape(now.note)}</div>"] if now.note else []
-        parts += [short_html(now.found)] if now.found else []
-        return card_html("".join(parts))
+        listed = "".join(f"<div class='lsn-bad'>{escape(note)}</div>" for note in notes)
+        return head + _table(HEADS, rows) + listed
 
-    def _text(self, now: _TableContent) -> str:
+    def _text(self, state: str, rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
         scripted = f" (scripted: {SCRIPTED})" if self.scripted else ""
-        parts = [
-            f"Benchmark: {now.state}, {self.model}{scripted}, results in {self.out}",
-            _grid([HEADS, *now.rows]),
-        ]
-        parts += [*now.notes, now.note, as_text(now.found) if now.found else ""]
-        return "\n".join(plain(line) for part in parts if part for line in part.split("\n"))
+        head = f"Benchmark: {state}, {self.model}{scripted}, results in {self.out}"
+        return "\n".join([head, _grid([HEADS, *rows]), *notes])
 
 
 def _cells(row: CellProgress) -> list[str]:
