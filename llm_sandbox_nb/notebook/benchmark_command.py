@@ -26,7 +26,7 @@ from llm_sandbox_nb.benchmark.report import as_text, comparison_text, short_html
 from llm_sandbox_nb.benchmark.results import read_results
 from llm_sandbox_nb.card.page import card_html
 from llm_sandbox_nb.card.text import escape
-from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, format_percent
+from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, format_percent, text_table
 from llm_sandbox_nb.model.model_names import typed_key_of
 from llm_sandbox_nb.notebook.display import UpdatedOutput, has_front_end
 from llm_sandbox_nb.notebook.errors import SandboxBenchmarkError, SandboxUsageError, in_one_sentence
@@ -228,7 +228,9 @@ class BenchmarkTable:
     def _text(self, state: str, rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
         scripted = f" (scripted: {SCRIPTED})" if self.scripted else ""
         head = f"Benchmark: {state}, {self.model}{scripted}, results in {self.out}"
-        return "\n".join([head, _grid([HEADS, *rows]), *notes])
+        return "\n".join(
+            [head, text_table([[_cell_text(cell) for cell in row] for row in (HEADS, *rows)]), *notes]
+        )
 
 
 def _cells(row: CellProgress) -> list[str]:
@@ -274,12 +276,3 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _cell_text(text: str) -> str:
     return first_line(plain(text), _MAX_CELL_CHARACTERS)
-
-
-def _grid(rows: Sequence[Sequence[str]]) -> str:
-    shown = [[_cell_text(cell) for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in shown) for place in range(len(HEADS))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in shown
-    )

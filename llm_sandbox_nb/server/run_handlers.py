@@ -172,7 +172,6 @@ class RunPublishHandler(RunSocket):
     def open(self, run_id: str) -> None:
         """Wait for the kernel's first message."""
         super().open()
-        self.set_nodelay(True)
         self._run_id = run_id
 
     def on_message(self, message: bytes | str) -> None:
@@ -249,7 +248,6 @@ class RunEventsHandler(RunSocket):
     def open(self, run_id: str) -> None:
         """Start sending, from event number `since` on."""
         super().open()
-        self.set_nodelay(True)
         since = self.get_query_argument("since", "0")
         if not since.isdecimal() or len(since) > 9:
             self.close(BROKEN, "'since' must be the number of events that are known already.")
