@@ -90,5 +90,4 @@ def results(run: Run) -> list[ev.CallFinished]:
 
 
 def outputs(run: Run) -> list[str]:
-    """What the model was shown, call by call."""
     return [result.observation for result in results(run)]

@@ -62,7 +62,6 @@ def card_of(events: list[ev.Event], caps: Caps | None = None, folder: Path | Non
 
 
 def written(folder: Path, events: list[ev.Event]) -> Path:
-    """A run folder whose journal has these events, as far as they last."""
     journal = Journal(folder)
     for event in events:
         if event.kind not in ev.TRANSIENT:

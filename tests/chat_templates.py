@@ -81,7 +81,6 @@ class TemplateTokenizer:
 
 @functools.cache
 def compiled(template: str) -> Any:
-    """A template as Transformers compiles it."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
     environment.globals["raise_exception"] = _refuse

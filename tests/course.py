@@ -38,7 +38,6 @@ _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
 
 
 def shipped(name: str) -> NotebookNode:
-    """A notebook of the course as it is in the repository."""
     return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
 
 

@@ -20,7 +20,6 @@ VALUES: Mapping[str, Any] = {
 
 
 def text(value: str | bytes) -> bytes:
-    """A text as GGUF has it."""
     data = value if isinstance(value, bytes) else value.encode()
     return struct.pack("<Q", len(data)) + data
 

@@ -16,7 +16,6 @@ def record(kind: str, payload: bytes) -> bytes:
 
 
 def rows(kind: str, *items: object) -> bytes:
-    """One record of entries or paths."""
     return record(kind, json.dumps(items).encode())
 
 
@@ -81,7 +80,6 @@ class Host:
         return told
 
     def take(self, told: Told) -> None:
-        """Apply what was told, in its order."""
         for kind, body in told.records:
             if kind == "C":
                 self.chunks[hashlib.sha256(body).hexdigest()] = body

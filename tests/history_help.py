@@ -55,7 +55,6 @@ def files_at(store: HistoryStore, id: str) -> dict[str, bytes]:
 
 
 def record(kind: str, value: object) -> bytes:
-    """One record as an executor sends it."""
     data = value if isinstance(value, bytes) else json.dumps(value).encode("ascii")
     return HEAD.pack(ord(kind), len(data)) + data
 

@@ -255,7 +255,6 @@ class JupyterProcess:
         return None
 
     def sandboxes(self) -> list[dict[str, Any]]:
-        """All sandboxes as the server tells them."""
         found: list[dict[str, Any]] = self.get("llm-sandbox/api/sandboxes")["sandboxes"]
         return found
 

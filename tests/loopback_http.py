@@ -36,7 +36,6 @@ class LoopbackServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address as clients of OpenAI's protocol want it."""
         return f"{self.root}/v1"
 
     def __enter__(self) -> Self:
@@ -71,7 +70,6 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("content-length", 0)))
 
     def body(self) -> dict[str, Any]:
-        """The body of the request, which is a JSON object."""
         return dict(json.loads(self.data() or b"{}"))
 
     def lower_headers(self) -> dict[str, str]:

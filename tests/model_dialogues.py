@@ -214,7 +214,6 @@ def _missing_usage() -> Iterator[tuple[str, Any]]:
 
 
 def _converse(model: Any, settings: ModelSettings, root: str) -> dict[str, Any]:
-    """Ask twice, the second time with the results of the calls."""
     pieces: list[tuple[str, str]] = []
     failures: list[Any] = []
     replies: list[Any] = []

@@ -45,7 +45,6 @@ def listed(name: str, pieces: Sequence[bytes], *, sha256: str = "") -> ListedMod
 
 
 def write_parts_of(folder: Path, model: ListedModel, pieces: Sequence[bytes]) -> list[Path]:
-    """A wheel for each part."""
     return [
         write_wheel(folder, part.distribution, {part.member: data})
         for part, data in zip(model.parts, pieces, strict=True)

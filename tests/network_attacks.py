@@ -122,7 +122,6 @@ class Outside(Internet):
             server.close()
 
     def serve_with(self, answer: Any) -> None:
-        """Answer connections with this function of a reader and a writer."""
         self._answer = answer
 
     def forget(self) -> None:
@@ -218,7 +217,6 @@ class Outcome:
     arrived: list[bytes] = field(default_factory=list)
 
     def reached(self, attack: Attack) -> bool:
-        """Whether the attack has reached what it wanted."""
         got = b"".join(self.arrived)
         if attack.marker:
             return attack.marker.encode() in got

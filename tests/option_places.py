@@ -33,7 +33,6 @@ CELL = f"-m {MODEL} -o result"
 
 
 def described(docs: Path) -> dict[str, bool]:
-    """True for each parser, help text and page that has the option."""
     _, parsers = make_parser()
     magic = SandboxMagics.sandbox_cell.parser
     reference = module_at(docs / "reference.py")

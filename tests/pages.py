@@ -31,7 +31,6 @@ def name_of(page: Path) -> str:
 
 
 def examples_of(page: Path) -> list[Example]:
-    """The fenced blocks of a page, in order."""
     return examples_in(page.read_text("utf-8"), page)
 
 
@@ -51,6 +50,5 @@ def links_of(page: Path) -> list[tuple[str, str]]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and MyST make them."""
     headings = re.findall(r"^#{1,6} (.*)$", prose_of(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}

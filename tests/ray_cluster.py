@@ -43,7 +43,6 @@ class RayCluster:
 
     @contextmanager
     def node_to_die(self, folder: Path) -> Iterator[Callable[[], None]]:
-        """One node more, and what kills it with all its processes, at once."""
         node = _add_node(self.cluster, folder)
         gone = False
 

@@ -107,7 +107,6 @@ def put_times(out: Path) -> None:
 
 
 def make() -> str:
-    """The page, as the command line makes it."""
     with tempfile.TemporaryDirectory() as folder:
         out, page = Path(folder) / "results", Path(folder) / "report.html"
         asyncio.run(work(out))

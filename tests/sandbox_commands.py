@@ -73,7 +73,6 @@ async def until_living(mark: str, count: int) -> None:
 async def until(
     condition: Callable[[], Awaitable[object]], what: str = "it did not become so in time"
 ) -> None:
-    """Wait until something that has to be asked of the sandbox is so."""
     deadline = time.monotonic() + PATIENCE
     while not await condition():
         assert time.monotonic() < deadline, what

@@ -105,7 +105,6 @@ class ScriptedServer(LoopbackServer):
 
 
 def with_results(reply: Reply) -> list[dict[str, Any]]:
-    """The message of a reply, and a result for each of its calls."""
     return [
         reply.message,
         *({"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in reply.calls),

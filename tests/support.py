@@ -184,7 +184,6 @@ def _state_and_parent(pid: int) -> tuple[str, int]:
 
 
 def command_line(pid: int) -> str:
-    """What a process was started as."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
     except OSError:

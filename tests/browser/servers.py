@@ -117,7 +117,6 @@ class Jupyter(JupyterProcess):
         return self
 
     def clear(self) -> None:
-        """End every kernel, and with it its sandbox."""
         if self.process and self.process.poll() is None:
             for session in self.get("api/sessions"):
                 self.ask(f"api/sessions/{session['id']}", "DELETE")
@@ -134,7 +133,6 @@ class FrontEnd:
         self.root.mkdir(parents=True, exist_ok=True)
 
     def address(self, path: str) -> str:
-        """Where a notebook or another file is opened."""
         viewer = "lab/tree" if self.app == "lab" else "notebooks" if path.endswith(".ipynb") else "edit"
         return f"{self.jupyter.url}{viewer}/{self.path(path)}?reset&token={self.jupyter.token}"
 
@@ -173,7 +171,6 @@ def jupyter(folder: Path, **options: Any) -> Iterator[Jupyter]:
 
 
 def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = True) -> None:
-    """Open it and wait until it is the current one, and its kernel answers."""
     page.goto(server.address(path))
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE)
     wait_in_page(page, _STARTED)

@@ -122,7 +122,6 @@ class Sockets:
         return text.replace("URL", f"http://{host}/").replace("HOST", host).encode()
 
     def named(self, log: Path) -> set[str]:
-        """The ways whose names Chromium's network has heard of."""
         return set(re.findall(rf"([\w-]+)\.{re.escape(self.zone)}", log.read_text("utf-8", "replace")))
 
 

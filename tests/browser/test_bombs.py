@@ -109,13 +109,11 @@ def show(page: Page, name: str, data: bytes) -> None:
 
 
 def settle(page: Page) -> None:
-    """Until it is shown, and what it begins has had time to grow."""
     page.wait_for_selector(".lsn-artifact-body:not([aria-busy])", state="attached")
     page.wait_for_timeout(700)  # on purpose: nothing may happen meanwhile
 
 
 def shown_in_view(browser: Browser, assets: tuple[str, str], names: list[str]) -> dict[str, int]:
-    """How much a page grew by each, in MB."""
     files = bombs.bombs()
     grown = {}
     with opened(browser, page_html(*assets)) as page:

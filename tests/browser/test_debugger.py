@@ -37,7 +37,6 @@ turns:
 
 
 def begin(server: FrontEnd, page: Page, name: str, options: str, *scripts: str) -> None:
-    """Open a notebook whose cells play the scripts, and run it."""
     cells = ["%load_ext llm_sandbox_nb"]
     for number, text in enumerate(scripts):
         (server.root / f"{name}{number}.yaml").write_text(text)

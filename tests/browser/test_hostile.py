@@ -222,7 +222,6 @@ def watch(context: BrowserContext, page: Page) -> Seen:
 
 
 def wait_for_frames(page: Page, count: int) -> None:
-    """Until so many documents are there, each in its two frames."""
     inner: list[Frame] = []
 
     def are_there() -> bool:

@@ -52,7 +52,6 @@ def cards_on_disk(server: FrontEnd, name: str) -> list[dict[str, Any]]:
 
 
 def rename(page: Page, name: str) -> None:
-    """Give the notebook in front another name, as the dialog does."""
     page.evaluate("name => jupyterapp.shell.currentWidget.context.rename(name)", f"{name}.ipynb")
 
 

@@ -142,7 +142,6 @@ def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page,
 
 
 def files_of(page: Page, section: Locator, tmp_path: Path) -> None:
-    """Look into folders, hand in a file, look at it, and take it out again."""
     section.get_by_text("Files", exact=True).click()
     section.get_by_role("button", name="output/").click()
     section.get_by_role("button", name="deep/").click()
@@ -160,7 +159,6 @@ def files_of(page: Page, section: Locator, tmp_path: Path) -> None:
 
 
 def drop(page: Page, name: str, text: str) -> None:
-    """Drop a file on the list, as from the desktop."""
     page.evaluate(
         """([name, text]) => {
           const data = new DataTransfer();

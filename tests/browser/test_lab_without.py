@@ -29,7 +29,6 @@ def record_in(server: FrontEnd, path: str) -> list[dict[str, Any]]:
 
 
 def read_by_a_person(page: Page) -> str:
-    """All that can be seen of the run once everything is unfolded."""
     card = page.locator(".jp-RenderedHTML").filter(has=page.locator("details"), has_text="Delhi").first
     card.wait_for(state="visible")
     for _ in range(10):

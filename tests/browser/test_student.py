@@ -31,7 +31,6 @@ SHOW = """async text => {
 
 
 def take_a_picture_home(page: Page) -> None:
-    """Open a step, unfold the protection, and download the poster."""
     card = card_in(page, "%%sandbox -m scripted/first-task")
     card.locator(".lsn-step").first.scroll_into_view_if_needed()  # steps are drawn when they come into sight
     head = card.locator(".lsn-step-head").first
@@ -64,7 +63,6 @@ def play_the_video(page: Page) -> None:
 
 
 def rewind_and_undo(page: Page) -> None:
-    """Compare both attempts, rewind by the button of a step, and undo it."""
     card = card_in(page, "result.edit(command=")
     card.get_by_role("button", name="Compare attempts").click()
     expect(card.locator(".lsn-comparison tbody tr").first).to_be_visible()
@@ -116,7 +114,6 @@ def test_a_student_takes_it(name: str, server: FrontEnd, page: Page) -> None:
 
 
 def run_all_cells(page: Page, verdict: str) -> int:
-    """Run All, to its end. The number of cards that the notebook then has."""
     command(page, "notebook:clear-all-cell-outputs")
     command(page, "notebook:run-all-cells")
     page.wait_for_function(FINISHED, timeout=600_000)

@@ -98,7 +98,6 @@ class Person:
 
 @pytest.fixture(scope="module")
 def cards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What a saved card holds of each run."""
     folder = tmp_path_factory.mktemp("faults")
     with PlaywrightLoop.aside():
         return {

@@ -52,7 +52,6 @@ FAILING: dict[str, Any] = {"exit_code": 2, "stderr": "Traceback\nKeyError: 'pop'
 
 
 def chained(events: list[ev.Event]) -> list[ev.Event]:
-    """Events that follow each other, as a recorder makes them."""
     for before, event in itertools.pairwise(events):
         event.parent = event.parent or before.id
     return events
@@ -121,7 +120,6 @@ def refused() -> list[ev.Event]:
 
 
 def running() -> list[ev.Event]:
-    """A command that still prints."""
     events = step_events(3, "I train the model.", LINES)
     return [*long_run(2, (1,))[:-1], *events[:-1]]
 

@@ -200,7 +200,6 @@ def request_facts(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answers(requests: Sequence[RecordedRequest]) -> list[list[dict[str, Any]]]:
-    """The messages behind each reply, of the last request."""
     found: list[list[dict[str, Any]]] = []
     for message in requests[-1].messages:
         if message["role"] == "assistant":
@@ -456,7 +455,6 @@ def ends_situations(beside: Beside) -> None:
 
 
 def settings_situations(beside: Beside) -> None:
-    """Where values come from, and what a command line that is wrong gives."""
     once = script_text(turn(bash("mkdir -p output; echo 3 > output/answer.txt")), SUBMIT)
     address = ["--llm_base_url", "URL", "--api_key", "key"]
     for name, words, files in (

@@ -69,7 +69,6 @@ def suite() -> list[str]:
 
 
 def results(url: str, revision: str, folder: Path) -> Results:
-    """The checks of all scenarios of a revision of the protocol, by scenario."""
     words = [
         "server",
         "--url",

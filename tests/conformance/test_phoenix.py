@@ -28,7 +28,6 @@ ENVIRONMENT = Path(__file__).parents[2] / ".cache" / "phoenix"
 
 
 def phoenix_program() -> str:
-    """The program of the pinned Phoenix, which is installed first."""
     ready = ENVIRONMENT / "ready"
     if not ready.exists() or ready.read_text() != PINNED:
         subprocess.run(

@@ -77,18 +77,15 @@ def called(step: int, tool: str, arguments: Any, *, call: str = "", said: str = 
 
 
 def bash(step: int, command: Any = "ls", *, text: str = "I look.", call: str = "", **more: Any) -> Events:
-    """A whole step with one command."""
     given = {"exit_code": 0, "stdout": "out\n", "said": "Exit code: 0\n[stdout]\nout", **more}
     return [*reply(step, text), *called(step, "execute_bash", {"command": command}, call=call, **given)]
 
 
 def edit(step: int, arguments: dict[str, Any], **more: Any) -> Events:
-    """A whole step with one edit."""
     return [*reply(step, "I write."), *called(step, "str_replace_editor", arguments, **more)]
 
 
 def own(step: int, tool: str, arguments: Any, **more: Any) -> Events:
-    """A whole step with a tool of the user's."""
     return [*reply(step, "I ask."), *called(step, tool, arguments, **{"said": "21 degrees", **more})]
 
 
@@ -105,7 +102,6 @@ def end(reason: Any, **more: Any) -> Events:
 
 
 def control(*actions: Any) -> Events:
-    """Decisions on the whole run."""
     return [ev.Controlled(action=action, text="Hurry." if action == "say" else None) for action in actions]
 
 
@@ -126,7 +122,6 @@ def back(events: Events, step: int, what: Any = "both", **more: Any) -> Events:
 
 
 def undone(events: Events) -> Events:
-    """The events, which end with a rewind, and its undo."""
     rewind, before = events[-1], events[-3]
     assert isinstance(rewind, ev.Rewound)
     step = Trajectory(events).step_at(before.id)
@@ -134,7 +129,6 @@ def undone(events: Events) -> Events:
 
 
 def numbered(events: Events) -> Events:
-    """The events with short ids, and times that follow each other."""
     for number, event in enumerate(events, 1):
         event.id, event.time = f"e{number}", float(number)
     return events
@@ -322,7 +316,6 @@ def checked(
 
 
 def checked_runs() -> Iterator[tuple[str, Events, bool]]:
-    """Runs whose result was checked."""
     running = [*start(), *bash(1), *check("passed")[:1]]
     yield "a check runs", running, True
     yield "killed in a check", running, False

@@ -33,7 +33,6 @@ class LiveKernel:
     def messages(
         self, cell: str, *, until: Callable[[Message], bool] | None = None, timeout: float = PATIENCE
     ) -> list[Message]:
-        """The messages of a cell until it is done, or until one is as asked."""
         seen: list[Message] = []
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
@@ -52,7 +51,6 @@ class LiveKernel:
         raise AssertionError(f"nothing as asked came in {timeout} s; last seen: {kinds}")
 
     def run(self, code: str, timeout: float = PATIENCE) -> list[Message]:
-        """A whole cell."""
         return self.messages(self.start(code), timeout=timeout)
 
     def printed(self, code: str) -> str:

@@ -71,8 +71,6 @@ class Cell:
 
     @functools.cached_property
     def id(self) -> str:
-        """The id of its run, as soon as the server knows it."""
-
         def live() -> Any:
             runs = [one for one in self.server.get(API)["runs"] if one["state"] == "live"]
             return next((one["id"] for one in reversed(runs) if one["kernel_id"] == self.kernel_id), None)
@@ -90,7 +88,6 @@ class Cell:
         return journal.parent
 
     def run(self) -> Run:
-        """Its run as it is recorded."""
         return Run.load(self.folder)
 
     def decide(self, **body: Any) -> tuple[int, Any]:
@@ -98,7 +95,6 @@ class Cell:
         return self.server.ask(f"{API}/{self.id}/control", "POST", body)
 
     def control(self, action: str, **more: Any) -> Any:
-        """Ask for something that is granted."""
         status, answer = self.decide(action=action, **more)
         assert status == 200, answer
         return answer
@@ -130,5 +126,4 @@ def gate(server: JupyterProcess) -> tuple[Path, str]:
 
 
 def journal_of(folder: Path) -> list[dict[str, Any]]:
-    """The events of a run, as they are sent."""
     return [json.loads(event.model_dump_json()) for event in read_journal(folder)]

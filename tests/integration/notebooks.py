@@ -18,7 +18,6 @@ LOAD = "%load_ext llm_sandbox_nb"
 
 
 def notebook_of(*cells: str) -> NotebookNode:
-    """A notebook of code cells, the first of which loads the extension."""
     return new_notebook(cells=[new_code_cell(cell) for cell in (LOAD, *cells)])
 
 
@@ -51,14 +50,12 @@ def outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
 
 
 def cards(notebook: NotebookNode | list[NotebookNode]) -> list[dict[str, Any]]:
-    """The bundles of all cards of a notebook or of cells, in order."""
     cells = notebook if isinstance(notebook, list) else notebook.cells
     found = [output for cell in cells for output in outputs(cell) if "data" in output]
     return [output.data for output in found if MIME in output.data]
 
 
 def records(notebook: NotebookNode | list[NotebookNode]) -> list[dict[str, Any]]:
-    """The records of all cards, in order."""
     return [record_of(bundle) for bundle in cards(notebook)]
 
 

@@ -52,13 +52,10 @@ class OpenNotebook:
 
     @property
     def token(self) -> str:
-        """The token, as the file has it."""
         return self.file.read_text().split("Bearer ")[1].split('"')[0]
 
     @property
     def model(self) -> dict[str, Any]:
-        """The run that outside agents drive, as the server has it."""
-
         def live() -> Any:
             runs = [one for one in self.server.get(API)["runs"] if one["kernel_id"] == self.kernel_id]
             return next((one for one in reversed(runs) if one["outside"]), None)
@@ -72,7 +69,6 @@ class OpenNotebook:
         return journal.parent
 
     def run(self) -> Run:
-        """Its run as it is recorded."""
         return Run.load(self.folder)
 
     def decide(self, **body: Any) -> tuple[int, Any]:
@@ -80,7 +76,6 @@ class OpenNotebook:
         return self.server.ask(f"{API}/{self.model['id']}/control", "POST", body)
 
     def held(self) -> dict[str, Any]:
-        """The call that waits for a person, as soon as one does."""
         found_call: dict[str, Any] = found(lambda: self.model["held"])
         return found_call
 
@@ -123,7 +118,6 @@ class PlainClient:
         return {"id": next(self._ids), "method": method, "params": params}
 
     def connection(self) -> http.client.HTTPConnection:
-        """A connection of its own."""
         return http.client.HTTPConnection(self.url.hostname or "", self.url.port, timeout=PATIENCE)
 
     def start(

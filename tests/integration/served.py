@@ -80,7 +80,6 @@ class Served:
         return self.call("post", f"{API}/sandboxes", {"kernel_id": kernel_id, **asked, **more})
 
     def sandboxes(self) -> list[dict[str, Any]]:
-        """All sandboxes as the server tells them."""
         found: list[dict[str, Any]] = self.call("get", f"{API}/sandboxes")[1]["sandboxes"]
         return found
 

@@ -148,7 +148,6 @@ def machine() -> dict[str, object]:
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """Return the tables of all seeds as Markdown."""
     if not found.get("seeds"):
         return f"The training is {NOT_MEASURED} yet."
     at = found["machine"]

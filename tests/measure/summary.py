@@ -40,7 +40,6 @@ def write(out: Path, docs: Path, *, tuning: bool = False) -> Path:
 
 
 def rewrite(docs: Path) -> None:
-    """Make the tables of the page, and its plot, from the data that is kept."""
     found, tuned = (_kept(docs / name) for name in (DATA, TUNED))
     (docs / PLOT).write_text(plot(found), "utf-8")
     page = docs / PAGE
@@ -59,7 +58,6 @@ def _kept(file: Path) -> dict[str, Any]:
 
 
 def between(text: str, name: str, content: str) -> str:
-    """The text with what stands between two marks replaced."""
     begin, end = f"<!-- table-{name}: begin -->", f"<!-- table-{name}: end -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
@@ -302,7 +300,6 @@ _COLOURS = ("#8a8f98", "#3b6fb6", "#2a9d6f", "#c77d2e", "#a05195")
 
 
 def plot(found: Mapping[str, Any]) -> str:
-    """The shares of right answers with their intervals, as SVG."""
     parts, y = [], 24
     for model, one in found["models"].items():
         parts.append(f'<text x="0" y="{y}" font-weight="bold">{_escaped(model)}</text>')

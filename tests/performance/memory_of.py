@@ -37,7 +37,6 @@ def family(*roots: int) -> set[int]:
 
 
 def named(*names: str) -> set[int]:
-    """All processes whose command has one of these names."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -56,7 +56,6 @@ async def play(name: str, turns: list[dict[str, Any]]) -> Run:
 
 
 async def branches() -> None:
-    """A run that went back and on, and a fork of it that reached its end."""
     run = await play("branches", WRITES)
     await run.rewind(1)
     other = [*WRITES[:1], bash("Another way.", "printf three > output/answer.txt; rm list.txt"), SUBMIT]
@@ -69,7 +68,6 @@ async def branches() -> None:
 
 
 def killed() -> None:
-    """A run whose process is killed while a command is executed."""
     turns = [*WRITES[:2], bash("This takes long.", "echo begun > begun.txt; sleep 600"), SUBMIT]
     child = subprocess.Popen([sys.executable, __file__, ".", json.dumps(turns)], stdout=subprocess.DEVNULL)
     try:

@@ -38,7 +38,6 @@ WRONG, RIGHT = wrote("def f(x): return x"), wrote("def f(x): return x * 2")
 
 
 def words(one: Run) -> str:
-    """The state of a run, as every host says it."""
     said = one.trajectory.state(live=False).words
     summary = summarize(one.folder)
     assert summary is not None

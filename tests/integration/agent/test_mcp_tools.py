@@ -49,7 +49,6 @@ def said(result: Run) -> list[str]:
 
 
 def played(folder: Path, *turns: dict[str, Any], **options: Any) -> Run:
-    """Play the turns with the scripted server, whose calls are allowed."""
     return run(solved(folder, *turns, SUBMIT, **{"mcp": server(), "mcp_allow": "s", **options}))
 
 

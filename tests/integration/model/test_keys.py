@@ -110,7 +110,6 @@ def kernel(server: JupyterProcess) -> Iterator[tuple[LiveKernel, Path]]:
 
 @pytest.fixture
 def notebook(server: JupyterProcess, kernel: tuple[LiveKernel, Path]) -> Notebook:
-    """A notebook in a kernel as new, where no key was typed."""
     renew(kernel[0].client)
     made = Notebook(server, *kernel)
     made.run("%load_ext llm_sandbox_nb")

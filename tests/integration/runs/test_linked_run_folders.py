@@ -21,7 +21,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def linked(tmp_path: Path) -> tuple[Path, Path, str]:
-    """A run, the same folder with hard links to all its files, and a model."""
     (tmp_path / "runs").mkdir()
     model = script(
         tmp_path,

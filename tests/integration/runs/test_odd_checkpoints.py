@@ -55,7 +55,6 @@ def put(path: str, row: list[Any]) -> Change:
 
 
 def drop(path: str) -> Change:
-    """An entry that is missing."""
     return lambda sql, checkpoint, root: sql.execute(
         "DELETE FROM entries WHERE path = ?", ((root + path[1:]).encode(),)
     )

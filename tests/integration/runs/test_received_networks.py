@@ -44,7 +44,6 @@ class Listener:
             connection.close()
 
     def close(self) -> None:
-        """Listen no more."""
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 

@@ -26,7 +26,6 @@ MB = 1024**2
 
 
 async def try_in(isolation: str, script: str, **options: Any) -> CommandResult:
-    """Run a Python program in a sandbox of its own."""
     async with open_sandbox(isolation, **options) as box:
         return await box.exec(["python3", "-c", textwrap.dedent(script)], timeout=30)
 

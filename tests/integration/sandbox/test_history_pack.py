@@ -44,8 +44,6 @@ async def rewound(*changes: Callable[[ChannelSandbox], None]) -> None:
 
 
 def counted(deliver: Deliver, seen: list[int]) -> Deliver:
-    """The same, noting the size of each pack."""
-
     def count(name: str, size: int, content: Iterator[bytes]) -> Awaitable[None]:
         seen.append(size)
         return deliver(name, size, content)
@@ -60,7 +58,6 @@ async def lost(name: str, size: int, content: Iterator[bytes]) -> None:
 
 
 async def refused(name: str, size: int, content: Iterator[bytes]) -> None:
-    """An engine that has no room."""
     next(content)
     raise SandboxError("There is no room.")
 

@@ -25,7 +25,6 @@ def server(
 
 @pytest.fixture
 def kernel(server: JupyterProcess) -> Iterator[str]:
-    """A kernel as new."""
     with server.warm_kernel() as kernel_id:
         yield kernel_id
 

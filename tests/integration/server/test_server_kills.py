@@ -53,7 +53,6 @@ def containers(server: JupyterProcess) -> list[str]:
 
 
 def all_gone(server: JupyterProcess) -> None:
-    """Wait until no container of the server is left."""
     until(lambda: not containers(server), "containers are left")
 
 

@@ -45,7 +45,6 @@ def at(when: When, act: Callable[[], object]) -> Callable[[ev.Event], None]:
 
 
 def actions(done: Run) -> list[str]:
-    """What was decided, in order."""
     return [event.action for event in done.trajectory.controls]
 
 

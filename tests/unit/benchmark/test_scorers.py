@@ -179,7 +179,6 @@ def test_the_time_to_find_mathematics_in_a_hostile_answer_grows_with_its_length_
 
 
 def number_in_some_form(value: Fraction, chance: random.Random) -> str:
-    """The number as people write it."""
     a, b, k = value.numerator, value.denominator, chance.randint(2, 5)
     forms = [
         f"\\frac{{{a}}}{{{b}}}",
@@ -253,7 +252,6 @@ def test_constraints_agree_with_the_public_checkers() -> None:
 
 
 def arguments_for(identity: str) -> dict[str, Any]:
-    """Arguments for those that cannot draw their own."""
     given: dict[str, dict[str, Any]] = {
         "repeat:repeat_change": {"prompt_to_repeat": "Write something."},
         "repeat:repeat_simple": {},

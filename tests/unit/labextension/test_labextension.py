@@ -42,7 +42,6 @@ def test_its_own_tests_pass() -> None:
 
 
 def samples() -> list[ev.Event]:
-    """One event of each kind, as small as it can be, and those of a run."""
     few = [
         ev.RunStarted(run_id="r", task="", model=""), ev.SandboxReady(sandbox_id="", protection={}, start_time=0),
         ev.MessageAdded(message={}), ev.ModelRequested(step=1), ev.ModelDelta(step=1),

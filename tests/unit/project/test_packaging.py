@@ -232,7 +232,6 @@ def test_the_sdist_builds_the_same_wheel(built: tuple[Path, Path], tmp_path: Pat
 
 
 def without_node(folder: Path) -> str:
-    """A PATH on which neither Node nor npm is."""
     programs = folder / "programs"
     programs.mkdir()
     for name in ("sh", "env", "uname"):
