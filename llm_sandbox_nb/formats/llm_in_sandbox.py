@@ -68,13 +68,16 @@ def _records(step: Step) -> Iterator[dict[str, Any]]:
                 "function": call.tool if call else "",
                 "parameters": (call.arguments or {}) if call else {},
             },
-            "observation": call.result.body
-            if call.result
-            else call.live_output
+            "observation": _observation(call)
             if call
             else step.nudge.removesuffix(steps_remaining(step.nudge)),
             "metadata": {"step": 0, "exec_time": step.model_time if number == 0 else 0.0},
         }
+
+
+def _observation(call: Call) -> str:
+    # The package counts the remaining steps in its messages, but not in its record.
+    return call.result.body if call.result else call.live_output
 
 
 def is_seed(content: Any) -> bool:

@@ -23,7 +23,7 @@ def read_if_there(path: Path) -> str:
 
 def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Path]]:
     """Yield version, controllers, root and mount point of each mounted hierarchy."""
-    for line in (proc / "self/mountinfo").readread_if_there().splitlines():
+    for line in (proc / "self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         root, point = before.split(" ")[3:5]
@@ -37,7 +37,7 @@ def own_groups(controller: str) -> list[tuple[Path, int]]:
     """Return the control groups of this process with their versions, from the innermost to the root."""
     proc = Path("/proc")
     try:
-        lines = (proc / "self/cgroup").readread_if_there().splitlines()
+        lines = (proc / "self/cgroup").read_text().splitlines()
         hierarchies = list(find_hierarchies(proc))
     except (OSError, ValueError):
         return []
@@ -70,10 +70,7 @@ def memory_left() -> int | None:
 
 def memory_peak(group: Path, version: int) -> int | None:
     """Return the highest memory use of a control group in bytes; None if the kernel does not report it."""
-    try:
-        text = (group / _PEAK_FILES[version]).readread_if_there().strip()
-    except OSError:
-        return None
+    text = read_if_there(group / _PEAK_FILES[version])
     return int(text) if text.isdigit() else None
 
 
@@ -82,11 +79,7 @@ def memory_peak_of_container(pid: int, container: str) -> int | None:
 
     The container's id is part of the group's name.
     """
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").readread_if_there().splitlines()
-    except OSError:
-        return None
-    for line in lines:
+    for line in read_if_there(Path(f"/proc/{pid}/cgroup")).splitlines():
         _, controllers, group = line.split(":", 2)
         version = 1 if controllers else 2
         counts_memory = version == 2 or "memory" in controllers.split(",")

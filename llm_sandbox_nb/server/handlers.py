@@ -104,7 +104,7 @@ def rest_verb(verb: Verb) -> Verb:
         except tuple(kind for kind, _ in _STATUS) as error:
             self.respond_error(error)
 
-    return wrapper
+    return cast("Verb", wrapper)
 
 
 class SandboxAPIHandler(APIHandler):

@@ -51,7 +51,7 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     auth_resource = AUTH_RESOURCE
 
-    def open(self, *args: str, **kwargs: str) -> None:
+    def open(self, *args: Any, **kwargs: Any) -> None:
         """Send each message at once."""
         super().open(*args, **kwargs)
         self.set_nodelay(True)
