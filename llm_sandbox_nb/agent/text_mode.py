@@ -238,9 +238,8 @@ class TextMode:
             submit = ToolCall(f"call_{uuid.uuid4().hex[:12]}", _SUBMIT, "{}")
             return dataclasses.replace(reply, text=answer, calls=(submit,)), ""
         text = reply.text
-        if (
-            self.form.answer
-        ):  # an answer at the end of the last block is a guess, made before the block was executed
+        if self.form.answer:
+            # The end of the last block may be a guess of the answer, made before the block was executed.
             text = re.sub(rf"\n{re.escape(self.form.answer)}[^\n]*(?=\n```\s*\Z)", "", text)
         text = with_python_as_bash(text) if self.form.python_blocks else text
         found = read_text_calls(text, self.tools, bash_blocks=True)

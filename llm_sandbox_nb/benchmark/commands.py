@@ -297,8 +297,7 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
 
 
 def _tasks_of(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> list[Task]:
-    from llm_sandbox_nb.benchmark.original_task import with_original_prompts
-    from llm_sandbox_nb.benchmark.task import TaskError, load_task
+    from llm_sandbox_nb.benchmark.task import TaskError, load_task, with_original_prompts
 
     tasks = [load_task(name) for name in names]
     if len({task.name for task in tasks}) < len(tasks):

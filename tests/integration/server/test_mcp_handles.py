@@ -218,7 +218,7 @@ def _any_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = KernelHost._run
 
     def run(self: KernelHost, arguments: dict[str, Any]) -> Any:
-        self._caller = Caller(self._caller.principal, None)
+        self.caller = Caller(self.caller.principal, None)
         return checked(self, arguments)
 
     monkeypatch.setattr(KernelHost, "_run", run)
