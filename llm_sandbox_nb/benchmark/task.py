@@ -22,7 +22,6 @@ from typing import Any, Literal
 import yaml
 
 from llm_sandbox_nb.agent.limits import RunLimits
-from llm_sandbox_nb.agent.original_prompts import ORIGINAL, as_original, original_folder
 from llm_sandbox_nb.agent.prompts import PromptConfig, braces_of
 from llm_sandbox_nb.benchmark.scorers import RULES
 from llm_sandbox_nb.benchmark.swe import EVIDENCE, TEST_COMMAND
@@ -266,18 +265,3 @@ def _scorer(named: Any, folder: Path) -> str:
             f"there is no scorer {named!r}: name a file in its folder, or one of {', '.join(RULES)}, judge, swe."
         )
     return "exact"
-
-
-def with_original_prompts(task: Task) -> Task:
-    """Return the task with the prompts of the original package, for both modes.
-
-    Raises:
-        InputError: if the original package is not installed.
-        TaskError: if the original package does not have the task.
-    """
-    tasks = original_folder() / "benchmark"
-    if task.folder.parent != TASKS.resolve() or not (tasks / task.name / "config.yaml").is_file():
-        known = ", ".join(sorted(path.parent.name for path in tasks.glob("*/config.yaml")))
-        raise TaskError(f"{ORIGINAL} has no prompts for the task {task.name}: it has {known}.")
-    original = load_task(str(tasks / task.name))
-    return replace(task, prompts=as_original(original.prompts), asker=original.asker)
