@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def format_cost(cost: float | None) -> str:
@@ -207,3 +208,13 @@ def _without_middle(line: str, room: int) -> str:
     half = room // 2
     hidden = plural(len(line) - 2 * half, "character")
     return f"{line[:half]} … {hidden} left out … {line[-half:]}"
+
+
+def text_table(rows: Sequence[Sequence[str]], left: int | None = None) -> str:
+    """Return a line for each row. The first `left` columns (None: all) begin at their left, the others end right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def aligned(place: int, cell: str) -> str:
+        return cell.ljust(widths[place]) if left is None or place < left else cell.rjust(widths[place])
+
+    return "\n".join("  ".join(map(aligned, range(len(row)), row)).rstrip() for row in rows)

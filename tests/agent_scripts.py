@@ -23,7 +23,6 @@ def bash(command: str, **arguments: Any) -> dict[str, Any]:
 
 
 def edit(command: str, path: str, **arguments: Any) -> dict[str, Any]:
-    """A call of the editor."""
     return {"tool": "str_replace_editor", "arguments": {"command": command, "path": path, **arguments}}
 
 
@@ -33,17 +32,14 @@ def raw(tool: str, arguments: str) -> dict[str, Any]:
 
 
 def turn(*calls: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A turn with these calls."""
     return {"calls": list(calls), **more}
 
 
 def script_text(*turns: dict[str, Any], **more: Any) -> str:
-    """The YAML of a script."""
     return yaml.safe_dump({"turns": list(turns), **more}, allow_unicode=True)
 
 
 def script(folder: Path, *turns: dict[str, Any], **more: Any) -> str:
-    """A scripted model that plays these turns."""
     path = folder / "script.yaml"
     path.write_text(script_text(*turns, **more), "utf-8")
     return f"scripted/{path}"
@@ -90,10 +86,8 @@ def check_messages(messages: list[dict[str, Any]]) -> None:
 
 
 def results(run: Run) -> list[ev.CallFinished]:
-    """The results of all calls."""
     return [call.result for step in run.steps for call in step.calls if call.result]
 
 
 def outputs(run: Run) -> list[str]:
-    """What the model was shown, call by call."""
     return [result.observation for result in results(run)]

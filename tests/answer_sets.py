@@ -63,7 +63,6 @@ _MONTHS = ["January", "March", "May", "June", "August", "October", "December"]
 
 
 def wrong(number: int, seed: int) -> list[Case]:
-    """Wrong answers of twelve kinds, each a small step from the gold one."""
     chance = random.Random(seed)
     return [_wrong(chance, turn) for turn in range(number)]
 
@@ -119,7 +118,6 @@ def _wrong(chance: random.Random, turn: int) -> Case:
 
 
 def right(number: int, seed: int) -> list[Case]:
-    """Right answers in usual forms and sixteen languages."""
     chance = random.Random(seed)
     return [_right(chance, turn) for turn in range(number)]
 

@@ -33,12 +33,10 @@ class Asked:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The history."""
         return list(self.body["messages"])
 
     @property
     def roles(self) -> list[str]:
-        """Of the messages."""
         return [str(message["role"]) for message in self.messages]
 
 
@@ -54,7 +52,6 @@ class Answer:
 
 
 def refused(status: int, message: str, **more: Any) -> Answer:
-    """An error in OpenAI's form."""
     return Answer(status, {"error": {"message": message, "type": "invalid_request_error", **more}})
 
 
@@ -114,7 +111,6 @@ class AnsweringServer(LoopbackServer):
         return self.root + self.path
 
     def get(self, path: str) -> Answer:
-        """The answer to a GET."""
         if found := self._more(path):
             return found
         if self.models is not None and path == f"{self.path}/models":
@@ -124,7 +120,6 @@ class AnsweringServer(LoopbackServer):
         return self.wrong_path
 
     def post(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Answer:
-        """The answer to a POST."""
         if found := self._more(path):
             return found
         if path != f"{self.path}/chat/completions":

@@ -48,7 +48,6 @@ class FunctionModel:
 
 
 def says(text: str, prompt: int = 10, completion: int = 5, cost: float | None = 0.01) -> Reply:
-    """A reply of words."""
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cost=cost)
     return Reply({"role": "assistant", "content": text}, text, usage=usage, finish_reason="stop")
 
@@ -61,10 +60,8 @@ def calls(tool: str, arguments: str, prompt: int = 10, completion: int = 5, numb
 
 
 def fails(kind: str, retryable: bool = False) -> Reply:
-    """A failure of the model."""
     raise ModelError(f"The model fails with {kind}.", kind=kind, retryable=retryable)
 
 
 def turn_of(messages: list[dict[str, Any]]) -> int:
-    """How many replies there were."""
     return sum(message["role"] == "assistant" for message in messages)

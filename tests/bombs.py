@@ -132,14 +132,12 @@ def jpeg(side: int = 60_000, *, progressive: bool = False) -> bytes:
 
 
 def gif(side: int = SIDE, frames: int = 1) -> bytes:
-    """Frames of one colour."""
     screen = b"GIF89a" + struct.pack("<HHBBB", side, side, 0x80, 0, 0) + bytes(6)
     frame = b",\0\0\0\0" + struct.pack("<HHB", side, side, 0) + b"\x02\x02\x4c\x01\x00"
     return screen + (b"\x21\xf9\x04\0\x0a\0\0\0" + frame) * frames + b";"
 
 
 def webp(*, lossless: bool) -> bytes:
-    """A small one that says that it is large."""
     data = picture("WEBP", lossless=lossless)
     if lossless:
         at = data.index(b"VP8L") + 9
@@ -157,7 +155,6 @@ def bmp() -> bytes:
 
 
 def icon() -> bytes:
-    """One of its pictures is a large PNG."""
     inside = png(whole=False)
     return (
         struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 0, 0, 0, 0, 1, 32, len(inside), 22) + inside
@@ -202,7 +199,6 @@ def address(data: bytes, kind: str = "image/png") -> str:
 
 
 def copies(levels: int = 8) -> str:
-    """Each drawing holds ten of the one before."""
     groups = "<rect id='g0' width='1' height='1'/>"
     for level in range(1, levels):
         groups += f"<g id='g{level}'>" + f"<use href='#g{level - 1}'/>" * 10 + "</g>"
@@ -286,6 +282,5 @@ _MEDIA: dict[str, Callable[[], bytes]] = {
 
 
 def bombs() -> dict[str, bytes]:
-    """All of them, none larger than what a notebook keeps of a file."""
     made = {name: make() for name, make in _MEDIA.items()}
     return made | {name: make().encode() for name, make in (_pages() | _texts()).items()}

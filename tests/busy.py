@@ -7,7 +7,6 @@ import sys
 
 
 def main(loops: int, command: list[str]) -> int:
-    """End the busy loops with the command, however it ends."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
         return subprocess.run(command).returncode

@@ -19,7 +19,6 @@ PROTECTION: dict[str, Any] = {
 
 
 def step_events(number: int, text: str = "I look.", output: str = "out\n", **result: Any) -> list[ev.Event]:
-    """One step with one command."""
     call = f"call_{number}"
     arguments = {"command": f"echo {number}"}
     return [
@@ -43,12 +42,10 @@ def step_events(number: int, text: str = "I look.", output: str = "out\n", **res
 
 
 def start_event(task: str = "Count the letters.", **more: Any) -> ev.RunStarted:
-    """The first event."""
     return ev.RunStarted(run_id="r1", task=task, model="scripted/x", scripted=True, **more)
 
 
 def run_events(steps: int, answer: str = "3", **more: Any) -> list[ev.Event]:
-    """A run of so many steps, to its end."""
     events: list[ev.Event] = [start_event()]
     events.append(ev.SandboxReady(sandbox_id="s", protection=PROTECTION, start_time=0.2))
     for number in range(1, steps + 1):
@@ -58,7 +55,6 @@ def run_events(steps: int, answer: str = "3", **more: Any) -> list[ev.Event]:
 
 
 def card_of(events: list[ev.Event], caps: Caps | None = None, folder: Path | None = None) -> Card:
-    """The card of a run."""
     card = Card(caps, folder)
     for event in events:
         card.add(event)
@@ -66,7 +62,6 @@ def card_of(events: list[ev.Event], caps: Caps | None = None, folder: Path | Non
 
 
 def written(folder: Path, events: list[ev.Event]) -> Path:
-    """A run folder whose journal has these events, as far as they last."""
     journal = Journal(folder)
     for event in events:
         if event.kind not in ev.TRANSIENT:
@@ -76,7 +71,6 @@ def written(folder: Path, events: list[ev.Event]) -> Path:
 
 
 def saved_file(folder: Path, name: str, data: bytes, mime: str = "", step: int = 1) -> ev.ArtifactSaved:
-    """A file in the run's folder and the event that tells of it."""
     path = folder / "files" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

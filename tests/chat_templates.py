@@ -34,7 +34,6 @@ ENDS = {
 
 
 def family_tokenizer(name: str) -> TemplateTokenizer:
-    """The tokenizer of a family."""
     path = DATA / f"{name.lower().replace(' ', '-')}.jinja"
     return TemplateTokenizer(path.read_text("utf-8").removesuffix("\n"), ENDS[name])
 
@@ -82,7 +81,6 @@ class TemplateTokenizer:
 
 @functools.cache
 def compiled(template: str) -> Any:
-    """A template as Transformers compiles it."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
     environment.globals["raise_exception"] = _refuse

@@ -126,7 +126,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(params=ISOLATIONS)
 def isolation(request: pytest.FixtureRequest) -> str:
-    """Each isolation in turn."""
     return require(request.param)
 
 
@@ -144,19 +143,16 @@ def some_isolation(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=ISOLATIONS[1:])
 def strong_isolation(request: pytest.FixtureRequest) -> str:
-    """Each isolation that isolates, in turn."""
     return require(request.param)
 
 
 @pytest.fixture
 def docker_engine() -> str:
-    """For tests of Docker alone."""
     return require("docker")
 
 
 @pytest.fixture
 def bubblewrap_engine() -> str:
-    """For tests of bubblewrap alone."""
     return require("bubblewrap")
 
 
@@ -169,7 +165,6 @@ def cells_wait_in_notebooks_only() -> None:
 
 @pytest.fixture
 def busy_machine() -> Iterator[None]:
-    """Three processes that want all of it."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
     yield
     for process in busy:

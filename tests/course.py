@@ -38,12 +38,10 @@ _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
 
 
 def shipped(name: str) -> NotebookNode:
-    """A notebook of the course as it is in the repository."""
     return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
 
 
 def tagged(notebook: NotebookNode, tag: str) -> list[int]:
-    """The places of the cells with a tag."""
     return [place for place, cell in enumerate(notebook.cells) if tag in cell.metadata.get("tags", ())]
 
 
@@ -67,7 +65,6 @@ def solutions(notebook: NotebookNode) -> Iterator[tuple[int, str]]:
 
 
 def solved(notebook: NotebookNode) -> NotebookNode:
-    """A copy with the solutions in place of the exercises."""
     copy = deepcopy(notebook)
     for place, source in solutions(notebook):
         copy.cells[place].source = source
@@ -75,7 +72,6 @@ def solved(notebook: NotebookNode) -> NotebookNode:
 
 
 def problems_as_written(notebook: NotebookNode) -> list[str]:
-    """What of the conventions a notebook breaks."""
     problems = []
     first = "\n".join(cell.source for cell in notebook.cells[: first_code(notebook)]) + "\n"
     goals = _GOALS.search(first)
@@ -113,7 +109,6 @@ def problems_as_written(notebook: NotebookNode) -> list[str]:
 
 
 def first_code(notebook: NotebookNode) -> int:
-    """The place of the first code cell."""
     return next(place for place, cell in enumerate(notebook.cells) if cell.cell_type == "code")
 
 

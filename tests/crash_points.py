@@ -50,7 +50,6 @@ class CrashPoints:
             self._if_below(_relative(arguments[0], folders[0]) if folders else arguments[0])
 
     def _counted_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        """An audit event names no folder."""
         if dir_fd is not None and flags & WRITES:
             self._if_below(_relative(path, dir_fd))
         return self._open(path, flags, mode, dir_fd=dir_fd)
@@ -76,7 +75,6 @@ class CrashPoints:
 
 
 def _relative(path: object, folder: int) -> object:
-    """The path of a file that is named relative to a folder."""
     return f"{Path(f'/proc/self/fd/{folder}').readlink()}/{path}" if isinstance(path, str) else path
 
 

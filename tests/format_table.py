@@ -185,7 +185,6 @@ def copies(run: Trajectory, form: str) -> Iterator[tuple[Trajectory, Trajectory,
 
 @cache
 def measured(form: str) -> dict[str, str]:
-    """For each fact of a run how a format keeps it."""
     found = dict.fromkeys(FACTS, "yes")
     for run in runs():
         for of, read, own in copies(run, form):
@@ -202,7 +201,6 @@ def measured(form: str) -> dict[str, str]:
 
 
 def table() -> str:
-    """The table as Markdown."""
     titles = [FORMATS[name].title for name in COLUMNS]
     lines = [f"| of a run | {' | '.join(titles)} |", "|---|" + "---|" * len(titles)]
     lines += [f"| {fact} | {' | '.join(measured(name)[fact] for name in COLUMNS)} |" for fact in FACTS]
@@ -210,7 +208,6 @@ def table() -> str:
 
 
 def filled(page: str) -> str:
-    """The page with the table as it is measured now."""
     return _TABLE.sub(lambda _: f"{BEGIN}\n{table()}\n\n{END}", page)
 
 

@@ -20,13 +20,11 @@ VALUES: Mapping[str, Any] = {
 
 
 def text(value: str | bytes) -> bytes:
-    """A text as GGUF has it."""
     data = value if isinstance(value, bytes) else value.encode()
     return struct.pack("<Q", len(data)) + data
 
 
 def value_bytes(value: Any) -> bytes:
-    """A value with its type."""
     match value:
         case str():
             return struct.pack("<I", 8) + text(value)

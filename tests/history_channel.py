@@ -12,12 +12,10 @@ HEAD = struct.Struct(">BI")
 
 
 def record(kind: str, payload: bytes) -> bytes:
-    """One record."""
     return HEAD.pack(ord(kind), len(payload)) + payload
 
 
 def rows(kind: str, *items: object) -> bytes:
-    """One record of entries or paths."""
     return record(kind, json.dumps(items).encode())
 
 
@@ -42,7 +40,6 @@ class Told:
 
 
 def records_of(data: bytes) -> Iterable[tuple[str, bytes]]:
-    """The records of a stream."""
     at = 0
     while at < len(data):
         kind, size = HEAD.unpack_from(data, at)
@@ -64,7 +61,6 @@ class Host:
         self.shell: bytes | None = None
 
     async def ask(self, op: str, body: bytes | None = None, **params: Any) -> Told:
-        """Any request."""
         found: list[bytes] = []
         outcome = await self.box.channel.call(
             {"op": op, "timeout": 60, **params}, body=body, sink=lambda _, data: found.append(data)
@@ -72,7 +68,6 @@ class Host:
         return Told(b"".join(found), outcome)
 
     async def checkpoint(self, *, since: str | None = "last", **limits: Any) -> Told:
-        """Ask what has changed, and note it."""
         self.count += 1
         id = f"c{self.count}"
         since = self.last if since == "last" else since
@@ -85,7 +80,6 @@ class Host:
         return told
 
     def take(self, told: Told) -> None:
-        """Apply what was told, in its order."""
         for kind, body in told.records:
             if kind == "C":
                 self.chunks[hashlib.sha256(body).hexdigest()] = body
@@ -101,13 +95,11 @@ class Host:
                 self.shell = body
 
     def drop(self, path: str) -> None:
-        """A path and all below it."""
         below = path.rstrip("/") + "/"
         for other in [other for other in self.manifest if other == path or other.startswith(below)]:
             del self.manifest[other]
 
     def content(self, path: str) -> bytes:
-        """What a file holds."""
         row = self.manifest[path]
         data = bytearray(row[7])
         for offset, length, digest in row[8]:
@@ -115,7 +107,6 @@ class Host:
         return bytes(data)
 
     def file_records(self, row: Sequence[Any], kind: str = "F") -> bytes:
-        """A file with its content, for a restore."""
         parts = [record(kind, json.dumps(row).encode())]
         for offset, _, digest in row[8]:
             parts.append(record("W", struct.pack(">Q", offset) + self.chunks[digest]))

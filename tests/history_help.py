@@ -36,7 +36,6 @@ def keep(
     extra: Mapping[str, Entry] | None = None,
     pinned: Iterable[str] = (),
 ) -> None:
-    """A checkpoint that has exactly these files."""
     writer = store.writer()
     manifest = dict(ROOT)
     for path, data in files.items():
@@ -50,14 +49,12 @@ def keep(
 
 
 def files_at(store: HistoryStore, id: str) -> dict[str, bytes]:
-    """Path and content of all files at a checkpoint."""
     return {
         path: store.read(entry, 2**30) for path, entry in store.manifest(id).items() if entry.type == FILE
     }
 
 
 def record(kind: str, value: object) -> bytes:
-    """One record as an executor sends it."""
     data = value if isinstance(value, bytes) else json.dumps(value).encode("ascii")
     return HEAD.pack(ord(kind), len(data)) + data
 
@@ -75,7 +72,6 @@ def file_row(path: str, *pieces: bytes, size: int | None = None) -> list[object]
 
 
 def feed(incoming: SnapshotReader, stream: bytes) -> None:
-    """Bytes, in frames."""
     for at in range(0, len(stream), MAX_PAYLOAD):
         incoming.take(Kind.STDOUT, stream[at : at + MAX_PAYLOAD])
 

@@ -52,7 +52,6 @@ _IMAGE_FOLDERS = (
 
 
 def wheel(version: str) -> tuple[str, bytes]:
-    """A small wheel."""
     name, info = "historic", f"historic-{version}.dist-info"
     files = {
         f"{name}/__init__.py": f"__version__ = {version!r}\n".encode()
@@ -92,7 +91,6 @@ done
 
 
 async def prepare(box: Sandbox) -> None:
-    """Put the packages into the sandbox."""
     for version in ("1.0", "2.0"):
         name, data = wheel(version)
         await box.write_file(f"{KIT}/{name}", data)

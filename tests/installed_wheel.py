@@ -33,7 +33,6 @@ class Installed:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
         return self.folder / "environment" / "bin" / "python"
 
     def call(self, *words: str | Path) -> str:
@@ -83,7 +82,6 @@ def install(wheel: Path, folder: Path) -> Installed:
 
 
 def has_view(installed: Installed, version: str) -> bool:
-    """Whether JupyterLab lists the extension of this version as working."""
     line = rf"llm-sandbox-nb v{re.escape(version)} enabled OK \(python, llm-sandbox-nb\)"
     return re.search(line, installed.labextensions()) is not None
 

@@ -85,11 +85,9 @@ class JupyterProcess:
 
     @property
     def log(self) -> str:
-        """What the server has logged."""
         return (self.folder / "server.log").read_text("utf-8", "replace")
 
     def start(self, timeout: float = PATIENCE) -> JupyterProcess:
-        """Start it and wait until it answers."""
         folders = {
             f"JUPYTER_{name.upper()}_DIR": str(self.folder / name) for name in ("config", "data", "runtime")
         }
@@ -177,7 +175,6 @@ class JupyterProcess:
         return answer
 
     def post(self, path: str, body: Any = None, timeout: float = PATIENCE) -> Any:
-        """The same for a POST."""
         status, answer = self.ask(path, "POST", body or {}, timeout)
         assert status in (200, 201), (status, answer)
         return answer
@@ -218,14 +215,12 @@ class JupyterProcess:
         return kernel_id
 
     def start_session(self, path: str) -> dict[str, Any]:
-        """A notebook with a kernel."""
         body = {"path": path, "name": path, "type": "notebook", "kernel": {"name": "python3"}}
         session: dict[str, Any] = self.post("api/sessions", body)
         return session
 
     @contextlib.contextmanager
     def client(self, kernel_id: str) -> Iterator[BlockingKernelClient]:
-        """A connection to a kernel."""
         client = BlockingKernelClient(connection_file=str(self.runtime / f"kernel-{kernel_id}.json"))
         client.load_connection_file()
         client.start_channels()
@@ -260,7 +255,6 @@ class JupyterProcess:
         return None
 
     def sandboxes(self) -> list[dict[str, Any]]:
-        """All sandboxes as the server tells them."""
         found: list[dict[str, Any]] = self.get("llm-sandbox/api/sandboxes")["sandboxes"]
         return found
 

@@ -62,7 +62,6 @@ EXAMPLES = tuple(name for name in load() if name not in ("traps", "held_out"))
 
 
 def trajectory(turns: list[Labelled], task: str = "A task.") -> Trajectory:
-    """The turns as a run that took place."""
     return Trajectory(_events(turns, task))
 
 

@@ -10,7 +10,6 @@ ENGINE = "llm_sandbox_nb.model.local.engine"
 
 
 def engines_of(pid: int) -> list[psutil.Process]:
-    """The servers that a process has started and that run."""
     found = []
     for one in psutil.Process(pid).children():
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile

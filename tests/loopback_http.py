@@ -36,7 +36,6 @@ class LoopbackServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address as clients of OpenAI's protocol want it."""
         return f"{self.root}/v1"
 
     def __enter__(self) -> Self:
@@ -68,15 +67,12 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         pass
 
     def data(self) -> bytes:
-        """The body of the request."""
         return self.rfile.read(int(self.headers.get("content-length", 0)))
 
     def body(self) -> dict[str, Any]:
-        """The body of the request, which is a JSON object."""
         return dict(json.loads(self.data() or b"{}"))
 
     def lower_headers(self) -> dict[str, str]:
-        """The headers of the request, with names in lower case."""
         return {name.lower(): value for name, value in self.headers.items()}
 
     def send(

@@ -154,7 +154,6 @@ class MemorySandbox(Sandbox):
 
 
 def spec_of(model: Model, **options: Any) -> RunSpec:
-    """A run of a model, as a loop gets it."""
     return RunSpec("u", model, PromptConfig("s"), **options)
 
 

@@ -95,7 +95,6 @@ BODIES: dict[str, tuple[int, str, bytes]] = {
 
 
 def play() -> dict[str, Any]:
-    """Play all dialogues and return the record by their names."""
     numbers = itertools.count(1)
     plain = {
         name: value
@@ -215,7 +214,6 @@ def _missing_usage() -> Iterator[tuple[str, Any]]:
 
 
 def _converse(model: Any, settings: ModelSettings, root: str) -> dict[str, Any]:
-    """Ask twice, the second time with the results of the calls."""
     pieces: list[tuple[str, str]] = []
     failures: list[Any] = []
     replies: list[Any] = []
@@ -255,12 +253,10 @@ def _bodies(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def recorded() -> dict[str, Any]:
-    """Return the record."""
     return dict(json.loads(gzip.decompress(RECORD.read_bytes())))
 
 
 def differences(before: Any, now: Any, place: str = "") -> Iterator[str]:
-    """Yield the places where two records differ, with both values."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted({*before, *now}):
             yield from differences(before.get(name), now.get(name), f"{place}.{name}")

@@ -11,7 +11,6 @@ from llm_sandbox_nb.model.local.table import ListedModel, WheelPart
 
 
 def write_wheel(folder: Path, name: str, members: Mapping[str, bytes], version: str = "1.0") -> Path:
-    """A wheel with these members, and what pip wants of it."""
     folder.mkdir(parents=True, exist_ok=True)
     module, about = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
     path = folder / f"{module}-{version}-py3-none-any.whl"
@@ -46,7 +45,6 @@ def listed(name: str, pieces: Sequence[bytes], *, sha256: str = "") -> ListedMod
 
 
 def write_parts_of(folder: Path, model: ListedModel, pieces: Sequence[bytes]) -> list[Path]:
-    """A wheel for each part."""
     return [
         write_wheel(folder, part.distribution, {part.member: data})
         for part, data in zip(model.parts, pieces, strict=True)

@@ -122,11 +122,9 @@ class Outside(Internet):
             server.close()
 
     def serve_with(self, answer: Any) -> None:
-        """Answer connections with this function of a reader and a writer."""
         self._answer = answer
 
     def forget(self) -> None:
-        """Begin anew."""
         self.looked_up, self.dialled, self.arrived = [], [], []
 
     async def addresses(self, host: str, port: int) -> list[str]:
@@ -188,7 +186,6 @@ def hello(*extensions: tuple[int, bytes]) -> str:
 
 
 def name(*hosts: str) -> tuple[int, bytes]:
-    """The extension that names servers."""
     entries = b"".join(struct.pack(">BH", 0, len(host)) + host.encode() for host in hosts)
     return 0, struct.pack(">H", len(entries)) + entries
 
@@ -207,7 +204,6 @@ class Attack:
 
     @property
     def id(self) -> str:
-        """For pytest."""
         return f"{self.number}-{self.title}"
 
 
@@ -221,7 +217,6 @@ class Outcome:
     arrived: list[bytes] = field(default_factory=list)
 
     def reached(self, attack: Attack) -> bool:
-        """Whether the attack has reached what it wanted."""
         got = b"".join(self.arrived)
         if attack.marker:
             return attack.marker.encode() in got
@@ -229,13 +224,11 @@ class Outcome:
 
 
 def connect(where: str, *then: tuple[str, str]) -> Steps:
-    """A CONNECT, and what follows its answer."""
     host = where if "\r" not in where and "\0" not in where else "x"
     return [("send", f"CONNECT {where} HTTP/1.1\r\nHost: {host}\r\n\r\n"), *(then or [("rest", "")])]
 
 
 def get(url: str, host: str, *lines: str, body: str = "") -> Steps:
-    """A plain request to a proxy."""
     return [("send", "\r\n".join([f"GET {url} HTTP/1.1", f"Host: {host}", *lines, "", body])), ("rest", "")]
 
 
@@ -382,7 +375,6 @@ def check(attack: Attack, outcome: Outcome) -> None:
 
 
 def check_answer(attack: Attack, outcome: Outcome) -> None:
-    """The row got the answer that it should."""
     if attack.status:
         answer = re.sub(r"(?s).*ALPN \S+\n", "", outcome.said)  # what was said inside of TLS, if there is any
         assert answer.startswith(f"HTTP/1.1 {attack.status} "), outcome.said

@@ -18,7 +18,6 @@ _SET_FLAGS, _UP = 0x8914, 0x1
 
 
 def main() -> None:
-    """Leave the network, then become the program."""
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
     if libc.unshare(_NEWNET) != 0:

@@ -33,7 +33,6 @@ CELL = f"-m {MODEL} -o result"
 
 
 def described(docs: Path) -> dict[str, bool]:
-    """True for each parser, help text and page that has the option."""
     _, parsers = make_parser()
     magic = SandboxMagics.sandbox_cell.parser
     reference = module_at(docs / "reference.py")
@@ -63,7 +62,6 @@ def recorded(run: Run) -> dict[str, Any]:
 
 
 def from_command_line(*words: str) -> dict[str, Any]:
-    """The option in a run of the command line."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         code = main(["run", "How many?", "--model", MODEL, "--isolation", "process", *words])
@@ -72,7 +70,6 @@ def from_command_line(*words: str) -> dict[str, Any]:
 
 
 def from_cell(options: str, setting: int | None = None) -> dict[str, Any]:
-    """The option in a run of a cell."""
     with plain_shell() as shell, contextlib.redirect_stdout(io.StringIO()):
         magics = magics_of(shell)
         magics.use_server, magics.isolation = False, "process"

@@ -27,17 +27,14 @@ class Example:
 
 
 def name_of(page: Path) -> str:
-    """The page's path in the checkout."""
     return page.relative_to(ROOT).as_posix()
 
 
 def examples_of(page: Path) -> list[Example]:
-    """The fenced blocks of a page, in order."""
     return examples_in(page.read_text("utf-8"), page)
 
 
 def examples_in(text: str, page: Path) -> list[Example]:
-    """The fenced blocks of a text."""
     return [Example(page, match[2].strip(), match[3]) for match in _FENCE.finditer(text)]
 
 
@@ -53,6 +50,5 @@ def links_of(page: Path) -> list[tuple[str, str]]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and MyST make them."""
     headings = re.findall(r"^#{1,6} (.*)$", prose_of(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}

@@ -29,6 +29,5 @@ def plain_shell() -> Iterator[Any]:
 
 
 def magics_of(shell: Any) -> SandboxMagics:
-    """The magics of a shell, with their settings."""
     magics: SandboxMagics = shell.magics_manager.registry["SandboxMagics"]
     return magics

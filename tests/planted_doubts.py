@@ -56,7 +56,6 @@ def _call(what: Any) -> dict[str, Any]:
 
 
 def planted(table: str) -> list[Planted]:
-    """The runs of a table."""
     rows = yaml.safe_load((DATA / table).read_text("utf-8"))
     return [Planted(name=name, **row) for name, row in rows.items()]
 

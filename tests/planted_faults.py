@@ -44,7 +44,6 @@ class Fault:
 
 
 def faults() -> list[Fault]:
-    """All of them, in the order of the file."""
     table = yaml.safe_load((FOLDER / "faults.yaml").read_text("utf-8"))
     return [Fault(name=name, **row) for name, row in table.items()]
 

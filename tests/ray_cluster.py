@@ -25,7 +25,6 @@ _STARTS = 3
 
 
 def ray_environment() -> dict[str, str]:
-    """What processes that import Ray get."""
     return {
         **os.environ,
         "PYTHONPATH": f"{QUICK_IMPORTS}:{ROOT}",
@@ -44,7 +43,6 @@ class RayCluster:
 
     @contextmanager
     def node_to_die(self, folder: Path) -> Iterator[Callable[[], None]]:
-        """One node more, and what kills it with all its processes, at once."""
         node = _add_node(self.cluster, folder)
         gone = False
 
@@ -60,7 +58,6 @@ class RayCluster:
                 die()
 
     def hosts(self, folder: Path) -> list[int]:
-        """The process ids of our actors on the node of this folder."""
         return [
             pid
             for pid, words, mark in _processes()

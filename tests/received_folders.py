@@ -31,14 +31,12 @@ INDEX = "history/index.sqlite"
 
 
 def spoiled(function: Spoil) -> Spoil:
-    """Add a way to spoil a folder to the table."""
     SPOILED[function.__name__] = function
     return function
 
 
 @contextlib.contextmanager
 def index(folder: Path) -> Iterator[sqlite3.Connection]:
-    """The index of the history, to be changed by hand."""
     sql = sqlite3.connect(folder / INDEX, isolation_level=None)
     yield sql
     sql.close()
@@ -119,7 +117,6 @@ SPOILED |= {name: _with_sql(statements) for name, statements in sql_rows().items
 
 
 def _claim(folder: Path, digest: bytes, size: int) -> None:
-    """Let every file in the output folder have this content."""
     with index(folder) as sql:
         for number, path, entry in sql.execute("SELECT checkpoint, path, entry FROM entries").fetchall():
             if entry is not None and path.endswith(b".txt"):
@@ -202,8 +199,6 @@ def chain_of_very_many_checkpoints(folder: Path, outside: Path) -> None:
 
 
 def _instead(name: str, how: str) -> Spoil:
-    """Put something else in the place of a file or a folder of the run."""
-
     def spoil(folder: Path, outside: Path) -> None:
         place = folder / name
         place.parent.mkdir(exist_ok=True, parents=True)

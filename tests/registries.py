@@ -188,7 +188,6 @@ def _repository(folder: Path) -> None:
 
 
 def _git(request: BaseHTTPRequestHandler, folder: Path) -> tuple[bytes, list[tuple[str, str]]]:
-    """What git's own server program answers."""
     path, _, query = request.path.partition("?")
     body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
     environment = {

@@ -54,8 +54,6 @@ class Wire:
         self.client.leave()
 
     async def sandbox(self, box: ChannelSandbox) -> ChannelSandbox:
-        """The sandbox as this client sees it."""
-
         async def kill() -> None:
             pass
 

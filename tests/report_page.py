@@ -74,7 +74,6 @@ class Planted:
 
 
 def judged(messages: list[dict[str, Any]]) -> Reply:
-    """A judge that compares words."""
     text = messages[-1]["content"]
     gold = text.partition("<official_answer>\n")[2].partition("\n</official_answer>")[0]
     answer = text.partition("</official_answer>\n\n")[2].partition("\n")[2]
@@ -108,7 +107,6 @@ def put_times(out: Path) -> None:
 
 
 def make() -> str:
-    """The page, as the command line makes it."""
     with tempfile.TemporaryDirectory() as folder:
         out, page = Path(folder) / "results", Path(folder) / "report.html"
         asyncio.run(work(out))

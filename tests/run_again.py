@@ -73,7 +73,6 @@ def passes_alone(test: str, folder: Path) -> tuple[bool, str]:
 
 
 def keep(folder: Path, name: str, unsteady: dict[str, str]) -> None:
-    """Write what is unsteady in this run, and leave what other targets wrote."""
     file = folder / "unsteady.json"
     known = json.loads(file.read_text("utf-8")) if file.exists() else {}
     known[name] = [{"test": test, "failure": text} for test, text in unsteady.items()]

@@ -16,7 +16,6 @@ Command = str | Sequence[str]
 
 
 def start(box: Any, command: Command, **options: Any) -> asyncio.Task[CommandResult]:
-    """Start a command."""
     call = box.run if isinstance(command, str) else box.exec
     return asyncio.ensure_future(call(command, **options))
 
@@ -24,7 +23,6 @@ def start(box: Any, command: Command, **options: Any) -> asyncio.Task[CommandRes
 async def begun(
     box: Any, command: Command, word: bytes = b"begun", **options: Any
 ) -> asyncio.Task[CommandResult]:
-    """Start a command, and return once it has printed a word."""
     seen, there = bytearray(), asyncio.Event()
 
     def look(_: str, data: bytes) -> None:
@@ -69,14 +67,12 @@ def living(mark: str) -> int:
 
 
 async def until_living(mark: str, count: int) -> None:
-    """Wait until so many processes have the mark."""
     await eventually(lambda: living(mark) == count, f"not {count} processes with {mark}")
 
 
 async def until(
     condition: Callable[[], Awaitable[object]], what: str = "it did not become so in time"
 ) -> None:
-    """Wait until something that has to be asked of the sandbox is so."""
     deadline = time.monotonic() + PATIENCE
     while not await condition():
         assert time.monotonic() < deadline, what

@@ -23,7 +23,6 @@ def signature(number: int) -> str:
 def anthropic_events(
     script: Script, number: int, turn: ScriptTurn, messages: list[dict[str, Any]]
 ) -> Iterator[str]:
-    """The turn as server-sent events."""
     used = turn.usage_for(KnownHistories().read(messages).characters)
     usage = {
         "input_tokens": used.prompt_tokens - used.cached_tokens,

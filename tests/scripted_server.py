@@ -57,7 +57,6 @@ class RecordedRequest:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The history that was sent."""
         return list(self.body["messages"])
 
 
@@ -106,7 +105,6 @@ class ScriptedServer(LoopbackServer):
 
 
 def with_results(reply: Reply) -> list[dict[str, Any]]:
-    """The message of a reply, and a result for each of its calls."""
     return [
         reply.message,
         *({"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in reply.calls),
@@ -239,7 +237,6 @@ class _Handler(LoopbackHandler):
         raise _Closed
 
     def _sleep(self, seconds: float) -> None:
-        """Wait, and notice at once when the client hangs up."""
         readable, _, _ = select.select([self.connection], [], [], seconds)
         if readable and not self.connection.recv(1, socket.MSG_PEEK):
             self.record.closed_after = time.monotonic() - self.record.time
@@ -308,7 +305,6 @@ def _whole(number: int, turn: ScriptTurn, body: dict[str, Any]) -> dict[str, Any
 
 
 def main() -> None:
-    """Serve a script until interrupted."""
     parser = argparse.ArgumentParser(description="Serve a script as an OpenAI-compatible API on loopback.")
     parser.add_argument("script", help="name of a packaged script, or path of a YAML file")
     parser.add_argument("--port", type=int, default=0)

@@ -86,7 +86,6 @@ _ANTHROPIC_FIELDS = {
 
 
 def check_anthropic_request(body: dict[str, Any]) -> None:
-    """Raise StrictError when Anthropic would refuse the request."""
     if unknown := set(body) - _ANTHROPIC_FIELDS:
         raise StrictError(f"{sorted(unknown)}: Extra inputs are not permitted")
     waiting: set[str] = set()

@@ -57,7 +57,6 @@ def in_folder(folder: Path, secret: str) -> list[Path]:
 
 
 def in_processes(secret: str) -> set[tuple[str, int]]:
-    """Where command lines and environments hold it, with the process."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         for name in ("cmdline", "environ"):

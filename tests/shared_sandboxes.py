@@ -223,7 +223,6 @@ def isolation(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def shared_sandboxes() -> Iterator[SharedSandboxes]:
-    """Sandboxes that the tests of a module share."""
     shared = SharedSandboxes()
     yield shared
     shared.close()

@@ -22,7 +22,6 @@ LATE = "cat input/late.txt; seq -s ' ' 1 500 | fold -w 200"
 
 
 def command_of(step: int) -> str:
-    """What the model runs in a step."""
     if step == LARGE_STEP:
         return "seq -s ' ' 1 4000 | fold -w 200"
     return {1: FIRST, 58: LATE}.get(step, f"echo step {step}; seq -s ' ' {step} {step + 500} | fold -w 200")
@@ -34,7 +33,6 @@ def tokens_of(value: object) -> int:
 
 
 def plan(messages: list[dict[str, Any]], steps: int) -> tuple[str, dict[str, Any]]:
-    """The next call of the model."""
     remaining = re.findall(r"\[Steps remaining: (\d+)\]", str(messages[-1]["content"]))
     step = steps - int(remaining[-1]) + 1
     if step < STEPS:

@@ -93,7 +93,6 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
 
 
 def until(condition: Callable[[], object], what: str = "it did not become so in time") -> None:
-    """Wait until something is so."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, what
@@ -101,7 +100,6 @@ def until(condition: Callable[[], object], what: str = "it did not become so in 
 
 
 async def eventually(condition: Callable[[], object], what: str = "it did not become so in time") -> None:
-    """The same in a coroutine."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, what
@@ -165,7 +163,6 @@ def _text(path: Path) -> str:
 
 
 def descendants(pid: int) -> set[int]:
-    """All living descendants of a process."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -187,7 +184,6 @@ def _state_and_parent(pid: int) -> tuple[str, int]:
 
 
 def command_line(pid: int) -> str:
-    """What a process was started as."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
     except OSError:

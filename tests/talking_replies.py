@@ -14,7 +14,6 @@ def said(text: str = "", finish_reason: str | None = "stop", **more: Any) -> Rep
 
 
 def called(number: int, name: str, text: str = "", **arguments: Any) -> Reply:
-    """A reply with one native call, whose id has this number."""
     call = ToolCall(f"c{number}", name, json.dumps(arguments))
     return with_calls(call, text=text, finish_reason="tool_calls")
 
@@ -62,5 +61,4 @@ class TalkingReplies:
 
     @property
     def newest(self) -> str:
-        """The newest message of the newest request."""
         return str(self.requests[-1][-1]["content"])

@@ -56,7 +56,6 @@ def writes(count: int) -> list[dict[str, Any]]:
 
 
 async def played_in(box: Sandbox, folder: Path, turns: Sequence[dict[str, Any]], **options: Any) -> Run:
-    """Play turns in an open sandbox, which the run keeps."""
     model = script(folder, *turns)
     return await solve(
         options.pop("task", "A task."),
@@ -69,7 +68,6 @@ async def played_in(box: Sandbox, folder: Path, turns: Sequence[dict[str, Any]],
 
 
 async def talked(box: Sandbox, folder: Path, turns: int, **options: Any) -> Run:
-    """Play a run of so many turns in an open sandbox, each a line in log.txt."""
     options = {"model": TalkingModel(turns), "isolation": box.protection.isolation} | options
     return await solve("A task.", sandbox=box, output_dir=folder, **options)
 

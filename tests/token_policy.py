@@ -52,7 +52,6 @@ class PlainTokenizer:
 
 
 def written_call(name: str, arguments: Any) -> str:
-    """A call as the template writes it."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return f'<tool_call>\n{{"name": "{name}", "arguments": {text}}}\n</tool_call>'
 

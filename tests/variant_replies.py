@@ -85,7 +85,6 @@ def message(said: Said, number: int) -> dict[str, Any]:
 
 
 def completion(said: Said, number: int, change: Callable[[dict[str, Any]], None] | None = None) -> Chunk:
-    """The whole reply of a turn."""
     told = message(said, number)
     if change:
         change(told)
@@ -124,8 +123,6 @@ def changed(change: Callable[[Chunks], Chunks | None], **how: Any) -> Writer:
 
 
 def deltas(change: Callable[[dict[str, Any]], Any], **how: Any) -> Writer:
-    """A stream with every delta changed in place."""
-
     def each(chunks: Chunks) -> None:
         for one in chunks:
             for choice in one["choices"]:
@@ -135,8 +132,6 @@ def deltas(change: Callable[[dict[str, Any]], Any], **how: Any) -> Writer:
 
 
 def called(change: Callable[[dict[str, Any]], Any]) -> Writer:
-    """A stream with every piece of a call changed in place."""
-
     def each(delta: dict[str, Any]) -> None:
         for call in delta.get("tool_calls", ()):
             change(call)
@@ -202,8 +197,6 @@ def choices(change: Callable[[dict[str, Any]], Any], **how: Any) -> Writer:
 
 
 def finish(value: Any, **how: Any) -> Writer:
-    """Another finish_reason at the end."""
-
     def change(choice: dict[str, Any]) -> None:
         if choice["finish_reason"]:
             choice["finish_reason"] = value
@@ -260,8 +253,6 @@ def growing_names(chunks: Chunks) -> Chunks:
 
 
 def repeated(*names: str) -> Callable[[Chunks], None]:
-    """These fields of a call in each of its pieces."""
-
     def change(chunks: Chunks) -> None:
         known: dict[int, dict[str, Any]] = defaultdict(dict)
         for one in chunks:
@@ -301,7 +292,6 @@ def in_message(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[dict[
 
 
 def arguments_together(said: Said, number: int) -> bytes:
-    """All arguments one after the other in one call."""
     (name, _), *_ = said.calls
     whole = "".join(json.dumps(arguments) for _, arguments in said.calls)
     call = {
@@ -323,14 +313,12 @@ def flat(call: dict[str, Any]) -> None:
 
 
 def together(said: Said, number: int) -> bytes:
-    """Everything in one chunk, its end too."""
     told = message(said, number)
     calls = [one | {"index": index} for index, one in enumerate(told.pop("tool_calls"))]
     return events([chunk(told | {"tool_calls": calls}, "tool_calls") | {"usage": USAGE}])
 
 
 def with_message_at_the_end(said: Said, number: int) -> bytes:
-    """Pieces, and then the whole once more."""
     last = completion(said, number)
     return events([*stream(said, number)[:-2], last])
 
@@ -371,8 +359,6 @@ def think(said: Said, opening: str = "<think>", closing: str = "</think>") -> st
 
 
 def thinking_in_text(form: Callable[[Said], str], size: int = 5) -> Writer:
-    """The thinking of a turn in its content, its calls as calls."""
-
     def write(said: Said, number: int) -> bytes:
         calls = [one for one in stream(said, number) if "tool_calls" in str(one["choices"])]
         content = [chunk({"content": piece}) for piece in pieces(form(said) + said.text, size)]

@@ -97,7 +97,6 @@ def warm_kernel(
 
 @contextmanager
 def connected(manager: KernelManager) -> Iterator[BlockingKernelClient]:
-    """A connection to a kernel that answers."""
     client = BlockingKernelClient(parent=manager, **manager.get_connection_info(session=True))
     client.start_channels()
     try:

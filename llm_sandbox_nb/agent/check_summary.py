@@ -83,19 +83,14 @@ def _javascript(text: str) -> TestCount | None:
 _READERS: tuple[Callable[[str], TestCount | None], ...] = (_pytest, _unittest, _cargo, _javascript)
 
 
-def tests_counted(output: str) -> TestCount | None:
-    """Parse the summary of a known test runner in the last lines of an output; None without a summary."""
-    end = "\n".join(plain(output).rstrip().split("\n")[-SEARCHED_LINES:])
-    return next((found for reader in _READERS if (found := reader(end)) is not None), None)
-
-
 def judged(command: str, output: str, exit_code: int | None) -> tuple[bool, str]:
     """Return True if a command that ended has passed, and a short text about the outcome.
 
     Exit code 0 is not enough if a runner reports that no test passed, or if pytest wrote no summary: otherwise code
     under test could pass by ending the program with exit code 0.
     """
-    counted = tests_counted(output)
+    end = "\n".join(plain(output).rstrip().split("\n")[-SEARCHED_LINES:])
+    counted = next((found for reader in _READERS if (found := reader(end)) is not None), None)
     if counted is not None:
         if exit_code == 0 and not counted.failed and not counted.passed:
             return False, f"{counted.words}: no test passed"

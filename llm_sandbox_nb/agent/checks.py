@@ -173,21 +173,21 @@ def recorded_check(recorded: object, folder: Path) -> Check | None:
     return None
 
 
+@dataclass(eq=False)
 class ResultCheck:
     """Check of the result of one run, with its record."""
 
-    def __init__(self, check: Check, recorder: Recorder, run: Any, prompts: PromptConfig) -> None:
-        """Create the check. `run` is the argument of a check function; `run.context.answer` holds the answer then."""
-        self.check = check
-        self._recorder = recorder
-        self._run = run
-        self._prompts = prompts
+    check: Check
+    recorder: Recorder
+    checked_run: Any
+    """Argument of a check function; `context.answer` of this run holds the answer then."""
+    prompts: PromptConfig
 
     @property
     def done(self) -> int:
         """Number of checks since the run began or was resumed, on the branch of HEAD."""
         count = 0
-        for event in self._recorder.trajectory.path:
+        for event in self.recorder.trajectory.path:
             if isinstance(event, ev.Continued):
                 count = 0
             elif isinstance(event, ev.Checked):
@@ -205,7 +205,7 @@ class ResultCheck:
             asyncio.CancelledError: if the run was stopped meanwhile; the check is ended without a verdict.
         """
         number, what = self.done + 1, str(ev.clean_text(self.check.name))
-        self._recorder.emit(ev.CheckStarted(number=number, what=what))
+        self.recorder.emit(ev.CheckStarted(number=number, what=what))
         started = time.monotonic()
         found = ev.Checked(number=number, what=what, verdict=ev.Verdict(outcome="error", summary=""))
         try:
@@ -214,18 +214,18 @@ class ResultCheck:
             else:
                 await self._run_function(found, self.check.what, answer)
         except (SandboxError, OSError, ValueError, TimeoutError) as error:
-            logger.warning("the check of %s could not run", self._recorder.folder, exc_info=True)
+            logger.warning("the check of %s could not run", self.recorder.folder, exc_info=True)
             found.verdict.summary = str(error) or type(error).__name__
         summary = first_line(str(ev.clean_text(found.verdict.summary)), _MAX_SUMMARY_LENGTH)
         found.verdict.summary, found.duration = summary, time.monotonic() - started
         found.time = time.time()
         found.verdict.protected = isolates(box.protection.isolation)
-        self._recorder.emit(found)
+        self.recorder.emit(found)
         return found
 
     def observation(self, found: ev.Checked) -> str:
         """Return the text for the model after a failed check, when another try is allowed."""
-        output = load_text(self._recorder.folder, found.output).strip()
+        output = load_text(self.recorder.folder, found.output).strip()
         if len(output) > _SHOWN_OUTPUT_LENGTH:
             output = f"[...]\n{output[-_SHOWN_OUTPUT_LENGTH:]}"
         count = f"check {found.number} of {self.check.tries}"
@@ -248,7 +248,7 @@ class ResultCheck:
                     folder = check_folder(clone)
                     left_out += await self.check.files.upload(clone, folder)
                 found.left_out = [str(ev.clean_text(sentence)) for sentence in left_out[:_MAX_LEFT_OUT]]
-                workspace = self._prompts.under(clone.directories.root).working_dir
+                workspace = self.prompts.under(clone.directories.root).working_dir
                 places = {"CHECK": folder, "WORKSPACE": workspace}
                 if self.check.files.found:
                     places["PYTHONPATH"] = folder
@@ -268,7 +268,7 @@ class ResultCheck:
         """Copy the folders that the model works in, without links, to the sandbox of the check."""
         left_out: list[str] = []
         root, clone_root = box.directories.root, clone.directories.root
-        for number, folder in enumerate(_folders(self._prompts.under(root), root)):
+        for number, folder in enumerate(_folders(self.prompts.under(root), root)):
             copy = staging / str(number)
             inside = folder == root or folder.startswith(f"{root}/")
             if not inside and root != clone_root:
@@ -285,7 +285,7 @@ class ResultCheck:
     async def _take_result(self, found: ev.Checked, command: str, result: CommandResult) -> None:
         found.exit_code, found.timed_out = result.exit_code, result.timed_out
         data = b"\n".join(filter(None, [result.stdout.rstrip(b"\n"), result.stderr]))
-        found.output = await self._recorder.store(data)
+        found.output = await self.recorder.store(data)
         if result.timed_out:
             text = f"it took longer than {format_duration(self.check.timeout)}"
             found.verdict = ev.Verdict(outcome="failed", summary=text)
@@ -296,10 +296,10 @@ class ResultCheck:
     # --- a function ---
 
     async def _run_function(self, found: ev.Checked, function: CheckFunction, answer: str | None) -> None:
-        self._run.context.answer = answer
+        self.checked_run.context.answer = answer
         try:
             async with asyncio.timeout(self.check.timeout):
-                value = await in_daemon_thread(function, self._run, name="check")
+                value = await in_daemon_thread(function, self.checked_run, name="check")
                 if inspect.isawaitable(value):
                     value = await value
         except AssertionError as error:
@@ -314,7 +314,7 @@ class ResultCheck:
         else:
             found.verdict, found.score, found.output = verdict_of(self.check.name, value)
         finally:
-            self._run.context.answer = None
+            self.checked_run.context.answer = None
 
 
 def verdict_of(name: str, value: Any) -> tuple[ev.Verdict, float | None, str]:

@@ -76,7 +76,7 @@ class Loop:
             self.meter,
             self.check,
             self.spec.replies,
-            self._reminds,
+            lambda: self.spec.remind and not self.model.scripted,
         )
         toolbox = self.spec.toolbox
         pauses = PausePoints(self.control, self.pause_rules, toolbox, self.recorder, self.meter)
@@ -92,9 +92,6 @@ class Loop:
             failing,
         )
         self._silent = SilentReplies()
-
-    def _reminds(self) -> bool:
-        return self.spec.remind and not self.model.scripted
 
     def start(self, messages: Sequence[Message]) -> None:
         """Begin a conversation with these messages; the last one is the task."""

@@ -78,7 +78,12 @@ class Recorder:
             self.journal.append(event)
         self.trajectory.add(event)
         for listener in tuple(self._listeners):
-            self._notify(listener, event)
+            try:
+                listener(event)
+            except Exception:
+                # A broken view must not end the run.
+                logger.exception("a listener failed at %s and gets no more events", type(event).__name__)
+                self._listeners.remove(listener)
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` with each later event."""
@@ -92,14 +97,6 @@ class Recorder:
 
     def close(self) -> None:
         self.journal.close()
-
-    def _notify(self, listener: Listener, event: ev.Event) -> None:
-        try:
-            listener(event)
-        except Exception:
-            # A broken view must not end the run.
-            logger.exception("a listener failed at %s and gets no more events", type(event).__name__)
-            self._listeners.remove(listener)
 
 
 class LiveOutput:

@@ -47,6 +47,10 @@ class RunOptions:
         for name, value in self.by_name().items():
             _checked(name, value)
 
+    def call_seconds(self, left: float | None) -> float:
+        """Return the maximum seconds of a call that names none. The run has `left` seconds; None: without limit."""
+        return min(self.command_timeout, left or self.command_timeout)
+
     def by_name(self) -> dict[str, Any]:
         """Return the options as arguments of `solve`."""
         return {name: getattr(self, name) for name in OPTION_DEFAULTS}

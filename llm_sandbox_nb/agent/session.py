@@ -56,36 +56,30 @@ class Ending:
     error: str | None = None
 
 
+@dataclass(eq=False)
 class Session:
     """Execution of one run."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        recorder: Recorder,
-        record: RunRecord,
-        opening: SandboxOpening,
-        control: RunControl,
-        past: ConversationState | None = None,
-    ) -> None:
-        """Create the session. `past` is the conversation to continue; None for a new conversation."""
-        self.spec = spec
-        self.past = past
-        self.control = control
-        self.recorder = recorder
-        self.record = record
-        self.opening = opening
-        self.meter = Meter(spec.limits)
-        self.box: Sandbox | None = None
-        self.collector: Collector | None = None
-        self.answers: AnswerFiles | None = None
-        self.checkpoints: Checkpoints | None = None
-        self.connections: ConnectionRecord | None = None
-        self.changer: Changer | None = None
-        context = record.context
-        context.loop, context.spec = asyncio.get_running_loop(), spec
-        context.models[spec.model.name] = spec.model
-        context.options = opening.options or context.options
+    spec: RunSpec
+    recorder: Recorder
+    record: RunRecord
+    opening: SandboxOpening
+    control: RunControl
+    past: ConversationState | None = None
+    """Conversation to continue; None for a new conversation."""
+    box: Sandbox | None = None
+    collector: Collector | None = None
+    answers: AnswerFiles | None = None
+    checkpoints: Checkpoints | None = None
+    connections: ConnectionRecord | None = None
+    changer: Changer | None = None
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(self.spec.limits)
+        context, model = self.record.context, self.spec.model
+        context.loop, context.spec = asyncio.get_running_loop(), self.spec
+        context.models[model.name] = model
+        context.options = self.opening.options or context.options
 
     async def run(self) -> None:
         """Execute the run. In any case, complete the record, and close the sandbox if the run owns it.
@@ -104,7 +98,10 @@ class Session:
                 self.spec = self.record.context.spec = dataclasses.replace(self.spec, check=kept)
                 self.record.context.checks[kept.key] = kept
             self.recorder.emit(start)
-            self._introduce_model()
+            model = self.spec.model
+            if isinstance(model, ServedHere) and (introduction := model.introduction()):
+                self.recorder.emit(ev.Noted(text=introduction))
+                model.log_to(self.recorder.folder)
         except OSError as error:
             self.recorder.close()
             raise self._unwritable(error) from error
@@ -137,13 +134,6 @@ class Session:
         if ending.reason in _FAILURES:
             origin = cause.__cause__ if isinstance(cause, StopRun) else cause
             raise RunError(ending.error or ending.reason, self.record) from origin
-
-    def _introduce_model(self) -> None:
-        """Record the file and the engine of a model that runs on this machine, and store the engine's log."""
-        model = self.spec.model
-        if isinstance(model, ServedHere) and (introduction := model.introduction()):
-            self.recorder.emit(ev.Noted(text=introduction))
-            model.log_to(self.recorder.folder)
 
     def _unwritable(self, error: OSError) -> RunError:
         return RunError(_not_written(error, self.recorder.folder), self.record)

@@ -111,17 +111,15 @@ def load_text_form(name: str) -> TextForm:
 
 
 def _description(tools: Iterable[Mapping[str, Any]]) -> str:
-    return "\n".join(_tool_lines(tool["function"]) for tool in tools)
-
-
-def _tool_lines(function: Mapping[str, Any]) -> str:
-    parameters = function.get("parameters") or {}
-    required = parameters.get("required") or ()
-    lines = [f"- {function['name']}: {function.get('description') or ''}".rstrip()]
-    for name, schema in (parameters.get("properties") or {}).items():
-        need = ", required" if name in required else ""
-        kind = schema.get("type", "any")
-        lines.append(f"  - {name} ({kind}{need}): {schema.get('description') or ''}".rstrip(": "))
+    lines = []
+    for function in (tool["function"] for tool in tools):
+        parameters = function.get("parameters") or {}
+        required = parameters.get("required") or ()
+        lines.append(f"- {function['name']}: {function.get('description') or ''}".rstrip())
+        for name, schema in (parameters.get("properties") or {}).items():
+            need = ", required" if name in required else ""
+            kind = schema.get("type", "any")
+            lines.append(f"  - {name} ({kind}{need}): {schema.get('description') or ''}".rstrip(": "))
     return "\n".join(lines)
 
 
@@ -239,7 +237,10 @@ class TextMode:
                 return reply, self.form.answer_first
             submit = ToolCall(f"call_{uuid.uuid4().hex[:12]}", _SUBMIT, "{}")
             return dataclasses.replace(reply, text=answer, calls=(submit,)), ""
-        text = _without_guess(reply.text, self.form.answer) if self.form.answer else reply.text
+        text = reply.text
+        if self.form.answer:
+            # The end of the last block may be a guess of the answer, made before the block was executed.
+            text = re.sub(rf"\n{re.escape(self.form.answer)}[^\n]*(?=\n```\s*\Z)", "", text)
         text = with_python_as_bash(text) if self.form.python_blocks else text
         found = read_text_calls(text, self.tools, bash_blocks=True)
         calls = [(call.name, call.arguments) for call in found.calls]
@@ -269,11 +270,6 @@ def _with_closed_block(reply: Reply) -> Reply:
     if reply.finish_reason != "stop" or len(code_blocks(closed)) <= len(code_blocks(reply.text)):
         return reply
     return dataclasses.replace(reply, text=closed, message={**reply.message, "content": closed})
-
-
-def _without_guess(text: str, word: str) -> str:
-    """Remove an answer in the last line of the last block, which the model guessed before the block was executed."""
-    return re.sub(rf"\n{re.escape(word)}[^\n]*(?=\n```\s*\Z)", "", text)
 
 
 def answer_in(text: str, word: str) -> str:
@@ -332,9 +328,8 @@ def without_echoes(reply: Reply, outputs: Sequence[str], task: str) -> tuple[Rep
 
 
 def _has_call(text: str, name: str, values: Sequence[str]) -> bool:
-    return bool(values) and name in text and all(_has_value(text, value) for value in values)
+    def has(value: str) -> bool:
+        quoted = (json.dumps(value), json.dumps(value, ensure_ascii=False), f"'{value}'")
+        return any(form in text for form in (*quoted, f">{value}<", f">\n{value}\n<"))
 
-
-def _has_value(text: str, value: str) -> bool:
-    quoted = (json.dumps(value), json.dumps(value, ensure_ascii=False), f"'{value}'")
-    return any(form in text for form in (*quoted, f">{value}<", f">\n{value}\n<"))
+    return bool(values) and name in text and all(map(has, values))

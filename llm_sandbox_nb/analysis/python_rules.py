@@ -159,7 +159,8 @@ class _Reader:
             if isinstance(node, ast.BinOp | ast.AugAssign) and not self._about_text(node):
                 if isinstance(node.op, _HEAVY):
                     return True
-                if isinstance(node.op, _LIGHT) and not _counts_up(node):
+                counts_up = isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)  # n += 1
+                if isinstance(node.op, _LIGHT) and not counts_up:
                     light += 1
         return light >= 2
 
@@ -234,11 +235,6 @@ def _outside_slices(node: ast.AST) -> Iterator[ast.AST]:
         yield node
         left_out = node.slice if isinstance(node, ast.Subscript) else None
         waiting += [child for child in ast.iter_child_nodes(node) if child is not left_out]
-
-
-def _counts_up(node: ast.BinOp | ast.AugAssign) -> bool:
-    """Return True for `n += 1`, which counts and does not compute."""
-    return isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)
 
 
 def _goes_home(call: ast.Call) -> bool:

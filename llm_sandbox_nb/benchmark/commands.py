@@ -318,7 +318,6 @@ def _prepared_from(names: list[str], flags: Mapping[str, Any], values: Mapping[s
 
 
 def _tasks_of(names: list[str], flags: Mapping[str, Any], values: Mapping[str, Any]) -> list[Task]:
-    from llm_sandbox_nb.benchmark.original_task import with_original_prompts
     from llm_sandbox_nb.benchmark.task import TaskError, load_task
 
     tasks = [load_task(name) for name in names]
@@ -327,11 +326,29 @@ def _tasks_of(names: list[str], flags: Mapping[str, Any], values: Mapping[str, A
             "Two of the tasks have the same name: give each folder's task.yaml a name of its own."
         )
     if values["prompts"] == "original":
-        tasks = [with_original_prompts(task) for task in tasks]
+        tasks = [_with_original_prompts(task) for task in tasks]
     given = {field: values[flag] for flag, field in _LIMITS.items() if flags.get(flag) is not None}
     tasks = [replace(task, limits=replace(task.limits, **given)) for task in tasks]
     _require_judge(tasks, values)
     return tasks
+
+
+def _with_original_prompts(task: Task) -> Task:
+    """Return the task with the prompts of the original package, for both modes.
+
+    Raises:
+        InputError: if the original package is not installed.
+        TaskError: if the original package does not have the task.
+    """
+    from llm_sandbox_nb.agent.original_prompts import ORIGINAL, as_original, original_folder
+    from llm_sandbox_nb.benchmark.task import TASKS, TaskError, load_task
+
+    tasks = original_folder() / "benchmark"
+    if task.folder.parent != TASKS.resolve() or not (tasks / task.name / "config.yaml").is_file():
+        known = ", ".join(sorted(path.parent.name for path in tasks.glob("*/config.yaml")))
+        raise TaskError(f"{ORIGINAL} has no prompts for the task {task.name}: it has {known}.")
+    original = load_task(str(tasks / task.name))
+    return replace(task, prompts=as_original(original.prompts), asker=original.asker)
 
 
 def _selected_rows(loaded: list[list[Row]], start: int, end: int | None) -> list[list[Row]]:

@@ -170,8 +170,10 @@ class LocalBackend:
         return made
 
     async def _scored(self, item: Item, attempt: Attempt, started: float, out: Path) -> Result:
-        score = Score(None) if attempt.error_kind else await self._score(item, attempt)
-        unscored = score.value is None and not attempt.error_kind and item.task.scorer != "judge"
+        score, by_rule = Score(None), not attempt.error_kind and item.task.scorer != "judge"
+        if by_rule:
+            score = await scored_by_rule(self._scoring, self._lease, item, attempt.answer, attempt.run.folder)
+        unscored = score.value is None and by_rule
         trajectory = attempt.run.trajectory
         record_score(attempt.run.folder, trajectory, item.task.scorer, score)
         tokens = tokens_of(trajectory)
@@ -200,11 +202,6 @@ class LocalBackend:
             reused=attempt.reused,
             run=attempt.run.folder.relative_to(out.absolute()).as_posix(),
         )
-
-    async def _score(self, item: Item, attempt: Attempt) -> Score:
-        if item.task.scorer == "judge":
-            return Score(None)
-        return await scored_by_rule(self._scoring, self._lease, item, attempt.answer, attempt.run.folder)
 
 
 async def scored_by_rule(

@@ -100,7 +100,10 @@ def _deciding(
             or _PLUGIN_ENTRY_POINTS.search(path) is not None
             or path in (files if in_base else packages)
             or path.partition("/")[0].partition(".")[0] in shadows  # its top-level name, as for an import
-            or any(_collide(path, other) for other in wanted)
+            or any(
+                path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
+                for other in wanted
+            )
         )
 
     return {path for path, in_base in touched.items() if decides(path, in_base)}
@@ -122,11 +125,6 @@ def _files(tests: Iterable[str]) -> tuple[set[str], set[str]]:
             files.add(f"{module}.py")
             packages.add(f"{module}/__init__.py")
     return files, packages
-
-
-def _collide(path: str, other: str) -> bool:
-    """Return True if the paths are equal or one is a folder of the other."""
-    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
 
 
 async def _paths(box: Sandbox, patch: str) -> list[str]:

@@ -138,7 +138,8 @@ class Progress:
         row.score = sum(scores) / len(scores) if scores else None
         if cell.first is not None:
             row.elapsed = (now if cell.begun else cell.last) - cell.first
-        row.rest = self._rest(row.total - row.done, *self._pace(cell))
+        left, (spent, ended) = row.total - row.done, self._pace(cell)
+        row.rest = 0.0 if not left else spent / ended * left / min(self._workers, left) if ended else None
         return CellProgress(**{**vars(row), "errors": Counter(row.errors)})
 
     def _pace(self, cell: _Cell) -> tuple[float, int]:
@@ -148,11 +149,6 @@ class Progress:
         return sum(cell.spent for cell in self._cells.values()), sum(
             cell.ended for cell in self._cells.values()
         )
-
-    def _rest(self, left: int, spent: float, ended: int) -> float | None:
-        if not left:
-            return 0.0
-        return spent / ended * left / min(self._workers, left) if ended else None
 
     def _all(self, rows: list[CellProgress], now: float) -> CellProgress:
         whole = CellProgress("all", "")

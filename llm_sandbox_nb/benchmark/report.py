@@ -19,7 +19,14 @@ from llm_sandbox_nb.benchmark.results import ANSWERED, Result, ResultsError, cou
 from llm_sandbox_nb.benchmark.results_folder import counted_results, read_plan
 from llm_sandbox_nb.benchmark.spent import Spent, spent_in
 from llm_sandbox_nb.benchmark.statistics import paired, passes, score_interval
-from llm_sandbox_nb.formatting import format_cost, format_duration, format_number, format_percent, plural
+from llm_sandbox_nb.formatting import (
+    format_cost,
+    format_duration,
+    format_number,
+    format_percent,
+    plural,
+    text_table,
+)
 
 LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 """Stop reasons of runs that reached a limit. Their answers count."""
@@ -362,12 +369,7 @@ def _judge(judge: Mapping[str, Any]) -> str:
 
 def _grid(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     shown = [[_head(name) for name in columns], *([_cell(name, row) for name in columns] for row in rows)]
-    widths = [max(len(line[place]) for line in shown) for place in range(len(columns))]
-    return "\n".join(
-        "  ".join(text.ljust(width) if place < 2 else text.rjust(width)
-                  for place, (text, width) in enumerate(zip(line, widths, strict=True))).rstrip()
-        for line in shown
-    )  # fmt: skip
+    return text_table(shown, left=2)
 
 
 def _head(column: str) -> str:

@@ -223,17 +223,15 @@ def _step_html(trajectory: Trajectory, step: Step, *, live: bool) -> str:
     tint = " lsn-x" if step_failed(step) else "" if line.tool == "bash" else f" lsn-{line.tool}"
     what = f"<code>{escape(line.what)}</code>" if line.what else ""
     words = f"<span class='lsn-said'>{escape(line.thought)}</span> {what}{_counts(line.added, line.removed)}"
-    chips = "".join(f" {_chip(chip)}" for chip in line.chips)
+    chips = ""
+    for chip in line.chips:
+        counts = _counts(chip.added, chip.removed)
+        chips += f" <span class='lsn-chip{_TINTS.get(chip.kind, '')}'>{escape(chip.text)}{counts}</span>"
     return (
         f"<div class='lsn-row' id='{step_anchor(trajectory, step.number)}'><span class='lsn-n'>{step.number}</span> "
         f"<span class='lsn-i{tint}'>{_ICONS.get(line.tool, '•')}</span> <span class='lsn-what'>{words}</span>{chips} "
         f"<span class='lsn-fig'>{escape(line.figures)}</span></div>"
     )
-
-
-def _chip(chip: ev.Chip) -> str:
-    counts = _counts(chip.added, chip.removed)
-    return f"<span class='lsn-chip{_TINTS.get(chip.kind, '')}'>{escape(chip.text)}{counts}</span>"
 
 
 def _counts(added: int, removed: int) -> str:

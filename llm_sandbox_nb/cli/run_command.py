@@ -307,18 +307,17 @@ def functions_of(values: Mapping[str, Any], option: str) -> list[Callable[..., A
     Raises:
         UsageError: if a file fails, or lacks the function.
     """
-    return [_function(option, name) for name in values[option]]
-
-
-def _function(option: str, name: str) -> Callable[..., Any]:
-    file, _, function = name.rpartition(":")
-    try:
-        found = runpy.run_path(str(Path(file).expanduser())).get(function)
-    except Exception as error:
-        raise UsageError(f"--{option}: {file} cannot be run: {type(error).__name__}: {error}.") from error
-    if not callable(found):
-        raise UsageError(f"--{option}: {file} has no function {function}.")
-    return found  # type: ignore[no-any-return]
+    functions = []
+    for name in values[option]:
+        file, _, function = name.rpartition(":")
+        try:
+            found = runpy.run_path(str(Path(file).expanduser())).get(function)
+        except Exception as error:
+            raise UsageError(f"--{option}: {file} cannot be run: {type(error).__name__}: {error}.") from error
+        if not callable(found):
+            raise UsageError(f"--{option}: {file} has no function {function}.")
+        functions.append(found)
+    return functions
 
 
 class TerminalPrompt:

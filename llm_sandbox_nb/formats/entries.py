@@ -138,14 +138,14 @@ def entries_of(trajectory: Trajectory, folder: Path | None = None) -> list[Recor
                 role, content = str(event.message.get("role")), message_text(event.message)
                 entries.append(Message(role, content, time=event.time, events=[event]))
             case ev.ModelReplied():
-                begun = _since(here, lambda other, step=event.step: _is_request(other, step))
+                begun = _since(here, ev.ModelRequested, step=event.step)
                 entries.append(_reply(event, [*begun, event]))
             case ev.CallProposed() if (reply := _reply_before(entries)) is not None:
                 call = RecordedCall(event.call_id, event.tool, event.arguments, event.raw_arguments)
                 reply.calls.append(call)
                 here.append(event)
             case ev.CallFinished() if _is_answer(entries, event):
-                begun = _since(here, lambda other, id=event.call_id: _is_begin(other, id))
+                begun = _since(here, ev.CallStarted, call_id=event.call_id)
                 entries.append(_result(event, [*begun, event]))
             case ev.CallDecided(action="observe", observation=str() as shown) if _is_result(
                 entries[-1], event.call_id
@@ -173,16 +173,12 @@ def _is_result(entry: RecordEntry, call_id: str) -> bool:
     return isinstance(entry, CallResult) and entry.call_id == call_id
 
 
-def _is_request(event: ev.Event, step: int) -> bool:
-    return isinstance(event, ev.ModelRequested) and event.step == step
+def _since(events: list[ev.Event], kind: type[ev.Event], **ids: object) -> list[ev.Event]:
+    """Remove and return all events from the first of this kind with these ids."""
 
+    def begins(event: ev.Event) -> bool:
+        return isinstance(event, kind) and all(getattr(event, name) == id for name, id in ids.items())
 
-def _is_begin(event: ev.Event, call_id: str) -> bool:
-    return isinstance(event, ev.CallStarted) and event.call_id == call_id
-
-
-def _since(events: list[ev.Event], begins: Any) -> list[ev.Event]:
-    """Remove and return all events from the first for which `begins` is true."""
     place = next((place for place, event in enumerate(events) if begins(event)), len(events))
     taken = events[place:]
     del events[place:]

@@ -202,7 +202,9 @@ def read_sample(sample: dict[str, Any], model: str) -> list[RecordEntry]:
     }
     tools = {event.get("id"): event for event in events if event.get("event") == "tool"}
     if not opening.tools and replies:
-        opening.tools = [_read_tool(tool) for tool in rows(next(iter(replies.values())), "tools")]
+        for tool in rows(next(iter(replies.values())), "tools"):
+            function = {key: tool.get(key) for key in ("name", "description", "parameters")}
+            opening.tools.append({"type": "function", "function": function})
     entries: list[RecordEntry] = [opening]
     waiting: list[str] = []
     for message in rows(sample, "messages"):
@@ -239,11 +241,6 @@ def _message_id(event: dict[str, Any]) -> Any:
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     message = first.get("message")
     return message.get("id") if isinstance(message, dict) else None
-
-
-def _read_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    function = {key: tool.get(key) for key in ("name", "description", "parameters")}
-    return {"type": "function", "function": function}
 
 
 def _read_reply(message: dict[str, Any], event: dict[str, Any]) -> ModelReply:

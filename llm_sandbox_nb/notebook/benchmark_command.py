@@ -26,7 +26,7 @@ from llm_sandbox_nb.benchmark.report import as_text, comparison_text, short_html
 from llm_sandbox_nb.benchmark.results import read_results
 from llm_sandbox_nb.card.page import card_html
 from llm_sandbox_nb.card.text import escape
-from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, format_percent
+from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, format_percent, text_table
 from llm_sandbox_nb.model.model_names import typed_key_of
 from llm_sandbox_nb.notebook.display import UpdatedOutput, has_front_end
 from llm_sandbox_nb.notebook.errors import SandboxBenchmarkError, SandboxUsageError, in_one_sentence
@@ -195,51 +195,42 @@ _MAX_ERROR_CHARACTERS = 200
 _MAX_CELL_CHARACTERS = 80
 
 
-@dataclass(frozen=True)
-class _TableContent:
-    """Content of the table; rows and notes are not escaped yet."""
-
-    state: str
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str]
-    found: Mapping[str, Any] | None
-    note: str
-
-
+@dataclass(eq=False)
 class BenchmarkTable:
     """Table with the progress of a benchmark. Names, kinds and texts of errors are hostile and are escaped here."""
 
-    def __init__(self, progress: Progress, model: str, scripted: bool, out: str) -> None:
-        self.progress, self.model, self.scripted, self.out = progress, model, scripted, out
+    progress: Progress
+    model: str
+    scripted: bool
+    out: str
 
     def bundle(self, state: str, found: Mapping[str, Any] | None = None, note: str = "") -> dict[str, str]:
         """Return the output for the current progress; `found` is the report, at the end of the benchmark."""
         rows = [_cells(row) for row in self.progress.rows()]
         notes = [_note(*note) for note in self.progress.notes]
-        now = _TableContent(state, rows, notes, found, note)
-        return {"text/html": self._html(now), "text/plain": self._text(now)}
+        html, text = self._html(state, rows, notes), self._text(state, rows, notes)
+        if note:
+            html, text = f"{html}<div>{escape(note)}</div>", f"{text}\n{note}"
+        if found:
+            html, text = html + short_html(found), f"{text}\n{as_text(found)}"
+        return {"text/html": card_html(html), "text/plain": "\n".join(map(plain, text.split("\n")))}
 
-    def _html(self, now: _TableContent) -> str:
+    def _html(self, state: str, rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
         scripted = f"<span class='lsn-badge' title='{SCRIPTED}'>scripted</span>" if self.scripted else ""
         head = (
-            f"<div class='lsn-head'><b>Benchmark</b> <span class='lsn-badge'>{escape(now.state)}</span> "
+            f"<div class='lsn-head'><b>Benchmark</b> <span class='lsn-badge'>{escape(state)}</span> "
             f"<span>{escape(self.model)}</span> {scripted} "
             f"<span class='lsn-quiet'>results in {escape(self.out)}</span></div>"
         )
-        parts = [head, _table(HEADS, now.rows)]
-        parts += [f"<div class='lsn-bad'>{escape(note)}</div>" for note in now.notes]
-        parts += [f"<div>{escape(now.note)}</div>"] if now.note else []
-        parts += [short_html(now.found)] if now.found else []
-        return card_html("".join(parts))
+        listed = "".join(f"<div class='lsn-bad'>{escape(note)}</div>" for note in notes)
+        return head + _table(HEADS, rows) + listed
 
-    def _text(self, now: _TableContent) -> str:
+    def _text(self, state: str, rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
         scripted = f" (scripted: {SCRIPTED})" if self.scripted else ""
-        parts = [
-            f"Benchmark: {now.state}, {self.model}{scripted}, results in {self.out}",
-            _grid([HEADS, *now.rows]),
-        ]
-        parts += [*now.notes, now.note, as_text(now.found) if now.found else ""]
-        return "\n".join(plain(line) for part in parts if part for line in part.split("\n"))
+        head = f"Benchmark: {state}, {self.model}{scripted}, results in {self.out}"
+        return "\n".join(
+            [head, text_table([[_cell_text(cell) for cell in row] for row in (HEADS, *rows)]), *notes]
+        )
 
 
 def _cells(row: CellProgress) -> list[str]:
@@ -285,12 +276,3 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _cell_text(text: str) -> str:
     return first_line(plain(text), _MAX_CELL_CHARACTERS)
-
-
-def _grid(rows: Sequence[Sequence[str]]) -> str:
-    shown = [[_cell_text(cell) for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in shown) for place in range(len(HEADS))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in shown
-    )

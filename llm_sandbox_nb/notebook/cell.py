@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.card.card import Card
@@ -41,16 +42,14 @@ _LIMIT_SENTENCES = {
 _WITHOUT_ANSWER = ("no_answer", "refused")
 
 
+@dataclass(eq=False)
 class CellRun:
     """Runner of cells. Each run has a live card."""
 
-    def __init__(
-        self, background: BackgroundLoop, sandboxes: NotebookSandboxes, settings: SandboxSettings, shell: Any
-    ) -> None:
-        self._background = background
-        self._sandboxes = sandboxes
-        self._settings = settings
-        self._shell = shell
+    background: BackgroundLoop
+    sandboxes: NotebookSandboxes
+    settings: SandboxSettings
+    shell: Any
 
     def run(self, options: argparse.Namespace, text: str, keep: Callable[[Run, Output], None]) -> None:
         """Run the task to the end. Once the run exists, call `keep` with the run and its card's output.
@@ -64,15 +63,15 @@ class CellRun:
             KeyboardInterrupt: if the run was interrupted.
         """
         with TemporaryFolder() as staging:
-            task = cell_task(options, text, self._settings, self._shell.user_ns, staging)
-            card = Card(self._settings.caps())
-            watchers = Watchers(task.on_pause, page_cell(self._shell))
+            task = cell_task(options, text, self.settings, self.shell.user_ns, staging)
+            card = Card(self.settings.caps())
+            watchers = Watchers(task.on_pause, page_cell(self.shell))
             display = LiveDisplay(
                 card,
-                self._shell,
-                self._settings.update_interval,
+                self.shell,
+                self.settings.update_interval,
                 watchers,
-                lambda: watchers.make_panel(card, self._shell, self._settings.live_panel),
+                lambda: watchers.make_panel(card, self.shell, self.settings.live_panel),
             )
             follower = RunFollower(card, display, watchers.paused, watchers.stop)
 
@@ -84,9 +83,9 @@ class CellRun:
             self._offer_original_files(task)
             try:
                 solving = self._solve(task, follower, on_run, watchers)
-                finished = follower.follow(BackgroundTask(self._background, solving))
+                finished = follower.follow(BackgroundTask(self.background, solving))
             finally:
-                if notice := self._sandboxes.take_notice():
+                if notice := self.sandboxes.take_notice():
                     print(notice)
         if finished.stop_reason == "interrupted":
             raise in_one_sentence(
@@ -105,10 +104,10 @@ class CellRun:
         """Print how to restore the files from before the cell's first run, if the cell ran before in this sandbox."""
         if task.fresh or task.files_of is not None:
             return
-        running = self._background.run(self._sandboxes.current())
+        running = self.background.run(self.sandboxes.current())
         if running is None:
             return
-        before = first_run_of(task.task, running.id, runs_folder(self._settings, self._shell.user_ns))
+        before = first_run_of(task.task, running.id, runs_folder(self.settings, self.shell.user_ns))
         if before is not None:
             print(OFFER.format(run=before.name))
 
@@ -119,17 +118,17 @@ class CellRun:
         from llm_sandbox_nb.runs.solve import solve
 
         shown_by.set(follower.show_loading)
-        watchers.publisher = await self._sandboxes.publisher()
-        watchers.check(self._shell, task.sure_to_pause)
+        watchers.publisher = await self.sandboxes.publisher()
+        watchers.check(self.shell, task.sure_to_pause)
         try:
-            running = None if task.fresh else await self._sandboxes.current()
+            running = None if task.fresh else await self.sandboxes.current()
             wanted = task.sandbox.isolation or "auto"
             return await solve(
                 task.task,
                 isolation=running.protection.isolation if running else wanted,
-                sandbox=_Later(lambda: self._sandboxes.acquire(task.sandbox, fresh=task.fresh)),
+                sandbox=_Later(lambda: self.sandboxes.acquire(task.sandbox, fresh=task.fresh)),
                 files_of=task.files_of,
-                name=notebook_name(self._shell.user_ns),
+                name=notebook_name(self.shell.user_ns),
                 listeners=[follower.listen, watchers.listen],
                 on_run=on_run,
                 show=False,

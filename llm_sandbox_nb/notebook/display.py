@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 from llm_sandbox_nb.card.artifacts import relative_path
@@ -258,30 +259,20 @@ class LiveDisplay:
         self.output.publish(bundle, self._card.metadata)
 
 
+@dataclass(eq=False)
 class RunFollower:
     """Shows a run of the background loop from the main thread until the run ends."""
 
-    def __init__(
-        self,
-        card: Card,
-        display: LiveDisplay,
-        on_pause: Callable[[], None] = lambda: None,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Create the follower, which calls both functions in the main thread.
-
-        Args:
-            on_pause: called when the run has paused.
-            stop: called at an interrupt; returns True if the run will now stop in order.
-        """
-        self._stop = stop
-        self._card = card
-        self._display = display
-        self._on_pause = on_pause
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._loading: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._paused = False
-        """True if the run has paused since the last call of `on_pause`."""
+    card: Card
+    display: LiveDisplay
+    on_pause: Callable[[], None] = lambda: None
+    """Called in the main thread when the run has paused."""
+    stop: Callable[[], bool] = lambda: False
+    """Called in the main thread at an interrupt; returns True if the run will now stop in order."""
+    _events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
+    _loading: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
+    _paused: bool = False
+    """True if the run has paused since the last call of `on_pause`."""
 
     def listen(self, event: Event) -> None:
         """Queue an event of the run, from any thread."""
@@ -301,37 +292,37 @@ class RunFollower:
         try:
             self._show_until_done(task, None)
         except KeyboardInterrupt:
-            if not self._stop():
+            if not self.stop():
                 task.cancel()
             self._show_until_done(task, time.monotonic() + CLEAN_UP_SECONDS)
             raise
         finally:
             self._take_events()
-            if self._card.trajectory.start:
-                self._display.finish()
+            if self.card.trajectory.start:
+                self.display.finish()
         return task.result()
 
     def _show_until_done(self, task: BackgroundTask[Any], deadline: float | None) -> None:
         shown = time.monotonic()
         while not task.wait(_TICK_SECONDS) and (deadline is None or time.monotonic() < deadline):
             if self._take_events() or time.monotonic() - shown > _CLOCK_SECONDS:
-                self._display.update_if_due()
+                self.display.update_if_due()
                 shown = time.monotonic()
-            if deadline is None and self._card.trajectory.paused and self._paused:
+            if deadline is None and self.card.trajectory.paused and self._paused:
                 self._paused = False
-                self._display.show_now()
-                self._display.keep()
-                self._on_pause()
+                self.display.show_now()
+                self.display.keep()
+                self.on_pause()
 
     def _take_events(self) -> bool:
         line = ""
         while not self._loading.empty():
             line = self._loading.get()
-        self._display.show_loading(line)
+        self.display.show_loading(line)
         taken = not self._events.empty()
         while not self._events.empty():
             event = self._events.get()
-            self._card.add(event)
-            self._display.add(event)
+            self.card.add(event)
+            self.display.add(event)
             self._paused = self._paused or (isinstance(event, Controlled) and event.action == "paused")
         return taken

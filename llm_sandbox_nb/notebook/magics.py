@@ -213,12 +213,11 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             getattr(commands, name)(rest)
         elif name in _RUN_COMMANDS:
             from llm_sandbox_nb.notebook.run_commands import RunCommands
-            from llm_sandbox_nb.notebook.saved_runs import moved_runs
+            from llm_sandbox_nb.notebook.saved_runs import moved_runs, show_run
 
             moved = functools.partial(moved_runs, self, self._namespace)
-            commands_of_runs = RunCommands(
-                self._live, self.folder, self._namespace, self._find, self._show, moved
-            )
+            show = functools.partial(show_run, shell=self.shell, caps=self.caps())
+            commands_of_runs = RunCommands(self._live, self.folder, self._namespace, self._find, show, moved)
             getattr(commands_of_runs, name)(rest)
         elif name in _DECISIONS:
             from llm_sandbox_nb.notebook.run_commands import execute_line_command
@@ -286,11 +285,6 @@ class SandboxMagics(SandboxSettings, magic.Magics):
         run.context.isolation_setting, run.context.network_setting = self.isolation, self.network
         self._prepare(run)
         return run
-
-    def _show(self, run: Run) -> None:
-        from llm_sandbox_nb.notebook.saved_runs import show_run
-
-        show_run(run, self.shell, self.caps())
 
     def _on_run(self, name: str | None, run: Run, output: Output) -> None:
         self._live = run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,33 +46,21 @@ OPEN = (
 )
 
 
+@dataclass(eq=False)
 class McpCommand:
     """The command `%sandbox mcp` of a notebook."""
 
-    def __init__(
-        self,
-        background: BackgroundLoop,
-        sandboxes: NotebookSandboxes,
-        options: Callable[[], SandboxOptions],
-        settings: SandboxSettings,
-        shell: Any,
-        opened: OpenSandbox,
-        on_run: Callable[[Run, Output], None],
-        cell_options: Callable[[], Namespace],
-    ) -> None:
-        """Create the command.
-
-        `opened` is the sandbox open to outside agents. `on_run` is called with each run and its output.
-        `cell_options` returns the default options of a `%%sandbox` cell.
-        """
-        self._background = background
-        self._sandboxes = sandboxes
-        self._options = options
-        self._settings = settings
-        self._shell = shell
-        self._opened = opened
-        self._on_run = on_run
-        self._cell_options = cell_options
+    background: BackgroundLoop
+    sandboxes: NotebookSandboxes
+    options: Callable[[], SandboxOptions]
+    settings: SandboxSettings
+    shell: Any
+    opened: OpenSandbox
+    """The sandbox open to outside agents."""
+    on_run: Callable[[Run, Output], None]
+    """Called with each run and its output."""
+    cell_options: Callable[[], Namespace]
+    """Returns the default options of a `%%sandbox` cell."""
 
     def __call__(self, rest: str) -> None:
         """Execute the command; `rest` holds the words after `%sandbox mcp`.
@@ -80,7 +69,7 @@ class McpCommand:
             SandboxUsageError, SandboxInputError, InputError, SandboxError: nothing was opened.
         """
         words = split_words(USAGE, rest, 0, 5)
-        keeper = self._background.run(self._sandboxes.keeper())
+        keeper = self.background.run(self.sandboxes.keeper())
         if not isinstance(keeper, ServerKeeper):
             raise SandboxInputError(_NO_SERVER)
         if words in (["--stop"], ["--revoke"]):
@@ -88,24 +77,24 @@ class McpCommand:
             return
         approve, out, new_token = _parsed(words)
         rules = checked_pause_rules(approve=approve)
-        place = RunPlace(out, self._shell)
-        sandbox = self._background.run(self._sandboxes.acquire(self._options()))
-        token = self._background.run(keeper.mint_token(sandbox, keep=not new_token))
+        place = RunPlace(out, self.shell)
+        sandbox = self.background.run(self.sandboxes.acquire(self.options()))
+        token = self.background.run(keeper.mint_token(sandbox, keep=not new_token))
         place.show(connection_text(keeper.url, token) if token else KEPT, secret=token is not None)
-        if self._opened.live(sandbox):
+        if self.opened.live(sandbox):
             print("The sandbox is open to outside agents already: its card shows their calls.")
             return
         print(OPEN)
-        card = OutsideCard(self._shell, self._settings, keeper.publisher())
+        card = OutsideCard(self.shell, self.settings, keeper.publisher())
         starter = OutsideRuns(
-            keeper, sandbox, self._settings, self._shell, self._cell_options, approve, self._on_run
+            keeper, sandbox, self.settings, self.shell, self.cell_options, approve, self.on_run
         )
-        self._background.run(self._open(keeper, sandbox, rules, card, starter))
+        self.background.run(self._open(keeper, sandbox, rules, card, starter))
 
     async def _open(
         self, keeper: ServerKeeper, sandbox: Sandbox, rules: Any, card: OutsideCard, starter: OutsideRuns
     ) -> None:
-        await self._opened.close()
+        await self.opened.close()
 
         def follow_fork(run: Run) -> Any:
             publisher = keeper.publisher()
@@ -114,15 +103,15 @@ class McpCommand:
 
         def started(agent: OutsideAgent) -> None:
             calls = OutsideCalls(agent, follow_fork, starter.execute)
-            self._opened.keep(sandbox, calls)
+            self.opened.keep(sandbox, calls)
             card.publisher.take_calls(calls, server_id(sandbox))
-            self._on_run(agent.run, card.output)
+            self.on_run(agent.run, card.output)
             card.start(agent.run)
 
         await start_agent(
             sandbox,
-            output_dir=self._settings.output_dir,
-            name=notebook_name(self._shell.user_ns),
+            output_dir=self.settings.output_dir,
+            name=notebook_name(self.shell.user_ns),
             rules=rules,
             listeners=[card.listen],
             on_start=started,
@@ -131,10 +120,10 @@ class McpCommand:
         await card.publisher.until_known()
 
     def _end(self, keeper: ServerKeeper, *, revoke: bool) -> None:
-        was_open = self._background.run(self._opened.close())
-        sandbox = self._background.run(self._sandboxes.current())
+        was_open = self.background.run(self.opened.close())
+        sandbox = self.background.run(self.sandboxes.current())
         if revoke and sandbox is not None:
-            self._background.run(keeper.revoke_token(sandbox))
+            self.background.run(keeper.revoke_token(sandbox))
         said = (
             "Outside agents cannot use the sandbox any more."
             if was_open

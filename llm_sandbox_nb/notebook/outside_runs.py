@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.notebook.cell_options import cell_task
@@ -26,35 +27,22 @@ if TYPE_CHECKING:
 NO_MODEL = "The notebook has no model: ask the person to execute %sandbox model NAME in it."
 
 
+@dataclass(eq=False)
 class OutsideRuns:
     """Executor of the runs that outside agents start. Create it in the thread of the cell that shows the cards."""
 
-    def __init__(
-        self,
-        keeper: ServerKeeper,
-        sandbox: Sandbox,
-        settings: SandboxSettings,
-        shell: Any,
-        cell_options: Callable[[], Namespace],
-        approve: str,
-        on_run: Callable[[Run, Output], None],
-    ) -> None:
-        """Create the executor.
-
-        Args:
-            cell_options: returns the default options of a `%%sandbox` cell.
-            approve: the value of `%sandbox mcp --approve`.
-            on_run: called with each run and the output that shows it.
-        """
-        self._keeper = keeper
-        self._sandbox = sandbox
-        self._settings = settings
-        self._shell = shell
-        self._cell_options = cell_options
-        self._approve = approve
-        self._on_run = on_run
-        self._context = contextvars.copy_context()
-        """Context of the cell, so that its output shows the cards."""
+    keeper: ServerKeeper
+    sandbox: Sandbox
+    settings: SandboxSettings
+    shell: Any
+    cell_options: Callable[[], Namespace]
+    """Returns the default options of a `%%sandbox` cell."""
+    approve: str
+    """Value of `%sandbox mcp --approve`."""
+    on_run: Callable[[Run, Output], None]
+    """Called with each run and the output that shows it."""
+    _context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """Context of the cell, so that its output shows the cards."""
 
     async def execute(self, request: RunRequest, listener: Listener, begun: Callable[[Run], None]) -> object:
         """Execute a run to its end with the settings of the notebook; see `Starter`.
@@ -69,26 +57,26 @@ class OutsideRuns:
     async def _execute(self, request: RunRequest, listener: Listener, begun: Callable[[Run], None]) -> Run:
         from llm_sandbox_nb.runs.solve import solve
 
-        if not (request.model or self._settings.model):
+        if not (request.model or self.settings.model):
             raise SandboxUsageError(NO_MODEL)
-        options, allowed = self._cell_options(), self._settings.steps or request.max_steps
+        options, allowed = self.cell_options(), self.settings.steps or request.max_steps
         options.model, options.steps = request.model, str(min(request.max_steps, allowed))
-        options.approve = self._approve
+        options.approve = self.approve
         with TemporaryFolder() as staging:
-            task = cell_task(options, request.task, self._settings, self._shell.user_ns, staging)
-            card = OutsideCard(self._shell, self._settings, self._keeper.publisher())
+            task = cell_task(options, request.task, self.settings, self.shell.user_ns, staging)
+            card = OutsideCard(self.shell, self.settings, self.keeper.publisher())
 
             def on_run(run: Run) -> None:
-                self._on_run(run, card.output)
+                self.on_run(run, card.output)
                 card.start(run)
                 begun(run)
 
             try:
                 return await solve(
                     task.task,
-                    isolation=self._sandbox.protection.isolation,
-                    sandbox=self._sandbox,
-                    name=notebook_name(self._shell.user_ns),
+                    isolation=self.sandbox.protection.isolation,
+                    sandbox=self.sandbox,
+                    name=notebook_name(self.shell.user_ns),
                     listeners=[card.listen, listener],
                     on_run=on_run,
                     show=False,

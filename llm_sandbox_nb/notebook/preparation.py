@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from llm_sandbox_nb.errors import LLMSandboxError
@@ -22,17 +23,15 @@ IDLE_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class IdlePreparation:
     """Preparation that starts when a kernel is idle: `watch` registers the events of its cells."""
 
-    def __init__(
-        self, background: BackgroundLoop, sandboxes: NotebookSandboxes, settings: SandboxSettings
-    ) -> None:
-        self._background = background
-        self._sandboxes = sandboxes
-        self._settings = settings
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+    background: BackgroundLoop
+    sandboxes: NotebookSandboxes
+    settings: SandboxSettings
+    _timer: asyncio.TimerHandle | None = None
+    _task: asyncio.Task[None] | None = None
 
     def watch(self, events: Any) -> None:
         """Follow the events of IPython."""
@@ -46,12 +45,12 @@ class IdlePreparation:
                 events.unregister(name, function)
 
     def _cell_begins(self, *_: object) -> None:
-        if self._background.started:
-            self._background.loop.call_soon_threadsafe(self._stop_timer)
+        if self.background.started:
+            self.background.loop.call_soon_threadsafe(self._stop_timer)
 
     def _cell_ended(self, *_: object) -> None:
-        if self._settings.prepared_sandboxes or self._background.started:
-            self._background.loop.call_soon_threadsafe(self._start_timer)
+        if self.settings.prepared_sandboxes or self.background.started:
+            self.background.loop.call_soon_threadsafe(self._start_timer)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -70,9 +69,9 @@ class IdlePreparation:
             sandbox_options,
         )  # late: loading the extension stays light
 
-        settings = self._settings
+        settings = self.settings
         try:
-            await self._sandboxes.prepare(
+            await self.sandboxes.prepare(
                 sandbox_options(settings), settings.prepared_sandboxes, settings.prepared_time
             )
         except (LLMSandboxError, OSError, ValueError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -46,33 +47,22 @@ _USAGE = {
 }
 
 
+@dataclass(eq=False)
 class RunCommands:
-    """Subcommands for runs. Each method is a subcommand and prints the result.
+    """Subcommands for runs. Each method is a subcommand and prints the result."""
 
-    Args:
-        newest: the newest run that began in this kernel, if any.
-        folder: the folder with the notebook's runs.
-        namespace: the user's variables, which may hold runs.
-        find: returns the run with a name or folder, ready to be resumed by cells.
-        show: shows the card of a run.
-        moved: returns the runs that the notebook's cards show and that are in other folders.
-    """
-
-    def __init__(
-        self,
-        newest: Run | None,
-        folder: Path,
-        namespace: dict[str, Any],
-        find: Callable[[str], Run],
-        show: Callable[[Run], None],
-        moved: Callable[[], MovedRuns] = MovedRuns,
-    ) -> None:
-        self._newest = newest
-        self._folder = folder
-        self._namespace = namespace
-        self._find_run = find
-        self._show = show
-        self._moved = moved
+    newest: Run | None
+    """The newest run that began in this kernel, if any."""
+    folder: Path
+    """The folder with the notebook's runs."""
+    namespace: dict[str, Any]
+    """The user's variables, which may hold runs."""
+    find_run: Callable[[str], Run]
+    """Returns the run with a name or folder, ready to be resumed by cells."""
+    show: Callable[[Run], None]
+    """Shows the card of a run."""
+    moved: Callable[[], MovedRuns] = MovedRuns
+    """Returns the runs that the notebook's cards show and that are in other folders."""
 
     def runs(self, rest: str) -> None:
         """List the newest runs, or remove some."""
@@ -82,14 +72,14 @@ class RunCommands:
         except UsageError as error:
             raise SandboxUsageError(str(error)) from None
         if arguments.json:
-            print(json.dumps(runs_json(list_runs(self._folder, elsewhere=self._moved().folders)), indent=2))
+            print(json.dumps(runs_json(list_runs(self.folder, elsewhere=self.moved().folders)), indent=2))
             return
         if not arguments.prune:
-            moved = self._moved()
-            lines = [runs_text(self._folder, _MAX_LISTED_RUNS, moved.folders), moved.hint]
+            moved = self.moved()
+            lines = [runs_text(self.folder, _MAX_LISTED_RUNS, moved.folders), moved.hint]
             print(plain("\n".join(filter(None, lines))))
             return
-        plan = plan_prune(list_runs(self._folder), days=days, keep=keep)
+        plan = plan_prune(list_runs(self.folder), days=days, keep=keep)
         print(plain(plan.text()))
         if plan.remove and (arguments.yes or _confirmed()):
             problems = prune(plan)
@@ -101,17 +91,17 @@ class RunCommands:
     def load(self, rest: str) -> None:
         """Show a run again, and assign it to a variable."""
         name, variable = load_arguments(rest)
-        run = self._find_run(name)
+        run = self.find_run(name)
         if variable:
-            self._namespace[variable] = run
-        self._show(run)
+            self.namespace[variable] = run
+        self.show(run)
 
     def export(self, rest: str) -> None:
         """Write a run as one HTML file, by default RUN.html here."""
         from llm_sandbox_nb.card.export import NO_VIEW, ExportError, export_html, has_view
 
         words = split_words("export RUN [FILE]; %sandbox runs lists the runs", rest, 1, 2)
-        run = self._find_run(words[0])
+        run = self.find_run(words[0])
         try:
             path = export_html(run, words[1] if len(words) == 2 else f"{run.folder.name}.html")
         except ExportError as error:
@@ -169,7 +159,7 @@ class RunCommands:
             _wrong("fork")
         other = run.fork(_step("fork", words[0]))
         if name:
-            self._namespace[name] = other
+            self.namespace[name] = other
         if as_json:
             print(json.dumps({"folder": other.folder.name}))
             return
@@ -210,19 +200,19 @@ class RunCommands:
         return words, run or self._last()
 
     def _last(self) -> Run:
-        if self._newest is not None:
-            return self._newest
-        own = [*run_folders(self._folder), *self._moved().folders]
+        if self.newest is not None:
+            return self.newest
+        own = [*run_folders(self.folder), *self.moved().folders]
         for folder in sorted(own, key=lambda folder: folder.name, reverse=True):
-            run = self._find_run(str(folder))
+            run = self.find_run(str(folder))
             if replayed_run(run.trajectory.start) is None:
                 return run
         raise SandboxInputError("This notebook has no run yet: a %%sandbox cell starts one.")
 
     def _find(self, name: str) -> Run:
-        if self._newest is not None and name in (self._newest.folder.name, str(self._newest.folder)):
-            return self._newest
-        return self._find_run(name)
+        if self.newest is not None and name in (self.newest.folder.name, str(self.newest.folder)):
+            return self.newest
+        return self.find_run(name)
 
 
 def _take(words: list[str], option: str) -> bool:

@@ -8,6 +8,7 @@ import queue
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,26 +29,20 @@ NO_SANDBOX = "No sandbox is running: a %%sandbox cell, %sandbox sh or %sandbox p
 NO_IDLE = "No other notebook of this Jupyter server has an idle sandbox."
 
 
+@dataclass(eq=False)
 class SandboxCommands:
     """Subcommands for the sandbox. Each method is a subcommand and prints the result."""
 
-    def __init__(
-        self,
-        background: BackgroundLoop,
-        sandboxes: NotebookSandboxes,
-        options: Callable[[], SandboxOptions],
-        forks: Forks,
-    ) -> None:
-        self._background = background
-        self._sandboxes = sandboxes
-        self._options = options
-        self._forks = forks
+    background: BackgroundLoop
+    sandboxes: NotebookSandboxes
+    options: Callable[[], SandboxOptions]
+    forks: Forks
 
     def status(self, rest: str) -> None:
         """Print the running sandbox, where it runs, and the protection in force."""
         split_words("status", rest, 0, 0)
-        print(status_text(self._background.run(self._sandboxes.status())))
-        if forks := self._forks.status_text():
+        print(status_text(self.background.run(self.sandboxes.status())))
+        if forks := self.forks.status_text():
             print(plain(forks))
 
     def files(self, rest: str) -> None:
@@ -56,7 +51,7 @@ class SandboxCommands:
         sandbox = self._running()
         folder = words[0] if words else sandbox.directories.output
         try:
-            entries = self._background.run(sandbox.list_files(folder, depth=8, limit=1_000))
+            entries = self.background.run(sandbox.list_files(folder, depth=8, limit=1_000))
         except OSError as error:
             raise SandboxInputError(f"{folder} cannot be listed in the sandbox: {_reason(error)}.") from error
         print(listing(entries, folder))
@@ -75,7 +70,7 @@ class SandboxCommands:
         except OSError as error:
             raise SandboxInputError(f"{target} cannot be made a folder here: {_reason(error)}.") from error
         try:
-            left_out = self._background.run(sandbox.download(source, target, kind=kind))
+            left_out = self.background.run(sandbox.download(source, target, kind=kind))
         except OSError as error:
             raise SandboxInputError(
                 f"{words[0]} cannot be copied from the sandbox: {_reason(error)}."
@@ -95,7 +90,7 @@ class SandboxCommands:
         for path in paths:
             folder = sandbox.directories.input
             target = posixpath.join(folder, path.resolve().name) if path.is_dir() else folder
-            for left_out in self._background.run(sandbox.upload(path, target)):
+            for left_out in self.background.run(sandbox.upload(path, target)):
                 print(plain(left_out))
             print(f"Copied {path} to {posixpath.join(folder, path.resolve().name)}.")
 
@@ -105,7 +100,7 @@ class SandboxCommands:
             raise SandboxUsageError("%sandbox sh needs a command, e.g. %sandbox sh ls output.")
         sandbox = self._sandbox()
         printer = _Printer()
-        job = BackgroundTask(self._background, sandbox.run(rest, timeout=None, on_output=printer.add))
+        job = BackgroundTask(self.background, sandbox.run(rest, timeout=None, on_output=printer.add))
         try:
             while not job.wait(0.05):
                 printer.print()
@@ -124,13 +119,13 @@ class SandboxCommands:
     def reset(self, rest: str) -> None:
         """Replace the sandbox with a new, empty one."""
         split_words("reset", rest, 0, 0)
-        self._background.run(self._sandboxes.reset(self._options()))
-        print(status_text(self._background.run(self._sandboxes.status())))
+        self.background.run(self.sandboxes.reset(self.options()))
+        print(status_text(self.background.run(self.sandboxes.status())))
 
     def fresh(self, rest: str) -> None:
         """End the sandbox, if there is one, so that the next cell starts a new sandbox."""
         split_words("fresh", rest, 0, 0)
-        self._background.run(self._sandboxes.stop())
+        self.background.run(self.sandboxes.stop())
         print("The next cell begins in a new, empty sandbox.")
 
     def stop(self, rest: str) -> None:
@@ -140,25 +135,25 @@ class SandboxCommands:
         """
         words = split_words("stop [--idle]", rest, 0, 1)
         if words == ["--idle"]:
-            name = self._background.run(self._sandboxes.stop_idle())
+            name = self.background.run(self.sandboxes.stop_idle())
             print(plain(f"The sandbox of {name} is ended.") if name else NO_IDLE)
             return
         if words:
             raise SandboxUsageError("The command is %sandbox stop [--idle].")
-        stopped = self._background.run(self._sandboxes.stop(prepared=True))
+        stopped = self.background.run(self.sandboxes.stop(prepared=True))
         print("The sandbox is ended." if stopped else NO_SANDBOX)
 
     def _sandbox(self) -> Sandbox:
-        sandbox = self._background.run(self._sandboxes.acquire(self._options()))
+        sandbox = self.background.run(self.sandboxes.acquire(self.options()))
         self._print_notice()
         return sandbox
 
     def _print_notice(self) -> None:
-        if notice := self._sandboxes.take_notice():
+        if notice := self.sandboxes.take_notice():
             print(notice)
 
     def _running(self) -> Sandbox:
-        sandbox = self._background.run(self._sandboxes.current())
+        sandbox = self.background.run(self.sandboxes.current())
         self._print_notice()
         if sandbox is None:
             raise SandboxInputError(NO_SANDBOX)
@@ -166,7 +161,7 @@ class SandboxCommands:
 
     def _is_folder(self, sandbox: Sandbox, path: str) -> bool:
         try:
-            found = self._background.run(sandbox.list_files(path, depth=1, limit=1))
+            found = self.background.run(sandbox.list_files(path, depth=1, limit=1))
         except OSError:
             return False
         return not (len(found) == 1 and posixpath.normpath(found[0].path) == posixpath.normpath(path))

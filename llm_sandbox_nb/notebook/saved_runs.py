@@ -145,17 +145,13 @@ def first_run_of(task: str, sandbox_id: str, folder: Path) -> Path | None:
         if (
             started is not None
             and started.task == task
-            and not _second_hand(started)
+            and started.forked_from is None
+            and not {"replay_of", "rebuilt_from"} & set(started.settings)
             and (run_folder / HISTORY).is_dir()
             and _ran_in(run_folder, sandbox_id)
         ):
             return run_folder
     return None
-
-
-def _second_hand(started: RunStarted) -> bool:
-    """Return True if a run is a fork or a replay of another run."""
-    return started.forked_from is not None or bool({"replay_of", "rebuilt_from"} & set(started.settings))
 
 
 def _ran_in(folder: Path, sandbox_id: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.card.card import Card
@@ -22,9 +23,6 @@ from llm_sandbox_nb.notebook.sandboxes import NotebookSandboxes
 from llm_sandbox_nb.notebook.settings import SandboxSettings
 from llm_sandbox_nb.notebook.watchers import Watchers
 from llm_sandbox_nb.trajectory.events import Event
-
-if TYPE_CHECKING:
-    from llm_sandbox_nb.runs.run import Run
 
 if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
@@ -111,23 +109,16 @@ async def open_card(show: bool | None) -> SolveCard | None:
     return card
 
 
+@dataclass(eq=False)
 class CellResumeDisplay:
     """Display that `Run.resume` calls in a notebook: shows a live card and waits for the end of the run."""
 
-    def __init__(
-        self,
-        background: BackgroundLoop,
-        sandboxes: NotebookSandboxes,
-        settings: SandboxSettings,
-        shell: Any,
-        newest: Output | None = None,
-    ) -> None:
-        """Create the display; `newest` holds the run's newest card in this kernel."""
-        self._newest = newest
-        self._background = background
-        self._sandboxes = sandboxes
-        self._settings = settings
-        self._shell = shell
+    background: BackgroundLoop
+    sandboxes: NotebookSandboxes
+    settings: SandboxSettings
+    shell: Any
+    newest: Output | None = None
+    """Output with the run's newest card in this kernel."""
 
     def __call__(self, run: Run, resume: Resume) -> Run:
         """Resume `run` and wait for its end. Raises the errors of `resume`, and KeyboardInterrupt."""
@@ -135,23 +126,23 @@ class CellResumeDisplay:
 
     def in_place(self, run: Run, resume: Resume) -> Run:
         """Resume in the place of the newest card, in any cell."""
-        return self._show(run, resume, self._newest)
+        return self._show(run, resume, self.newest)
 
     def _show(self, run: Run, resume: Resume, output: Output | None) -> Run:
-        card = Card(self._settings.caps(), run.folder)
+        card = Card(self.settings.caps(), run.folder)
         for event in run.trajectory.events:
             card.add(event)
-        watching = Watchers(None, page_cell(self._shell))
+        watching = Watchers(None, page_cell(self.shell))
         place = output if isinstance(output, UpdatedOutput) else None
-        display = LiveDisplay(card, self._shell, self._settings.update_interval, watching, output=place)
-        self._newest = display.output
+        display = LiveDisplay(card, self.shell, self.settings.update_interval, watching, output=place)
+        self.newest = display.output
         follower = RunFollower(card, display, watching.paused, watching.stop)
         resuming = self._resume(run, resume, follower.listen, watching)
-        note_shown(run, self._shell)
-        return follower.follow(BackgroundTask(self._background, resuming))
+        note_shown(run, self.shell)
+        return follower.follow(BackgroundTask(self.background, resuming))
 
     async def _resume(self, run: Run, resume: Resume, listener: Listener, watching: Watchers) -> Run:
-        watching.publisher = await self._sandboxes.publisher()
+        watching.publisher = await self.sandboxes.publisher()
         watching.start(run)
         try:
             return await resume([listener, watching.listen])

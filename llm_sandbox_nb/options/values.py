@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_sandbox_nb.formatting import shorten
+from llm_sandbox_nb.formatting import shorten, text_table
 from llm_sandbox_nb.known_keys import KeyTextError, clean_key
 from llm_sandbox_nb.options.settings_files import (
     PROJECT_FILE,
@@ -234,10 +234,7 @@ def settings_text(values: Mapping[str, Value], files: Iterable[Path], environmen
         for name, value in values.items()
         if name not in changed
     ]
-    first = max(len(name) for name, _, _ in rows)
-    second = max(len(value) for _, value, _ in rows)
-    lines = [f"{name:<{first}}  {value:<{second}}  {source}".rstrip() for name, value, source in rows]
-    return "\n".join([*(read or [none]), "", *lines])
+    return "\n".join([*(read or [none]), "", text_table(rows)])
 
 
 def settings_json(values: Mapping[str, Value], files: Iterable[Path]) -> dict[str, Any]:

@@ -222,7 +222,9 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
             if _is_same(folder, folder / name, entry):
                 continue
             try:
-                room -= _checked_size(entry, room)
+                if entry.size > min(CollectLimits.file_bytes, room):  # a sparse file may have any size
+                    raise HistoryError(f"The file has {entry.size:,} bytes, which is more than is collected.")
+                room -= entry.size
                 _write(folder, folder / name, functools.partial(store.write, entry))
             except (HistoryError, OSError) as error:
                 problems.append(f"The run's file {name} stays as it is now: {error}")
@@ -273,13 +275,6 @@ def _is_same(folder: Path, target: Path, entry: Entry) -> bool:
         return False
     with target.open("rb") as file:
         return all(hashlib.sha256(file.read(chunk.length)).digest() == chunk.digest for chunk in entry.chunks)
-
-
-def _checked_size(entry: Entry, room: int) -> int:
-    """Return the size of a file, which may be sparse. Raises HistoryError if it is too large to collect."""
-    if entry.size > min(CollectLimits.file_bytes, room):
-        raise HistoryError(f"The file has {entry.size:,} bytes, which is more than is collected.")
-    return entry.size
 
 
 def _write(folder: Path, target: Path, write: Callable[[BinaryIO], None]) -> None:

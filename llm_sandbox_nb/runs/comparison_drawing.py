@@ -9,7 +9,7 @@ from html import escape
 from itertools import chain, groupby, zip_longest
 from typing import Any
 
-from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, plural
+from llm_sandbox_nb.formatting import format_cost, format_count, format_duration, plural, text_table
 from llm_sandbox_nb.runs.aligned_steps import AlignedRow, Likeness, shown
 from llm_sandbox_nb.runs.comparison_data import ComparedRuns, Totals
 from llm_sandbox_nb.runs.end_files import left_out, named_paths, printable
@@ -44,11 +44,7 @@ def as_text(made: ComparedRuns[Any]) -> str:
             [total.name, _window(answer, place, _CELL_CHARACTERS), total.state, steps, tokens, cost, time]
         )
     table = [[_short(cell, _CELL_CHARACTERS) for cell in row] for row in table]
-    wide = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, wide, strict=True)).rstrip() for row in table
-    ]
-    lines += ["", _divergence_text(made)]
+    lines = [text_table(table), "", _divergence_text(made)]
     if made.divergence is not None:
         lines += _deciding_lines(names, made.rows[made.divergence])
     paths = f": {named_paths(made.files)}" if made.files else ""

@@ -12,7 +12,8 @@ import json
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ _FAILED = (
     "The work of outside agents in this sandbox has ended with an error, which the notebook shows: ask the person to "
     "execute %sandbox mcp in the notebook again."
 )
+OTHER_RUN = "A run of the notebook uses this sandbox now: try again when it has ended."
 _LOST = "The sandbox is lost: ask the person to execute %sandbox mcp in the notebook again."
 _NOT_SET_UP = "The sandbox is still being set up: try again in a moment."
 REWOUND = (
@@ -373,6 +375,16 @@ class OutsideAgent:
             return
         await session.complete_checkpoint()
         release_sandbox(box, self.run.folder)
+
+    @asynccontextmanager
+    async def holding_sandbox(self) -> AsyncIterator[Sandbox]:
+        """Reserve the sandbox inside the `with` block. Raises OutsideError if another run uses it."""
+        if not await self.take_sandbox():
+            raise OutsideError(OTHER_RUN)
+        try:
+            yield self.box
+        finally:
+            self.leave_unless_busy()
 
     async def take_sandbox(self) -> bool:
         """Reserve the sandbox once it is set up, and record changes by others.

@@ -217,17 +217,12 @@ class OutsideCalls:
 
     async def _show_changes(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
         run = agent.run
-        if not await agent.take_sandbox():
-            raise OutsideError("A run of the notebook uses this sandbox now: try again when it has ended.")
-        box = agent.box
-        await agent.settled()
-        try:
+        async with agent.holding_sandbox() as box:
+            await agent.settled()
             first = self._checkpoint(run, arguments["from"])
             later = arguments.get("to", "now")
             second = None if later == "now" else self._checkpoint(run, later)
             found = await box.changes(first, second)
-        finally:
-            agent.leave_unless_busy()
         inside = str(arguments.get("path") or "").rstrip("/")
         if inside and not inside.startswith("/"):
             inside = f"{box.directories.root}/{inside.removeprefix('./')}"
@@ -292,10 +287,7 @@ class OutsideCalls:
 
     async def _rewind(self, agent: OutsideAgent, arguments: Json, caller: OutsideCaller) -> Json:
         run = agent.run
-        if not await agent.take_sandbox():
-            raise OutsideError("A run of the notebook uses this sandbox now: try again when it has ended.")
-        box = agent.box
-        try:
+        async with agent.holding_sandbox() as box:
             await agent.record_others()
             destination = self._destination(run, arguments["to"])
             if destination.target is None:
@@ -311,8 +303,6 @@ class OutsideCalls:
                 return {"ask": str(clean_text(question)), "about": about}
             went = await rewind(run, replace(destination, others=True))
             await agent.resume_after_rewind()
-        finally:
-            agent.leave_unless_busy()
         place = f"after step {went.step}" if went.step else "of the beginning"
         files = plural(went.files, "path was", "paths were")
         text = (
@@ -339,17 +329,13 @@ class OutsideCalls:
             )
         run = agent.run
         name = _fork_name(arguments.get("label"), self.agents)
-        if not await agent.take_sandbox():
-            raise OutsideError("A run of the notebook uses this sandbox now: try again when it has ended.")
-        try:
+        async with agent.holding_sandbox():
             await agent.record_others()
             await agent.settled()
             destination = self._destination(run, arguments.get("from", "now"))
             if destination.target is None:
                 raise OutsideError("The files of this step are not kept: list_checkpoints shows others.")
             other = await fork(run, destination)
-        finally:
-            agent.leave_unless_busy()
         forked = OutsideAgent(other, name, shared=False)
         forked.ready.set()
         listeners, finish = self._follow_fork(other) if self._follow_fork else ((), _nothing)

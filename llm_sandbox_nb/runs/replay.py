@@ -158,18 +158,15 @@ class RecordedModel:
         number = sum(message.get("role") == "assistant" for message in messages)
         if number >= len(self._steps):
             raise StopRun("steps")
-        return _reply(self._steps[number], self._messages[number])
-
-
-def _reply(step: Step, message: dict[str, Any]) -> Reply:
-    return Reply(
-        message=message,
-        text=message_text(message),
-        reasoning=step.reasoning or None,
-        calls=tuple(decided_call(call) for call in step.calls),
-        usage=step.usage,
-        finish_reason=step.finish_reason,
-    )
+        step, message = self._steps[number], self._messages[number]
+        return Reply(
+            message=message,
+            text=message_text(message),
+            reasoning=step.reasoning or None,
+            calls=tuple(decided_call(call) for call in step.calls),
+            usage=step.usage,
+            finish_reason=step.finish_reason,
+        )
 
 
 class RecordedResults:

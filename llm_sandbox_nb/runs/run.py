@@ -39,7 +39,7 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.branches import Branch
 from llm_sandbox_nb.trajectory.doubts.rules import Rule
 from llm_sandbox_nb.trajectory.run_folder import FILES, RunFiles
-from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
+from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 if TYPE_CHECKING:
     import pandas
@@ -61,17 +61,8 @@ class Run(RunRecord, Awaitable):
     >>> result.answer, result.stop_reason, result.files["poster.png"], result.steps[3].calls[0].output
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        trajectory: Trajectory,
-        control: RunControl | None = None,
-        *,
-        has_journal: bool = True,
-    ) -> None:
-        super().__init__(folder, trajectory, control, has_journal=has_journal)
-        self.rebuilt: ReplayReport[Run] | None = None
-        """For a run made by `rebuild`: the differences from the record."""
+    rebuilt: ReplayReport[Run] | None = None
+    """For a run made by `rebuild`: the differences from the record."""
 
     # --- until it ends ---
 

@@ -13,7 +13,7 @@ from typing import Any
 from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.recorder import Listener
 from llm_sandbox_nb.errors import LLMSandboxError
-from llm_sandbox_nb.runs.outside_agent import OutsideAgent, OutsideError
+from llm_sandbox_nb.runs.outside_agent import OTHER_RUN, OutsideAgent, OutsideError
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.trajectory import events as ev
 
@@ -26,7 +26,6 @@ YOUR_CALL = (
     "A call of an outside agent is executed or waits for a person: wait for its result with wait_command."
 )
 YOUR_RUN = "A run that an outside agent started uses this sandbox: wait for it with get_run, or end it with stop_run."
-OTHER_RUN = "A run of the notebook uses this sandbox now: try again when it has ended."
 TOO_MANY = (
     f"Outside agents have started {MAX_STARTED_RUNS} runs, as many as they may: ask the person to execute "
     "%sandbox mcp --stop and %sandbox mcp in the notebook."

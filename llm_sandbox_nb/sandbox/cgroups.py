@@ -13,6 +13,14 @@ _PEAK_FILES = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 """File with the memory peak, by version of the control groups."""
 
 
+def read_if_there(path: Path) -> str:
+    """Return the stripped text of a file of the kernel; empty if it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
 def find_hierarchies(proc: Path) -> Iterator[tuple[int, frozenset[str], str, Path]]:
     """Yield version, controllers, root and mount point of each mounted hierarchy."""
     for line in (proc / "self/mountinfo").read_text().splitlines():
@@ -62,10 +70,7 @@ def memory_left() -> int | None:
 
 def memory_peak(group: Path, version: int) -> int | None:
     """Return the highest memory use of a control group in bytes; None if the kernel does not report it."""
-    try:
-        text = (group / _PEAK_FILES[version]).read_text().strip()
-    except OSError:
-        return None
+    text = read_if_there(group / _PEAK_FILES[version])
     return int(text) if text.isdigit() else None
 
 
@@ -74,11 +79,7 @@ def memory_peak_of_container(pid: int, container: str) -> int | None:
 
     The container's id is part of the group's name.
     """
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
+    for line in read_if_there(Path(f"/proc/{pid}/cgroup")).splitlines():
         _, controllers, group = line.split(":", 2)
         version = 1 if controllers else 2
         counts_memory = version == 2 or "memory" in controllers.split(",")
@@ -94,7 +95,7 @@ def memory_peak_of_container(pid: int, container: str) -> int | None:
 
 def _given_back(group: Path) -> int:
     """Return the bytes of the page cache that the kernel frees when a process needs memory."""
-    for line in _text(group / "memory.stat").splitlines():
+    for line in read_if_there(group / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file") and value.isdigit():
             return int(value)
@@ -102,13 +103,6 @@ def _given_back(group: Path) -> int:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path)
+    text = read_if_there(path)
     # Version 1 of the control groups writes a number near 2 ** 63 for "no limit".
     return int(text) if text.isdigit() and int(text) < 1 << 60 else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

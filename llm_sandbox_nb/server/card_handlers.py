@@ -13,11 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
-from jupyter_server.auth.decorator import authorized
-from tornado import web
-
 from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
-from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors
+from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, rest_verb
 from llm_sandbox_nb.server.run_handlers import RUN_ID, contents_path, record_folder
 from llm_sandbox_nb.server.runs import RunControlError, UnknownRunError
 
@@ -36,9 +33,7 @@ TOO_LARGE = "This file is too large to be shown: read it with llm-sandbox-nb sho
 class RunCardHandler(SandboxAPIHandler):
     """The final card of a run."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, run_id: str) -> None:
         """Return a cell output with the card of an ended run, to be saved in the notebook `path`."""
         path = self.get_query_argument("path")
@@ -65,9 +60,7 @@ class RunCardHandler(SandboxAPIHandler):
 class ForeignRecordHandler(SandboxAPIHandler):
     """A record in another project's format, sent by the page."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def post(self) -> None:
         """Return the events of a record, in the form of a journal."""
         if len(self.request.body) > _MAX_BYTES:

@@ -92,9 +92,11 @@ async def until_taken(written: Awaitable[Any], size: int) -> bool:
     return True
 
 
-def report_errors(verb: Verb) -> Verb:
-    """Answer an error of this package with its sentence and the name of its class."""
+def rest_verb(verb: Verb) -> Verb:
+    """Authorise a request, and answer an error of this package with its sentence and the name of its class."""
 
+    @web.authenticated
+    @authorized
     @wraps(verb)
     async def wrapper(self: SandboxAPIHandler, *args: str, **kwargs: str) -> None:
         try:
@@ -102,7 +104,7 @@ def report_errors(verb: Verb) -> Verb:
         except tuple(kind for kind, _ in _STATUS) as error:
             self.respond_error(error)
 
-    return wrapper
+    return cast("Verb", wrapper)
 
 
 class SandboxAPIHandler(APIHandler):
@@ -161,9 +163,7 @@ class SandboxAPIHandler(APIHandler):
 class InfoHandler(SandboxAPIHandler):
     """Options and limits of this server."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self) -> None:
         """Return the version, the policy, and the current and maximum number of sandboxes."""
         self.finish(self.manager.info())
@@ -172,9 +172,7 @@ class InfoHandler(SandboxAPIHandler):
 class KernelHandler(SandboxAPIHandler):
     """A kernel of this server, and its sandbox."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, kernel_id: str) -> None:
         """Describe the kernel; 404 for a kernel that this server did not start, so that a kernel finds its server."""
         notebook = await self.manager.notebook_of(kernel_id)
@@ -186,17 +184,13 @@ class KernelHandler(SandboxAPIHandler):
 class SandboxesHandler(SandboxAPIHandler):
     """All sandboxes."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self) -> None:
         """List all sandboxes of notebooks, including those of an ended server."""
         await self.manager.ready()
         self.finish({"sandboxes": [self.model(managed) for managed in self.manager.in_use()]})
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def post(self) -> None:
         """Return the running sandbox of a kernel (200), or start a new one (201)."""
         body = self.body()
@@ -212,9 +206,7 @@ class SandboxesHandler(SandboxAPIHandler):
 class PrepareHandler(SandboxAPIHandler):
     """Prepared sandboxes of a kernel."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def post(self) -> None:
         """Start sandboxes for the next requests of a kernel; end its prepared ones with other settings."""
         body = self.body()
@@ -233,9 +225,7 @@ class PrepareHandler(SandboxAPIHandler):
 class StopIdleHandler(SandboxAPIHandler):
     """Removal of an idle sandbox, to make room for another."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def post(self) -> None:
         """End the longest idle sandboxes of kernels other than `kernel_id`: at most `most`, or all."""
         body = self.body()
@@ -252,17 +242,13 @@ class StopIdleHandler(SandboxAPIHandler):
 class SandboxHandler(SandboxAPIHandler):
     """A sandbox."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, sandbox_id: str) -> None:
         """Return state, settings and protection."""
         await self.manager.ready()
         self.finish(self.model(self.manager.get(sandbox_id)))
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def delete(self, sandbox_id: str) -> None:
         """End the sandbox and everything inside."""
         await self.manager.stop(sandbox_id, "It was stopped; the next use starts a new one.")
@@ -273,9 +259,7 @@ class SandboxHandler(SandboxAPIHandler):
 class ResetHandler(SandboxAPIHandler):
     """Reset of a sandbox."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def post(self, sandbox_id: str) -> None:
         """Replace the sandbox by an empty one with the same id and settings."""
         self.finish(self.model(await self.manager.reset(sandbox_id)))
@@ -284,9 +268,7 @@ class ResetHandler(SandboxAPIHandler):
 class ForkHandler(SandboxAPIHandler):
     """Fork of a sandbox."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def post(self, sandbox_id: str) -> None:
         """Start an empty sandbox with the same kernel and settings; the client fills it with files."""
         await self.manager.ready()
@@ -297,9 +279,7 @@ class ForkHandler(SandboxAPIHandler):
 class RestartHandler(SandboxAPIHandler):
     """Restart of a sandbox's processes."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def post(self, sandbox_id: str) -> None:
         """End all processes of the sandbox and start a new shell; the files stay."""
         self.finish(self.model(await self.manager.restart(sandbox_id)))
@@ -310,9 +290,7 @@ class StatsHandler(SandboxAPIHandler):
 
     meter = UsageMeter()
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, sandbox_id: str) -> None:
         """Return processes, their CPU time and memory. Reading these figures does not reset the idle timer."""
         usage = await self.meter.measure(self.manager.running(sandbox_id, used=False))
@@ -322,9 +300,7 @@ class StatsHandler(SandboxAPIHandler):
 class FilesHandler(SandboxAPIHandler):
     """A listing of a sandbox's files."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, sandbox_id: str) -> None:
         """Return the entries below `path` (default: the working directory) to `depth` levels (default 1)."""
         sandbox = self.manager.running(sandbox_id, used=False)
@@ -370,18 +346,14 @@ class FileHandler(SandboxAPIHandler):
         super().on_connection_close()
         self.on_finish()
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, sandbox_id: str) -> None:
         """Return the bytes of the file `path`."""
         sandbox = self.manager.running(sandbox_id)
         path = self.get_query_argument("path")
         await self.download(path, await sandbox.read_file(path, limit=self.manager.max_download_bytes))
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def put(self, sandbox_id: str) -> None:
         """Write the request's body to the file `path` and make missing folders; replace an existing file."""
         sandbox = self.manager.running(sandbox_id)

@@ -12,11 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jupyter_server.auth.decorator import authorized
-from tornado import web
-
 from llm_sandbox_nb.sandbox.errors import HistoryError, OutputLimitExceededError
-from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors
+from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, rest_verb
 from llm_sandbox_nb.server.history_reader import HistoryReader, HistoryReaders
 from llm_sandbox_nb.server.run_handlers import RUN_ID
 from llm_sandbox_nb.trajectory.run_folder import HISTORY, JOURNAL
@@ -51,9 +48,7 @@ class HistoryAPIHandler(SandboxAPIHandler):
 class CheckpointsHandler(HistoryAPIHandler):
     """The kept checkpoints of a run."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, run_id: str) -> None:
         """List them, oldest first."""
         self.finish({"checkpoints": await self.look(run_id, HistoryReader.checkpoints)})
@@ -62,9 +57,7 @@ class CheckpointsHandler(HistoryAPIHandler):
 class JournalHandler(HistoryAPIHandler):
     """The current record of a run, which may have been rewound or resumed after its end here."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, run_id: str) -> None:
         """Return the journal, as a download."""
         data = await asyncio.to_thread(_journal, self.folder(run_id), self.runs.max_file_bytes)
@@ -74,9 +67,7 @@ class JournalHandler(HistoryAPIHandler):
 class OldFilesHandler(HistoryAPIHandler):
     """A folder at a checkpoint."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
         """Return the entries of the folder `path`; without `path`, of the folder where the run works."""
         path = self.get_query_argument("path", "", strip=False)
@@ -86,9 +77,7 @@ class OldFilesHandler(HistoryAPIHandler):
 class OldFileHandler(HistoryAPIHandler):
     """A file at a checkpoint, as a download and never as a page: files of the model are hostile."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
         """Return the bytes of the file."""
         path, limit = self.get_query_argument("path", strip=False), self.runs.max_file_bytes
@@ -99,9 +88,7 @@ class OldFileHandler(HistoryAPIHandler):
 class OldChangesHandler(HistoryAPIHandler):
     """Differences between two checkpoints."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
         """Return the paths that changed since checkpoint `since`."""
         since = self.get_query_argument("since")
@@ -111,9 +98,7 @@ class OldChangesHandler(HistoryAPIHandler):
 class OldDiffHandler(HistoryAPIHandler):
     """Differences in a file between two checkpoints."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, run_id: str, checkpoint: str) -> None:
         """Return a unified diff from checkpoint `since` to this one."""
         since, path = self.get_query_argument("since"), self.get_query_argument("path", strip=False)

@@ -101,7 +101,7 @@ class HistoryReader:
             "changes": [
                 {
                     "path": _shown(path),
-                    "kind": _kind(path, old, new),
+                    "kind": "added" if path not in old else "modified" if path in new else "deleted",
                     "size": (new.get(path) or old[path]).size,
                 }
                 for path in found[:MAX_LISTED_ENTRIES]
@@ -222,10 +222,6 @@ class HistoryReaders:
             self._open.move_to_end(key)
             self._in_use[reader] = self._in_use.get(reader, 0) + 1
             return reader
-
-
-def _kind(path: str, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> str:
-    return "added" if path not in old else "modified" if path in new else "deleted"
 
 
 def _metadata_change(before: Entry | None, after: Entry | None) -> str:

@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Coroutine, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
@@ -48,37 +48,28 @@ class ConnectedClient(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class ManagedSandbox:
     """A sandbox and its owner. The id survives resets; `sandbox` is set once the sandbox runs."""
 
-    def __init__(
-        self,
-        sandbox_id: str,
-        kernel_id: str,
-        notebook: str | None,
-        options: SandboxOptions,
-        fork_of: str | None = None,
-        *,
-        prepared: bool = False,
-    ) -> None:
-        self.id = sandbox_id
-        self.prepared = prepared
-        """True until the kernel needs the sandbox; see `PreparedSandboxes`."""
-        self.fork_of = fork_of
-        """Id of the original if this sandbox is a fork. A fork is never used as the sandbox of the notebook."""
-        self.kernel_id = kernel_id
-        self.notebook = notebook
-        self.options = options
-        self.created = time.time()
-        self.last_activity = self.created
-        self.typed = 0.0
-        """Time of a person's last input in a terminal."""
-        self.clients: set[ConnectedClient] = set()
-        self.sandbox: ChannelSandbox | None = None
-        self.kernel_dead_since: float | None = None
-        self.unclaimed_since: float | None = None
-        """Time of the adoption from an ended server; None once a kernel of this server uses the sandbox."""
-        self._starting: asyncio.Task[ChannelSandbox] | None = None
+    id: str
+    kernel_id: str
+    notebook: str | None
+    options: SandboxOptions
+    fork_of: str | None = None
+    """Id of the original if this sandbox is a fork. A fork is never used as the sandbox of the notebook."""
+    prepared: bool = False
+    """True until the kernel needs the sandbox; see `PreparedSandboxes`."""
+    created: float = field(default_factory=time.time)
+    last_activity: float = field(default_factory=time.time)
+    typed: float = 0.0
+    """Time of a person's last input in a terminal."""
+    clients: set[ConnectedClient] = field(default_factory=set)
+    sandbox: ChannelSandbox | None = None
+    kernel_dead_since: float | None = None
+    unclaimed_since: float | None = None
+    """Time of the adoption from an ended server; None once a kernel of this server uses the sandbox."""
+    _starting: asyncio.Task[ChannelSandbox] | None = None
 
     @property
     def state(self) -> State:

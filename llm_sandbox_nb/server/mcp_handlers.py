@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
 
-from jupyter_server.auth.decorator import allow_unauthenticated, authorized
+from jupyter_server.auth.decorator import allow_unauthenticated
 from jupyter_server.base.handlers import JupyterHandler
 from tornado import web
 from tornado.iostream import StreamClosedError
@@ -38,7 +38,7 @@ from llm_sandbox_nb.mcp_server.messages import (
     response,
 )
 from llm_sandbox_nb.mcp_server.sessions import ClientFacts, McpSession, Sessions
-from llm_sandbox_nb.server.handlers import API, ID, SandboxAPIHandler, report_errors
+from llm_sandbox_nb.server.handlers import API, ID, SandboxAPIHandler, rest_verb
 from llm_sandbox_nb.server.manager import SandboxManager, UnknownSandboxError
 from llm_sandbox_nb.server.mcp_grants import McpGrants
 from llm_sandbox_nb.server.runs import PublishedRun, RunControlError, RunRegistry
@@ -90,22 +90,22 @@ class Caller:
     sandbox_id: str | None
 
 
+@dataclass(eq=False)
 class KernelHost:
     """Executes calls in the kernels that have opened their sandboxes to outside agents."""
 
-    def __init__(self, caller: Caller, manager: SandboxManager, runs: RunRegistry) -> None:
-        self._caller = caller
-        self._manager = manager
-        self._runs = runs
+    caller: Caller
+    manager: SandboxManager
+    runs: RunRegistry
 
     @property
     def principal(self) -> str:
         """See `ToolHost.principal`."""
-        return self._caller.principal
+        return self.caller.principal
 
     async def call(self, tool: str, arguments: Json, client: ClientFacts, agreed: str) -> Json:
         """See `ToolHost.call`."""
-        if self._caller.sandbox_id is None and tool == "list_sandboxes":
+        if self.caller.sandbox_id is None and tool == "list_sandboxes":
             return await self._list(client)
         try:
             run, inside = self._run(arguments)
@@ -113,7 +113,7 @@ class KernelHost:
                 await self._check_start(run, arguments)
             name = f"{client.name} {client.version}".strip()
             arguments = {**arguments, "sandbox": inside}
-            found = await run.call_tool(tool, arguments, name, agreed, self._caller.principal)
+            found = await run.call_tool(tool, arguments, name, agreed, self.caller.principal)
         except (RunControlError, _NotOpenError) as error:
             return {"text": str(error), "data": {"error": str(error)}, "error": True}
         return found
@@ -121,31 +121,31 @@ class KernelHost:
     def _run(self, arguments: Json) -> tuple[PublishedRun, str]:
         """Return the run that executes a call, and the name of the sandbox inside its kernel."""
         named = str(arguments.get("sandbox") or "")
-        sandbox_id, inside = self._caller.sandbox_id, named
+        sandbox_id, inside = self.caller.sandbox_id, named
         if sandbox_id is None:
             if named:
                 sandbox_id, _, inside = named.partition("/")
             else:
-                open_ones = [run.outside for run in self._runs.all() if run.outside and run.state == "live"]
+                open_ones = [run.outside for run in self.runs.all() if run.outside and run.state == "live"]
                 if len(set(open_ones)) > 1:
                     raise _NotOpenError(WHICH)
                 sandbox_id = open_ones[0] if open_ones else ""
-        run = self._runs.outside_run(sandbox_id or "")
+        run = self.runs.outside_run(sandbox_id or "")
         if run is None:
             raise _NotOpenError(NOT_OPEN)
         if run.finished:
             raise _NotOpenError(ENDED)
-        self._runs.note_activity()
+        self.runs.note_activity()
         return run, inside
 
     async def _check_start(self, run: PublishedRun, arguments: Json) -> None:
         """Check that a run may start: the site allows its model, and nobody uses the sandbox. Raises _NotOpenError."""
         model = str(arguments.get("model") or "")
-        patterns = self._manager.policy.mcp_run_models
+        patterns = self.manager.policy.mcp_run_models
         if model and not any(fnmatchcase(model, pattern) for pattern in patterns):
             raise _NotOpenError(OTHER_MODEL)
         try:
-            managed = self._manager.get(run.outside or "")
+            managed = self.manager.get(run.outside or "")
         except UnknownSandboxError:
             raise _NotOpenError(NOT_OPEN) from None
         # A checkpoint of the caller's last step may be pending, so a single request need not come from a person.
@@ -158,13 +158,13 @@ class KernelHost:
 
     async def _list(self, client: ClientFacts) -> Json:
         found, rows = [], []
-        for run in self._runs.all():
-            if run.outside is None or run.state != "live" or self._runs.outside_run(run.outside) is not run:
+        for run in self.runs.all():
+            if run.outside is None or run.state != "live" or self.runs.outside_run(run.outside) is not run:
                 continue
             reply = await run.call_tool("list_sandboxes", {}, client.name, "")
             for described in reply["data"].get("sandboxes", ()):
                 tail = "" if described["sandbox"] == "main" else f"/{described['sandbox']}"
-                notebook = (await self._runs.describe(run))["notebook"]
+                notebook = (await self.runs.describe(run))["notebook"]
                 found.append({**described, "sandbox": f"{run.outside}{tail}", "notebook": notebook})
                 rows.append(f"{found[-1]['sandbox']}: of {notebook}, {described['state']}")
         text = "\n".join(rows) or NOT_OPEN
@@ -408,9 +408,7 @@ class McpHandler(JupyterHandler):
 class McpTokenHandler(SandboxAPIHandler):
     """The token of a sandbox for outside agents."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, sandbox_id: str) -> None:
         """Return `exists`, true if the sandbox has a token, and `run`, the live run of an outside agent."""
         managed = self.manager.get(sandbox_id)
@@ -419,9 +417,7 @@ class McpTokenHandler(SandboxAPIHandler):
         live = run is not None and run.state in ("live", "away")
         self.finish({"exists": grant is not None, "run": run.id if run is not None and live else None})
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def post(self, sandbox_id: str) -> None:
         """Make a token, and revoke the earlier token. With `keep`, an existing token stays, and `token` is null."""
         if not self.manager.policy.allow_mcp:
@@ -433,9 +429,7 @@ class McpTokenHandler(SandboxAPIHandler):
         connect = connection_text(address, token) if token else None
         self.finish({"token": token, "path": f"{self.base_url.rstrip('/')}{MCP}", "connect": connect})
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def delete(self, sandbox_id: str) -> None:
         """Revoke the token."""
         managed = self.manager.get(sandbox_id)

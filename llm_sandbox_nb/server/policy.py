@@ -24,6 +24,10 @@ from llm_sandbox_nb.sandbox.isolations import (
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 
+def _limit(kind: type[Any], default: float | None, help: str) -> Any:
+    return kind(default, allow_none=True, help=help).tag(config=True)
+
+
 class SandboxPolicy(Configurable):
     """The site's rules, set by an administrator. Requests that break a rule are refused."""
 
@@ -73,38 +77,20 @@ class SandboxPolicy(Configurable):
         default_value=None,
         help="Network of a request that names none; None leaves it to the profile (`strict` has none).",
     ).tag(config=True)
-    max_memory_bytes = Integer(
-        None, allow_none=True, help="Most memory one sandbox may ask for, in bytes; None means any."
-    ).tag(config=True)
-    max_pids = Integer(
-        None, allow_none=True, help="Most processes one sandbox may ask for; None means any."
-    ).tag(config=True)
-    max_cpus = Float(None, allow_none=True, help="Most CPUs one sandbox may ask for; None means any.").tag(
-        config=True
+    max_memory_bytes = _limit(Integer, None, "Most memory one sandbox may ask for, in bytes; None means any.")
+    max_pids = _limit(Integer, None, "Most processes one sandbox may ask for; None means any.")
+    max_cpus = _limit(Float, None, "Most CPUs one sandbox may ask for; None means any.")
+    max_disk_bytes = _limit(Integer, None, "Most bytes of files one sandbox may ask for; None means any.")
+    max_files = _limit(Integer, None, "Most files one sandbox may ask for; None means any.")
+    default_memory_bytes = _limit(
+        Integer, Limits().memory_bytes, "Memory of a sandbox in bytes; None means no limit."
     )
-    max_disk_bytes = Integer(
-        None, allow_none=True, help="Most bytes of files one sandbox may ask for; None means any."
-    ).tag(config=True)
-    max_files = Integer(
-        None, allow_none=True, help="Most files one sandbox may ask for; None means any."
-    ).tag(config=True)
-    default_memory_bytes = Integer(
-        Limits().memory_bytes, allow_none=True, help="Memory of a sandbox in bytes; None means no limit."
-    ).tag(config=True)
-    default_pids = Integer(
-        Limits().pids, allow_none=True, help="Processes a sandbox may have; None means no limit."
-    ).tag(config=True)
-    default_cpus = Float(Limits().cpus, allow_none=True, help="CPUs of a sandbox; None means no limit.").tag(
-        config=True
+    default_pids = _limit(Integer, Limits().pids, "Processes a sandbox may have; None means no limit.")
+    default_cpus = _limit(Float, Limits().cpus, "CPUs of a sandbox; None means no limit.")
+    default_disk_bytes = _limit(
+        Integer, Limits().disk_bytes, "Bytes that all files of a sandbox may take; None means no limit."
     )
-    default_disk_bytes = Integer(
-        Limits().disk_bytes,
-        allow_none=True,
-        help="Bytes that all files of a sandbox may take; None means no limit.",
-    ).tag(config=True)
-    default_files = Integer(
-        Limits().files, allow_none=True, help="Files a sandbox may make; None means no limit."
-    ).tag(config=True)
+    default_files = _limit(Integer, Limits().files, "Files a sandbox may make; None means no limit.")
     ca_bundle = Unicode(
         None,
         allow_none=True,

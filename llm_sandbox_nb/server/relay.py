@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
@@ -42,17 +43,17 @@ Hang = Callable[[int, str], None]
 """Function that closes the connection with a code and a reason."""
 
 
+@dataclass(eq=False)
 class _Request:
     """A request of a client: the call, and the pieces of the body that are not yet sent."""
 
-    def __init__(self, number: int, op: str) -> None:
-        self.number = number
-        self.op = op
-        self.upstream: int | None = None
-        self.cancelled = False
-        self.body: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.kept = 0
-        self.task: asyncio.Task[None] | None = None
+    number: int
+    op: str
+    upstream: int | None = None
+    cancelled: bool = False
+    body: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+    kept: int = 0
+    task: asyncio.Task[None] | None = None
 
 
 class RelayClient:

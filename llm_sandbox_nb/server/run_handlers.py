@@ -8,12 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jupyter_server.auth.decorator import authorized, ws_authenticated
-from tornado import web
+from jupyter_server.auth.decorator import ws_authenticated
 from tornado.websocket import WebSocketClosedError
 
 from llm_sandbox_nb.errors import LLMSandboxError
-from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, report_errors, until_taken
+from llm_sandbox_nb.server.handlers import API, SandboxAPIHandler, rest_verb, until_taken
 from llm_sandbox_nb.server.relay import TOO_SLOW
 from llm_sandbox_nb.server.runs import (
     ForeignRunError,
@@ -50,9 +49,7 @@ class TooSlowError(LLMSandboxError):
 class RunsHandler(SandboxAPIHandler):
     """All runs."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self) -> None:
         """List them, oldest first."""
         self.finish({"runs": [await self.runs.describe(run) for run in self.runs.all()]})
@@ -61,9 +58,7 @@ class RunsHandler(SandboxAPIHandler):
 class NotebookRunsHandler(SandboxAPIHandler):
     """The runs of a notebook on disk."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self) -> None:
         """Return the newest runs of the notebook `path`, from folders next to it and folders named by its kernels."""
         path = self.get_query_argument("path")
@@ -122,9 +117,7 @@ def _listed(one: RunSummary, root: Path | None, live: bool) -> Json:
 class RunHandler(SandboxAPIHandler):
     """A run."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, run_id: str) -> None:
         """Return the state of the run."""
         self.finish(await self.runs.describe(self.runs.get(run_id)))
@@ -133,9 +126,7 @@ class RunHandler(SandboxAPIHandler):
 class RunControlHandler(SandboxAPIHandler):
     """Decisions during a run."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def post(self, run_id: str) -> None:
         """Pass a decision to the run; answer once the run has accepted it."""
         run = self.runs.get(run_id)
@@ -146,9 +137,7 @@ class RunControlHandler(SandboxAPIHandler):
 class RunFileHandler(SandboxAPIHandler):
     """A file of a live run, as a download and never as a page: files of the model are hostile."""
 
-    @web.authenticated
-    @authorized
-    @report_errors
+    @rest_verb
     async def get(self, run_id: str) -> None:
         """Return the bytes of the file `path` of the output folder."""
         run, path = self.runs.get(run_id), self.get_query_argument("path")
@@ -183,7 +172,6 @@ class RunPublishHandler(RunSocket):
     def open(self, run_id: str) -> None:
         """Wait for the kernel's first message."""
         super().open()
-        self.set_nodelay(True)
         self._run_id = run_id
 
     def on_message(self, message: bytes | str) -> None:
@@ -260,7 +248,6 @@ class RunEventsHandler(RunSocket):
     def open(self, run_id: str) -> None:
         """Start sending, from event number `since` on."""
         super().open()
-        self.set_nodelay(True)
         since = self.get_query_argument("since", "0")
         if not since.isdecimal() or len(since) > 9:
             self.close(BROKEN, "'since' must be the number of events that are known already.")

@@ -51,6 +51,11 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     auth_resource = AUTH_RESOURCE
 
+    def open(self, *args: Any, **kwargs: Any) -> None:
+        """Send each message at once."""
+        super().open(*args, **kwargs)
+        self.set_nodelay(True)
+
     def set_default_headers(self) -> None:
         """Set no headers, because those of JupyterHandler have no effect on a WebSocket."""
 
@@ -102,7 +107,6 @@ class ChannelHandler(SandboxSocket):
     def open(self, sandbox_id: str) -> None:
         """Connect the client to the sandbox."""
         super().open()
-        self.set_nodelay(True)
         try:
             self._client = self.manager.connect(sandbox_id, self._send, self.close)
         except (UnknownSandboxError, SandboxLostError) as error:
@@ -148,7 +152,6 @@ class TerminalHandler(SandboxSocket):
     def open(self, sandbox_id: str) -> None:
         """Start the shell."""
         super().open()
-        self.set_nodelay(True)
         try:
             self._managed, sandbox = self.manager.get(sandbox_id), self.manager.running(sandbox_id)
         except (UnknownSandboxError, SandboxLostError) as error:

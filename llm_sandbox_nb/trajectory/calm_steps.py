@@ -110,13 +110,13 @@ def _folded(steps: Sequence[Step], kinds: Sequence[str]) -> list[Step | CalmStep
         group = [steps[place] for place in places]
         # the first step with the same failure has its own row before them
         least = CALM["least"] - 1 if kind == "same" else CALM["least"]
-        rows += [_calm(kind, group)] if kind and len(group) >= least else group
+        if kind and len(group) >= least:
+            tokens = sum(step.usage.total_tokens for step in group if step.usage)
+            figures = figures_text(tokens, sum(map(step_seconds, group)))
+            rows.append(CalmSteps(tuple(group), _words(kind, group), figures))
+        else:
+            rows += group
     return rows
-
-
-def _calm(kind: str, steps: Sequence[Step]) -> CalmSteps:
-    tokens = sum(step.usage.total_tokens for step in steps if step.usage)
-    return CalmSteps(tuple(steps), _words(kind, steps), figures_text(tokens, sum(map(step_seconds, steps))))
 
 
 def _words(kind: str, steps: Sequence[Step]) -> str:

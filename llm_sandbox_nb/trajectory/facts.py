@@ -31,7 +31,8 @@ class FactFinder:
         """Return the facts to record before `event`, which shows that steps, or the run, have ended."""
         found: list[ev.Facts] = [*_steps_before(self._trajectory, event)]
         if isinstance(event, ev.RunFinished):
-            found.append(self._final(event))
+            doubts = self._doubts.all(self._trajectory, event)
+            found.append(ev.DoubtsFound(doubts=doubts, final=True, parent=self._trajectory.head))
         return found
 
     def after(self, event: ev.Event) -> list[ev.Facts]:
@@ -41,10 +42,6 @@ class FactFinder:
             doubts = self._doubts.newest(trajectory, event)
             return [ev.DoubtsFound(doubts=doubts, parent=trajectory.head)] if doubts else []
         return [*_steps_after(trajectory, event)]
-
-    def _final(self, event: ev.RunFinished) -> ev.DoubtsFound:
-        doubts = self._doubts.all(self._trajectory, event)
-        return ev.DoubtsFound(doubts=doubts, final=True, parent=self._trajectory.head)
 
 
 def with_facts(events: Iterable[ev.Event], *, live: bool = False) -> Iterator[ev.Event]:

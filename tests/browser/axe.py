@@ -12,7 +12,6 @@ OF_THE_PAGE = ["landmark-one-main", "page-has-heading-one", "region", "html-has-
 
 
 def violations(page: Page, within: str = "body") -> list[str]:
-    """What axe finds in the first element of a selector, a line each."""
     page.evaluate(AXE.read_text("utf-8"))
     found = page.evaluate(
         """async ([within, tags, off]) => {

@@ -56,7 +56,6 @@ class PlaywrightLoop:
 
     @classmethod
     def ended(cls) -> None:
-        """There is none any more."""
         cls.loop = None
         asyncio._set_running_loop(None)
 

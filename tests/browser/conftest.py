@@ -55,7 +55,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that failed says where its pictures are."""
     report = yield
     if HERE in item.path.parents and report.failed:
         EVIDENCE.failed = True
@@ -67,7 +66,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def playwright() -> Iterator[Playwright]:
-    """What drives browsers."""
     before = support.child_pids()
     started = sync_playwright().start()
     mine = support.child_pids() - before
@@ -82,7 +80,6 @@ def playwright() -> Iterator[Playwright]:
 
 @pytest.fixture(scope="session")
 def browser(playwright: Playwright) -> Iterator[Browser]:
-    """One browser for all tests that leave its pages usable."""
     with chromium(playwright) as started:
         yield started
 
@@ -138,5 +135,4 @@ def server(one_jupyter: Jupyter, request: pytest.FixtureRequest) -> Iterator[Fro
 
 @pytest.fixture(scope="session")
 def assets(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The view's script and style sheet, for bare pages."""
     return build(tmp_path_factory.mktemp("view") / "built")

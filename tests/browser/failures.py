@@ -35,7 +35,6 @@ class Evidence:
         self.failed = False
 
     def begin(self, nodeid: str) -> None:
-        """Forget the test before."""
         self.folder = KEPT / re.sub(r"[^\w.-]+", "-", nodeid.removeprefix("tests/browser/")).strip("-")
         self.paths, self.failed = [], False
         for context, lines in list(self.consoles.items()):
@@ -53,7 +52,6 @@ class Evidence:
             context.tracing.start(screenshots=True, snapshots=True, sources=True)
 
     def keep(self, context: BrowserContext) -> None:
-        """Write down how the pages of a window look now, and how they came there."""
         if not self.paths:
             shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -77,13 +75,11 @@ class Evidence:
         return self.paths[-1]
 
     def keep_all(self) -> None:
-        """Write down all windows that are open, whoever opened them."""
         for browser in self.browsers:
             for context in browser.contexts if browser.is_connected() else []:
                 self.keep(context)
 
     def end(self) -> None:
-        """Remove what was kept of a test that passed after all."""
         if self.paths and not self.failed:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -92,7 +88,6 @@ EVIDENCE = Evidence()
 
 
 def open_window(browser: Browser, **options: Any) -> BrowserContext:
-    """A window whose evidence is kept."""
     context = browser.new_context(**{"viewport": WINDOW, **options})
     context.set_default_timeout(PATIENCE)
     EVIDENCE.watch(context)

@@ -43,7 +43,6 @@ class Canary:
     hits: list[tuple[str, str]] = field(default_factory=list)
 
     def names(self) -> set[str]:
-        """The payloads that got here."""
         return {name for name, _ in self.hits}
 
 

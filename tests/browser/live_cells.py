@@ -67,7 +67,6 @@ BADGE = ".lsn-header .lsn-badge"
 def begin(
     server: FrontEnd, page: Page, name: str, script: str, *, kernel: str = "python3", options: str = ""
 ) -> None:
-    """Open a notebook whose cell plays the script, and run it."""
     (server.root / f"{name}.yaml").write_text(script)
     cell = f"%%sandbox -m scripted/./{name}.yaml {options}\nGo on."
     path = server.notebook(f"{name}.ipynb", "%load_ext llm_sandbox_nb", cell, kernel=kernel)
@@ -76,19 +75,16 @@ def begin(
 
 
 def patient(go: Path) -> str:
-    """A script whose second step waits for this file."""
     return PATIENT.replace("GO", str(go))
 
 
 def journal(server: FrontEnd, name: str) -> list[dict[str, Any]]:
-    """What the newest run of a notebook has written down."""
     newest = max((server.root / "sandbox-runs" / name).glob("*/journal.jsonl"))
     whole, _, _ = newest.read_text().rpartition("\n")  # what follows the last line end is being written
     return [json.loads(line) for line in whole.splitlines()]
 
 
 def actions(server: FrontEnd, name: str) -> list[str]:
-    """What a run and who controls it have begun, in order."""
     begun = ("control", "model.requested", "call.started")
     events = [event for event in journal(server, name) if event["kind"] in begun]
     return ["", *(event.get("action", event["kind"]) for event in events)]
@@ -155,7 +151,6 @@ def going_on(page: Page) -> Locator:
 
 
 def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None:
-    """Pause a run, say something to it, and let it go on."""
     name = f"patient-{kernel}"
     go = server.root / f"go-{kernel}"
     begin(server, page, name, patient(go), kernel=kernel)
@@ -177,7 +172,6 @@ def pause_and_say(server: FrontEnd, page: Page, kernel: str = "python3") -> None
 
 
 def assert_nothing_is_done_while_paused(events: list[dict[str, Any]]) -> None:
-    """Between the pause and the person's word no request and no call begins."""
     kinds = [event.get("action", event["kind"]) for event in events]
     held = kinds[kinds.index("paused") : len(kinds) - kinds[::-1].index("resume")]
     assert not {"model.requested", "call.started"} & set(held), held

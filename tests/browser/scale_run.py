@@ -40,7 +40,6 @@ def long_run(steps: int, output_bytes: int, seed: int = 7) -> list[ev.Event]:
 
 
 def step(number: int, output_bytes: int, source: random.Random) -> Iterator[ev.Event]:
-    """One step with one command."""
     call = f"call_{number}"
     command = {"command": f"cd /srv/project{number} && make -j4 target{number} && ./run --case {number}"}
     raw = json.dumps(command)
@@ -91,7 +90,6 @@ def prose(source: random.Random, words: int) -> str:
 
 
 def diff(number: int, source: random.Random) -> ev.FileDiff:
-    """A file that a step changed, with a hundred lines of it."""
     lines = [f"{source.choice('+- ')}{prose(source, 8)}" for _ in range(100)]
     text = (
         f"--- a/src/part{number}.py\n+++ b/src/part{number}.py\n@@ -1,70 +1,70 @@\n" + "\n".join(lines) + "\n"

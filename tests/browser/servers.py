@@ -96,7 +96,6 @@ class Jupyter(JupyterProcess):
             path.write_text(json.dumps(values))
 
     def show_extension(self, shown: bool) -> None:
-        """Whether pages that are opened from now on get our extension."""
         path = self.folder / "config" / "labconfig" / "page_config.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"disabledExtensions": {"llm-sandbox-nb": not shown}}))
@@ -118,7 +117,6 @@ class Jupyter(JupyterProcess):
         return self
 
     def clear(self) -> None:
-        """End every kernel, and with it its sandbox."""
         if self.process and self.process.poll() is None:
             for session in self.get("api/sessions"):
                 self.ask(f"api/sessions/{session['id']}", "DELETE")
@@ -135,22 +133,18 @@ class FrontEnd:
         self.root.mkdir(parents=True, exist_ok=True)
 
     def address(self, path: str) -> str:
-        """Where a notebook or another file is opened."""
         viewer = "lab/tree" if self.app == "lab" else "notebooks" if path.endswith(".ipynb") else "edit"
         return f"{self.jupyter.url}{viewer}/{self.path(path)}?reset&token={self.jupyter.token}"
 
     def path(self, name: str) -> str:
-        """The path of a file in the server's root."""
         return f"{self.folder}/{name}" if self.folder else name
 
     def first_notebook(self) -> str:
-        """A fresh copy of the first notebook with its data."""
         shutil.copytree(ROOT / "notebooks" / "data", self.root / "data", dirs_exist_ok=True)
         shutil.copy(ROOT / "notebooks" / "01-first-task.ipynb", self.root)
         return "01-first-task.ipynb"
 
     def notebook(self, name: str, *cells: str, kernel: str = "python3") -> str:
-        """A notebook of these code cells."""
         code = [
             {"cell_type": "code", "id": f"c{number}", "metadata": {}, "outputs": [], "source": source}
             | {"execution_count": None}
@@ -177,7 +171,6 @@ def jupyter(folder: Path, **options: Any) -> Iterator[Jupyter]:
 
 
 def open_notebook(page: Page, server: FrontEnd, path: str, *, kernel: bool = True) -> None:
-    """Open it and wait until it is the current one, and its kernel answers."""
     page.goto(server.address(path))
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=PATIENCE)
     wait_in_page(page, _STARTED)
@@ -201,7 +194,6 @@ def open_as_run(page: Page, server: FrontEnd, path: str) -> None:
 
 
 def wait_for_kernel(page: Page) -> None:
-    """Until the kernel of the notebook in front answers."""
     wait_in_page(page, _KERNEL)
 
 
@@ -225,12 +217,10 @@ def command(page: Page, name: str) -> None:
 
 
 def run_all(page: Page) -> None:
-    """Run all cells and wait for the end of the last."""
     command(page, "notebook:run-all-cells")
 
 
 def bundles(page: Page) -> list[dict[str, Any]]:
-    """The records that the notebook's outputs hold."""
     found: list[dict[str, Any]] = page.evaluate(
         """mime => jupyterapp.shell.currentWidget.context.model.toJSON().cells
              .flatMap(cell => cell.outputs ?? []).map(output => output.data ?? {}).filter(data => data[mime])""",
@@ -240,6 +230,5 @@ def bundles(page: Page) -> list[dict[str, Any]]:
 
 
 def show_panel(page: Page) -> None:
-    """Bring our side panel to the front."""
     command(page, "llm-sandbox:show-panel")
     page.wait_for_selector(".lsn-panel", state="visible")

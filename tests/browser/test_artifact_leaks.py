@@ -118,12 +118,10 @@ class Sockets:
         return int(listener.getsockname()[1])
 
     def filled(self, way: str, text: str) -> bytes:
-        """A page that goes this way."""
         host = f"{way}.{self.zone}:{self.ports[way]}"
         return text.replace("URL", f"http://{host}/").replace("HOST", host).encode()
 
     def named(self, log: Path) -> set[str]:
-        """The ways whose names Chromium's network has heard of."""
         return set(re.findall(rf"([\w-]+)\.{re.escape(self.zone)}", log.read_text("utf-8", "replace")))
 
 
@@ -153,7 +151,6 @@ def pages(sockets: dict[str, Sockets], tmp_path_factory: pytest.TempPathFactory)
 
 
 def run_with_pages(files: dict[str, bytes]) -> dict[str, Any]:
-    """A run that made these pages."""
     saved = [
         ev.ArtifactSaved(step=None, path=path, mime="text/html", size=len(data), sha256="0" * 64)
         for path, data in files.items()
@@ -175,7 +172,6 @@ def observed(playwright: Playwright, log: Path) -> Iterator[BrowserContext]:
 
 
 def show(window: BrowserContext, page: Path) -> Page:
-    """A tab with all its pages, in sight."""
     tab = window.new_page()
     tab.goto(page.as_uri())
     assert eventually(tab, lambda: len(tab.frames) > 2 * len(WAYS)), "all are shown"

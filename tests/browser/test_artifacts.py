@@ -142,7 +142,6 @@ def test_a_file_is_downloaded_also_after_the_browser_has_cleaned_up(view: Page) 
     )
 
     def is_told(count: int) -> bool:
-        """Whether what was collected so often was told, which is later."""
         view.evaluate("() => registry.register({})")
         session.send("HeapProfiler.collectGarbage")
         return bool(view.evaluate("count => told >= count", count))

@@ -55,14 +55,12 @@ class Memory:
         return [one["id"] for one in info if one["type"] in ("renderer", "GPU")]
 
     def begin(self) -> None:
-        """Count growth from here."""
         self._before = {pid: _resident(pid, "VmRSS") for pid in self._processes()}
         for pid in self._before:
             with contextlib.suppress(OSError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")  # forget the peak
 
     def growth(self) -> int:
-        """Bytes of the peak above what was there."""
         return sum(
             max(0, _resident(pid, "VmHWM") - self._before.get(pid, FRESH)) for pid in self._processes()
         )
@@ -103,7 +101,6 @@ def opened(browser: Browser, content: str) -> Iterator[Page]:
 
 
 def show(page: Page, name: str, data: bytes) -> None:
-    """Show one file in place of the one before."""
     event = ev.ArtifactSaved(step=None, path=name, mime="", size=len(data), sha256="0" * 64)
     page.evaluate(
         "([run, name]) => { document.getElementById('view').replaceChildren(); lsn.showFile(run, name); }",
@@ -112,13 +109,11 @@ def show(page: Page, name: str, data: bytes) -> None:
 
 
 def settle(page: Page) -> None:
-    """Until it is shown, and what it begins has had time to grow."""
     page.wait_for_selector(".lsn-artifact-body:not([aria-busy])", state="attached")
     page.wait_for_timeout(700)  # on purpose: nothing may happen meanwhile
 
 
 def shown_in_view(browser: Browser, assets: tuple[str, str], names: list[str]) -> dict[str, int]:
-    """How much a page grew by each, in MB."""
     files = bombs.bombs()
     grown = {}
     with opened(browser, page_html(*assets)) as page:
@@ -174,7 +169,6 @@ def test_all_files_that_unfold_to_gigabytes_wait_for_a_click(
 
 
 def run_of_bombs(folder: Path) -> list[ev.Event]:
-    """A run that left all of them."""
     events: list[ev.Event] = [ev.RunStarted(run_id="r1", task="t", model="m")]
     for name, data in bombs.bombs().items():
         path = folder / "files" / name

@@ -37,7 +37,6 @@ turns:
 
 
 def begin(server: FrontEnd, page: Page, name: str, options: str, *scripts: str) -> None:
-    """Open a notebook whose cells play the scripts, and run it."""
     cells = ["%load_ext llm_sandbox_nb"]
     for number, text in enumerate(scripts):
         (server.root / f"{name}{number}.yaml").write_text(text)
@@ -52,7 +51,6 @@ def panel(page: Page) -> Locator:
 
 
 def stopped(page: Page, step: int, question: str = "Run this command?") -> Locator:
-    """The panel, when it asks this at this step."""
     found = panel(page)
     expect(found.locator(".lsn-banner")).to_contain_text(f"Step {step}.")
     expect(found.locator(".lsn-banner b")).to_have_text(question)
@@ -64,7 +62,6 @@ def before_the_model(step: int) -> str:
 
 
 def act(page: Page, step: int, name: str) -> None:
-    """Press a button of a step's line."""
     line = page.locator(f".lsn-view .lsn-step[data-step='{step}']").first
     line.hover()
     line.locator(".lsn-acts").get_by_role("button", name=name, exact=False).click()
@@ -310,7 +307,6 @@ def test_keys_reach_all_and_a_rewind_shows_what_another_cell_made(server: FrontE
 
 
 def tab_to(page: Page, name: str) -> None:
-    """Press Tab until a button of this name has the focus."""
     script = (
         "() => { const e = document.activeElement; return e.getAttribute('aria-label') ?? e.textContent; }"
     )

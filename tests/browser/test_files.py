@@ -40,7 +40,6 @@ def call_events(step: int, command: str, output: str) -> list[ev.Event]:
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with two files, in a folder as every run has one."""
     folder = tmp_path_factory.mktemp("record")
     events: list[ev.Event] = [
         ev.RunStarted(run_id="r", task="Make two files.", model="scripted/x", scripted=True)

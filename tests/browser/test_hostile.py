@@ -96,7 +96,6 @@ def all_payloads(address: str) -> list[Payload]:
 
 
 def filled(text: str, name: str, address: str = "") -> str:
-    """A payload's text with the addresses and its name in it."""
     text = text.replace("REACH", hostile_payloads.REACH).replace("CANARY", f"{address}/canary/{name}")
     return text.replace("ORIGIN", address).replace("NAME", name)
 
@@ -116,7 +115,6 @@ def text_payload() -> Payload:
 
 
 def text_events(at: dict[str, str]) -> list[ev.Event]:
-    """A run with these texts."""
     arguments = {at["argument"]: at["command"]}
     shell = {"command": f"echo 1 # {at['highlighted']}"}
     made = {"command": "create", "path": "a.py", "file_text": f"# {at['made']}\n"}
@@ -224,7 +222,6 @@ def watch(context: BrowserContext, page: Page) -> Seen:
 
 
 def wait_for_frames(page: Page, count: int) -> None:
-    """Until so many documents are there, each in its two frames."""
     inner: list[Frame] = []
 
     def are_there() -> bool:

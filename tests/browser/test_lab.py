@@ -114,7 +114,6 @@ def assert_reads_without_kernel(server: FrontEnd, page: Page, path: str, events:
 
 
 def assert_a_journal_opens(server: FrontEnd, page: Page) -> None:
-    """The record of the run, opened as a file."""
     journal = max(server.root.glob("sandbox-runs/*/*/journal.jsonl"))
     open_as_run(page, server, str(journal.relative_to(server.root)))
     expect(page.locator(".lsn-file .lsn-view .lsn-step")).to_have_count(7)

@@ -40,7 +40,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
 
 @pytest.fixture
 def others(browser: Browser) -> Iterator[tuple[Page, Page]]:
-    """The pages of two other people."""
     with new_window(browser) as one, new_window(browser) as two:
         yield one.new_page(), two.new_page()
 
@@ -53,7 +52,6 @@ def cards_on_disk(server: FrontEnd, name: str) -> list[dict[str, Any]]:
 
 
 def rename(page: Page, name: str) -> None:
-    """Give the notebook in front another name, as the dialog does."""
     page.evaluate("name => jupyterapp.shell.currentWidget.context.rename(name)", f"{name}.ipynb")
 
 

@@ -13,7 +13,6 @@ MAP = CELLS.index('files = EXAMPLES["map"].inputs / "*"')
 
 
 def sources(page: Page) -> list[str]:
-    """The cells of the notebook in front."""
     found: list[str] = page.evaluate(
         "() => jupyterapp.shell.currentWidget.context.model.toJSON().cells.map(cell => [cell.source].flat().join(''))"
     )
@@ -21,7 +20,6 @@ def sources(page: Page) -> list[str]:
 
 
 def run_cells(page: Page, *places: int) -> None:
-    """Run these cells of the notebook in front."""
     for place in places:
         page.evaluate("place => { jupyterapp.shell.currentWidget.content.activeCellIndex = place; }", place)
         command(page, "notebook:run-cell")

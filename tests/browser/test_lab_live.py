@@ -69,7 +69,6 @@ def reload(server: FrontEnd, page: Page, name: str) -> None:
 
 
 def saved_outputs(server: FrontEnd, name: str) -> list[dict[str, Any]]:
-    """The outputs of the cell of the run, as the file has them."""
     cells = json.loads((server.root / f"{name}.ipynb").read_text())["cells"]
     outputs: list[dict[str, Any]] = cells[1]["outputs"]
     return outputs

@@ -39,7 +39,6 @@ def set_theme(page: Page, theme: str) -> None:
 
 
 def wait_for_cells(page: Page, *sources: str) -> None:
-    """Until the notebook's last cells are these."""
     page.wait_for_function(
         """sources => {
           const cells = jupyterapp.shell.currentWidget.context.model.toJSON().cells;
@@ -143,7 +142,6 @@ def test_the_panel_shows_the_sandbox_and_its_files(server: FrontEnd, page: Page,
 
 
 def files_of(page: Page, section: Locator, tmp_path: Path) -> None:
-    """Look into folders, hand in a file, look at it, and take it out again."""
     section.get_by_text("Files", exact=True).click()
     section.get_by_role("button", name="output/").click()
     section.get_by_role("button", name="deep/").click()
@@ -161,7 +159,6 @@ def files_of(page: Page, section: Locator, tmp_path: Path) -> None:
 
 
 def drop(page: Page, name: str, text: str) -> None:
-    """Drop a file on the list, as from the desktop."""
     page.evaluate(
         """([name, text]) => {
           const data = new DataTransfer();
@@ -195,7 +192,6 @@ ISOLATIONS = (
 
 
 def number(section: Locator, name: str, unit: str) -> float:
-    """What a graph says now."""
     text = section.get_by_role("group", name=name).locator("output").text_content() or ""
     found = re.fullmatch(rf"([\d.,]+) ?{unit}", text.strip())
     return float(found[1].replace(",", "")) if found else 0.0

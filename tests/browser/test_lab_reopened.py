@@ -17,7 +17,6 @@ pytestmark = pytest.mark.campaign
 
 
 def saved(server: FrontEnd, page: Page, name: str) -> dict[str, Any]:
-    """The one card in the file of the notebook."""
     command(page, "docmanager:save")
     cells = json.loads((server.root / f"{name}.ipynb").read_text())["cells"]
     outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]

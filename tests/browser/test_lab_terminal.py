@@ -46,7 +46,6 @@ def section(page: Page, server: FrontEnd) -> Locator:
 
 
 def sandbox_of(page: Page, server: FrontEnd, name: str) -> Locator:
-    """Its section in the panel, with the sandbox running."""
     cell = "%%sandbox -m scripted/./done.yaml\nGo."
     open_notebook(page, server, server.notebook(name, "%load_ext llm_sandbox_nb", cell))
     (server.root / "done.yaml").write_text("turns:\n  - calls: [{tool: submit}]\n")
@@ -126,7 +125,6 @@ QUESTIONS = ("6n", "5n", "?6n", "c", ">c", "?2026$p", "18t")
 
 
 def prints(page: Page, text: str) -> None:
-    """Have a program in the terminal print this, and wait until it has."""
     code = "".join(f"\\{byte:03o}" for byte in text.encode())
     enter(page, f"printf '{code}\\nsh''own\\n'")
     sees(page, "shown")
@@ -138,7 +136,6 @@ def answers(page: Page, pattern: str) -> None:
 
 
 def runs(page: Page, mark: str) -> None:
-    """What a person types next is run as it was typed."""
     enter(page, f"echo {mark[0]}''{mark[1:]}")
     sees(page, f"\n{mark}\n")
 

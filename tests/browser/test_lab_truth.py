@@ -39,7 +39,6 @@ turns:
 
 @pytest.fixture
 def other(browser: Browser) -> Iterator[Page]:
-    """The page of somebody else."""
     with new_window(browser) as window:
         yield window.new_page()
 
@@ -66,17 +65,14 @@ class Line:
 
 
 def record(server: FrontEnd, name: str) -> Run:
-    """What the newest run of a notebook has written down."""
     return Run.load(max((server.root / "sandbox-runs" / name).iterdir()))
 
 
 def end_words(run: Run) -> str:
-    """How the view says that a run ended, or that it has no end."""
     return run.trajectory.state(live=False).words
 
 
 def assert_shows(page: Page, run: Run) -> None:
-    """One view, with each step of the record once, in order, and how it ended."""
     expect(page.locator(BADGE)).to_have_text(end_words(run))
     expect(page.locator(".lsn-view")).to_have_count(1)
     wanted = [str(step.number) for step in run.steps]

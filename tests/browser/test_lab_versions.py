@@ -41,7 +41,6 @@ def test_stop_and_pause_and_say_in_a_busy_cell(server: FrontEnd, page: Page, ver
 
 
 def kernel_version(page: Page) -> str:
-    """The version of the ipykernel behind the page."""
     found: str = page.evaluate(
         """async () => {
           const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;

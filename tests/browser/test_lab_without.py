@@ -21,7 +21,6 @@ def server(server: FrontEnd) -> Iterator[FrontEnd]:
 
 
 def record_in(server: FrontEnd, path: str) -> list[dict[str, Any]]:
-    """The events of the second run that the saved notebook holds."""
     cells = json.loads((server.root / path).read_text())["cells"]
     data = [output["data"] for cell in cells for output in cell.get("outputs", []) if "data" in output]
     _, held = [support.record_of(one) for one in data if support.MIME in one]
@@ -30,7 +29,6 @@ def record_in(server: FrontEnd, path: str) -> list[dict[str, Any]]:
 
 
 def read_by_a_person(page: Page) -> str:
-    """All that can be seen of the run once everything is unfolded."""
     card = page.locator(".jp-RenderedHTML").filter(has=page.locator("details"), has_text="Delhi").first
     card.wait_for(state="visible")
     for _ in range(10):

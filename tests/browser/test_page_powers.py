@@ -107,7 +107,6 @@ def page_of_powers() -> bytes:
 
 @pytest.fixture
 def window(playwright: Playwright, assets: tuple[str, str], tmp_path: Path) -> Iterator[BrowserContext]:
-    """A browser whose person has allowed everything that it asks for."""
     with personal_window(playwright, tmp_path / "profile", *SWITCHES) as opened:
         opened.grant_permissions(PERMISSIONS, origin=ROOT)
         opened.set_geolocation({"latitude": 1, "longitude": 1})

@@ -31,7 +31,6 @@ SHOW = """async text => {
 
 
 def take_a_picture_home(page: Page) -> None:
-    """Open a step, unfold the protection, and download the poster."""
     card = card_in(page, "%%sandbox -m scripted/first-task")
     card.locator(".lsn-step").first.scroll_into_view_if_needed()  # steps are drawn when they come into sight
     head = card.locator(".lsn-step-head").first
@@ -58,14 +57,12 @@ def run_the_map(page: Page) -> None:
 
 
 def play_the_video(page: Page) -> None:
-    """A player that knows how long its film is."""
     found = artifact(card_in(page, "%%sandbox -m scripted/countdown"), "countdown.mp4")
     expect(found.locator("video")).to_be_visible()
     page.wait_for_function("() => [...document.querySelectorAll('video')].some(one => one.duration > 9)")
 
 
 def rewind_and_undo(page: Page) -> None:
-    """Compare both attempts, rewind by the button of a step, and undo it."""
     card = card_in(page, "result.edit(command=")
     card.get_by_role("button", name="Compare attempts").click()
     expect(card.locator(".lsn-comparison tbody tr").first).to_be_visible()
@@ -117,7 +114,6 @@ def test_a_student_takes_it(name: str, server: FrontEnd, page: Page) -> None:
 
 
 def run_all_cells(page: Page, verdict: str) -> int:
-    """Run All, to its end. The number of cards that the notebook then has."""
     command(page, "notebook:clear-all-cell-outputs")
     command(page, "notebook:run-all-cells")
     page.wait_for_function(FINISHED, timeout=600_000)
@@ -135,14 +131,12 @@ def show_cell(page: Page, beginning: str) -> Locator:
 
 
 def card_in(page: Page, beginning: str) -> Locator:
-    """The card of such a cell."""
     card = show_cell(page, beginning).locator(".lsn-view")
     expect(card).to_have_count(1)
     return card
 
 
 def artifact(card: Locator, name: str) -> Locator:
-    """A file that the run left, in sight."""
     found = card.locator(".lsn-artifact", has_text=name).first
     found.scroll_into_view_if_needed()
     return found

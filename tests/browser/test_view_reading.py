@@ -22,7 +22,6 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 @pytest.fixture
 def open_page(browser: Browser, assets: tuple[str, str]) -> Iterator[Callable[[str], Page]]:
-    """Opens a bare page as a screen has it."""
     with ExitStack() as windows:
 
         def opened(screen: str = "light") -> Page:

@@ -98,7 +98,6 @@ class Person:
 
 @pytest.fixture(scope="module")
 def cards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What a saved card holds of each run."""
     folder = tmp_path_factory.mktemp("faults")
     with PlaywrightLoop.aside():
         return {
@@ -108,7 +107,6 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 
 @pytest.fixture
 def blank(browser: Browser, assets: tuple[str, str], tmp_path: Path) -> Iterator[Page]:
-    """A page for a card, of a common size."""
     path = tmp_path / "card.html"
     path.write_text(page_html(*assets), "utf-8")
     with new_window(browser) as window:

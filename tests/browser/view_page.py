@@ -50,7 +50,6 @@ def build(
 
 
 def bundle(events: Iterable[ev.Event], files: Mapping[str, bytes]) -> dict[str, Any]:
-    """What a notebook keeps of a run."""
     return {
         "schema_version": ev.SCHEMA_VERSION,
         "run_id": "r1",

@@ -52,7 +52,6 @@ FAILING: dict[str, Any] = {"exit_code": 2, "stderr": "Traceback\nKeyError: 'pop'
 
 
 def chained(events: list[ev.Event]) -> list[ev.Event]:
-    """Events that follow each other, as a recorder makes them."""
     for before, event in itertools.pairwise(events):
         event.parent = event.parent or before.id
     return events
@@ -72,7 +71,6 @@ def long_run(count: int, failing: tuple[int, ...] = ()) -> list[ev.Event]:
 
 
 def edit_events(number: int) -> list[ev.Event]:
-    """A step that makes a file."""
     made = {"command": "create", "path": "/testbed/a.py", "file_text": "import os\nprint(os.name)\n"}
     diff = "--- /dev/null\n+++ b/testbed/a.py\n@@ -0,0 +1,2 @@\n+import os\n+print(os.name)\n"
     change = ev.FileDiff(path="/testbed/a.py", kind="added", size=24, diff=diff)
@@ -122,7 +120,6 @@ def refused() -> list[ev.Event]:
 
 
 def running() -> list[ev.Event]:
-    """A command that still prints."""
     events = step_events(3, "I train the model.", LINES)
     return [*long_run(2, (1,))[:-1], *events[:-1]]
 

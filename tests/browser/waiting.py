@@ -9,7 +9,6 @@ from servers import PATIENCE
 
 
 def eventually(page: Page, condition: Callable[[], bool]) -> bool:
-    """Whether it holds within a time that a busy machine keeps too."""
     for _ in range(PATIENCE // 100):
         if condition():
             return True

@@ -176,7 +176,6 @@ class Beside:
 
 
 def request_facts(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a first request."""
     found = {f"field/{name}": value for name, value in body.items() if name not in ("messages", "tools")}
     for message in body["messages"]:
         text = message["content"]
@@ -201,7 +200,6 @@ def request_facts(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answers(requests: Sequence[RecordedRequest]) -> list[list[dict[str, Any]]]:
-    """The messages behind each reply, of the last request."""
     found: list[list[dict[str, Any]]] = []
     for message in requests[-1].messages:
         if message["role"] == "assistant":
@@ -239,7 +237,6 @@ def result_facts(kind: str, messages: Sequence[Mapping[str, Any]]) -> dict[str, 
 
 
 def record_facts(played: Played) -> dict[str, Any]:
-    """What a run left on disk."""
     (path,) = played.folder.glob("out/**/trajectory.json") or [None]
     if path is None:
         return {"trajectory.json": False}
@@ -420,7 +417,6 @@ def odd_replies_situation(beside: Beside) -> None:
 
 
 def ends_situations(beside: Beside) -> None:
-    """How runs end, and what a server's refusals do."""
     busy = [turn(bash(f"echo {n}")) for n in range(6)]
     over = Fault(
         400,
@@ -459,7 +455,6 @@ def ends_situations(beside: Beside) -> None:
 
 
 def settings_situations(beside: Beside) -> None:
-    """Where values come from, and what a command line that is wrong gives."""
     once = script_text(turn(bash("mkdir -p output; echo 3 > output/answer.txt")), SUBMIT)
     address = ["--llm_base_url", "URL", "--api_key", "key"]
     for name, words, files in (
@@ -478,7 +473,6 @@ def settings_situations(beside: Beside) -> None:
 
 
 def timeout_situation(beside: Beside) -> None:
-    """A command that takes longer than the two minutes that it has."""
     script = script_text(turn(bash("echo begun; tail -f /dev/null; echo late")), SUBMIT)
     sides = beside.both("timeout", script, run_words())
     facts = [result_facts("bash", answers(side.requests)[0]) for side in sides]
@@ -537,7 +531,6 @@ def benchmark_situations(beside: Beside) -> None:
 
 
 def _task_facts(played: Played, task: str, mode: str) -> dict[str, Any]:
-    """The facts of the first request about a task."""
     for request in played.requests:
         body = request.body
         if ("tools" in body) == (mode == "sandbox") and f"of {task}?" in body["messages"][-1]["content"]:
@@ -559,7 +552,6 @@ def gold(task: str) -> str:
 
 
 def talking_situation(beside: Beside) -> None:
-    """A model that never makes a call, in a benchmark."""
     script = script_text(*({"text": f"It is {n}."} for n in range(8)))
     words = ["benchmark", "--task", "demo", "--start_id", "0", "--end_id", "1", "--num_workers", "1",
              "--docker_image", DEFAULT_IMAGE, "--max_steps", "6", "--output_dir", "out"]  # fmt: skip
@@ -620,7 +612,6 @@ print(json.dumps([made[task].compute_score(answer, gold, **row) for task, row, a
 
 
 def rewards(beside: Beside) -> None:
-    """The score of the same answers."""
     cases = [(task, {"domain": task} | row, answer, gold) for task, row, answer, gold in REWARDS]
     done = subprocess.run(
         [str(beside.python), "-c", _SCORES],

@@ -34,12 +34,10 @@ services:
 
 
 def has_compose() -> bool:
-    """Whether Docker has the plugin that Inspect's own sandbox needs."""
     return subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0
 
 
 def scores(sandbox: str, folder: Path) -> dict[str, str]:
-    """The score of each sample, by Inspect's command line with this sandbox."""
     program = Path(sys.executable).with_name("inspect")
     command = [
         str(program),

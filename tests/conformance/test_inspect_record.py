@@ -24,7 +24,6 @@ from llm_sandbox_nb.runs.run import Run
 
 
 def evaluated(folder: Path, **options: Any) -> list[EvalSample]:
-    """The first two samples of the task, read from the log that Inspect wrote."""
     config = SandboxConfig(isolation="process", **options)
     task = sums()
     task.sandbox = SandboxEnvironmentSpec("llm-sandbox-nb", config)

@@ -69,7 +69,6 @@ def suite() -> list[str]:
 
 
 def results(url: str, revision: str, folder: Path) -> Results:
-    """The checks of all scenarios of a revision of the protocol, by scenario."""
     words = [
         "server",
         "--url",
@@ -105,7 +104,6 @@ def problems(checks: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def table(found: Mapping[str, Results]) -> str:
-    """The results for the page."""
     rows = ["| protocol | scenario | checks that pass | checks left out |", "|---|---|---|---|"]
     for revision, by_scenario in found.items():
         for scenario, checks in by_scenario.items():
@@ -123,7 +121,6 @@ def table(found: Mapping[str, Results]) -> str:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Results]]:
-    """The results of both revisions."""
     folder = tmp_path_factory.mktemp("suite")
     with jupyter(tmp_path_factory.mktemp("jupyter")) as server, server.warm_kernel() as kernel:
         notebook = OpenNotebook(server, kernel)

@@ -37,7 +37,6 @@ def asked(address: str) -> Any:
 
 @pytest.fixture(scope="module")
 def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a running Phoenix."""
     folder, port = tmp_path_factory.mktemp("phoenix"), free_port()
     settings = {
         "PHOENIX_WORKING_DIR": str(folder),

@@ -13,7 +13,6 @@ from llm_sandbox_nb.sandbox.open import open_sandbox
 
 
 async def told(box: Any) -> list[tuple[str, str, bytes | None, bytes | None]]:
-    """Name, kind, and content before and after, of all that changed."""
     root = box.directories.root
     files = (await box.changes()).files
     return [(change.path[len(root) + 1 :], change.kind, change.before, change.after) for change in files]

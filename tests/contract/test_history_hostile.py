@@ -358,5 +358,4 @@ async def test_describe(box: Any) -> None:
 
 
 async def zoo_of_two(box):
-    """A folder with a file, and a link."""
     await box.run("mkdir d; echo one > d/f; ln -s d l")

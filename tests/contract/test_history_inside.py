@@ -25,7 +25,6 @@ touch -d '2001-02-03 04:05:06.789012345' deep/er/still; touch -h -d 1999-01-01 l
 
 
 async def zoo(box):
-    """Something of every kind."""
     result = await box.run(ZOO.replace("ROOT", box.directories.root), timeout=60)
     assert result.exit_code == 0, result.text
 

@@ -22,7 +22,6 @@ FRESH = "pwd; ls -A; ls -A $HOME; echo ${x-unset}"
 
 
 async def fresh(box: Any) -> None:
-    """What every test finds."""
     shown = (await box.run(FRESH)).stdout.decode().split()
     assert shown == [box.directories.root, "documents", "input", "output", "unset"]
     assert (await box.changes()).files == ()

@@ -15,7 +15,6 @@ from llm_sandbox_nb.sandbox.errors import TransferError
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
-    """Name and content of all that is below a folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")

@@ -47,7 +47,6 @@ _KEPT = ("run.started", "sandbox.ready", "model.requested", "model.replied", "ca
 
 
 def kept(run: Run, folder: Path) -> list[dict[str, Any]]:
-    """The events that rules read."""
     found = []
     for event in run.trajectory.events:
         if event.kind not in _KEPT:
@@ -90,7 +89,6 @@ def with_connections(events: list[dict[str, Any]], made: list[dict[str, Any]]) -
 
 
 def rows(folder: Path) -> dict[str, Any]:
-    """Every run by its name."""
     found: dict[str, Any] = {}
 
     def add(
@@ -123,7 +121,6 @@ def rows(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Play all runs and write the file."""
     with tempfile.TemporaryDirectory() as folder:
         text = json.dumps(rows(Path(folder)))
     OUT.write_bytes(gzip.compress(text.encode(), 9, mtime=0))

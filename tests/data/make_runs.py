@@ -28,7 +28,6 @@ DIFF = "--- a\n+++ b\n@@ -1,3 +1,2 @@\n-x\n-y\n+z\n same\n"
 
 
 def start(**settings: Any) -> Events:
-    """The beginning of a run with these limits."""
     known = {"settings": {"limits": settings}} if settings else {}
     protection = {"isolation": "docker", "network": "none"}
     return [
@@ -38,25 +37,21 @@ def start(**settings: Any) -> Events:
 
 
 def replays(run: str) -> Events:
-    """The beginning of a replay."""
     first, *rest = start(steps=100)
     assert isinstance(first, ev.RunStarted)
     return [first.model_copy(update={"settings": {**first.settings, "replay_of": run}}), *rest]
 
 
 def asked(step: int) -> Events:
-    """A request went out."""
     return [ev.ModelRequested(step=step)]
 
 
 def reply(step: int, text: str = "I look.", **more: Any) -> Events:
-    """A request and its reply."""
     given = {"usage": ev.Usage(prompt_tokens=10, completion_tokens=5, cost=None), "model_time": 0.5, **more}
     return [*asked(step), ev.ModelReplied(step=step, message={"role": "assistant", "content": text}, **given)]
 
 
 def proposed(step: int, tool: str, arguments: Any, call: str = "", raw: str | None = None) -> Events:
-    """A call of a reply."""
     text = json.dumps(arguments) if raw is None else raw
     return [
         ev.CallProposed(
@@ -66,17 +61,14 @@ def proposed(step: int, tool: str, arguments: Any, call: str = "", raw: str | No
 
 
 def started(step: int, tool: str, arguments: Any, call: str = "") -> Events:
-    """The call begins."""
     return [ev.CallStarted(step=step, call_id=call or f"c{step}", tool=tool, arguments=arguments)]
 
 
 def result(step: int, observation: str = "", call: str = "", **more: Any) -> Events:
-    """The call ends."""
     return [ev.CallFinished(step=step, call_id=call or f"c{step}", observation=observation, **more)]
 
 
 def called(step: int, tool: str, arguments: Any, *, call: str = "", said: str = "", **more: Any) -> Events:
-    """A call from its proposal to its end."""
     return [
         *proposed(step, tool, arguments, call),
         *started(step, tool, arguments, call),
@@ -85,54 +77,44 @@ def called(step: int, tool: str, arguments: Any, *, call: str = "", said: str = 
 
 
 def bash(step: int, command: Any = "ls", *, text: str = "I look.", call: str = "", **more: Any) -> Events:
-    """A whole step with one command."""
     given = {"exit_code": 0, "stdout": "out\n", "said": "Exit code: 0\n[stdout]\nout", **more}
     return [*reply(step, text), *called(step, "execute_bash", {"command": command}, call=call, **given)]
 
 
 def edit(step: int, arguments: dict[str, Any], **more: Any) -> Events:
-    """A whole step with one edit."""
     return [*reply(step, "I write."), *called(step, "str_replace_editor", arguments, **more)]
 
 
 def own(step: int, tool: str, arguments: Any, **more: Any) -> Events:
-    """A whole step with a tool of the user's."""
     return [*reply(step, "I ask."), *called(step, tool, arguments, **{"said": "21 degrees", **more})]
 
 
 def change(path: str, kind: Any = "modified", diff: str | None = DIFF, **more: Any) -> ev.FileDiff:
-    """A file that a call changed."""
     return ev.FileDiff(path=path, kind=kind, size=9, diff=diff, **more)
 
 
 def saved(step: int, path: str) -> Events:
-    """A file of the output folder was copied."""
     return [ev.ArtifactSaved(step=step, path=path, mime="text/plain", size=3, sha256="0")]
 
 
 def end(reason: Any, **more: Any) -> Events:
-    """The end of the run."""
     return [ev.RunFinished(stop_reason=reason, steps=1, wall_time=3.0, **more)]
 
 
 def control(*actions: Any) -> Events:
-    """Decisions on the whole run."""
     return [ev.Controlled(action=action, text="Hurry." if action == "say" else None) for action in actions]
 
 
 def held(step: int, at: Any = "call") -> Events:
-    """The run waits at a call."""
     call = ev.CallHeld(step=step, call_id=f"c{step}", at=at, reason="approval", text="rm deletes files")
     return [call, *control("paused")]
 
 
 def decided(step: int, action: Any, call: str = "", **more: Any) -> Events:
-    """A person's decision on a call."""
     return [ev.CallDecided(step=step, call_id=call or f"c{step}", action=action, source="browser", **more)]
 
 
 def back(events: Events, step: int, what: Any = "both", **more: Any) -> Events:
-    """The events, and a rewind to the end of a step."""
     to = end_of_step(Trajectory(numbered(events)), step)
     return numbered(
         [*events, ev.RewindStarted(to=to, step=step), ev.Rewound(to=to, step=step, what=what, **more)]
@@ -140,7 +122,6 @@ def back(events: Events, step: int, what: Any = "both", **more: Any) -> Events:
 
 
 def undone(events: Events) -> Events:
-    """The events, which end with a rewind, and its undo."""
     rewind, before = events[-1], events[-3]
     assert isinstance(rewind, ev.Rewound)
     step = Trajectory(events).step_at(before.id)
@@ -148,7 +129,6 @@ def undone(events: Events) -> Events:
 
 
 def numbered(events: Events) -> Events:
-    """The events with short ids, and times that follow each other."""
     for number, event in enumerate(events, 1):
         event.id, event.time = f"e{number}", float(number)
     return events
@@ -313,7 +293,6 @@ def states() -> Iterator[tuple[str, Events, bool]]:
 
 
 def check(outcome: Any, summary: str = "pytest 12 passed", **more: Any) -> Events:
-    """A check of the result, from its beginning to its verdict."""
     verdict = ev.Verdict(outcome=outcome, summary=summary, **more)
     what = {"number": 1, "what": "pytest -q"}
     return [ev.CheckStarted(**what), ev.Checked(**what, verdict=verdict, output="12 passed in 0.1s\n")]
@@ -322,7 +301,6 @@ def check(outcome: Any, summary: str = "pytest 12 passed", **more: Any) -> Event
 def checked(
     outcome: Any, summary: str = "pytest 12 passed", reason: str = "submitted", **more: Any
 ) -> Events:
-    """A run that ended with a check."""
     found = check(outcome, summary, **more)
     assert isinstance(found[-1], ev.Checked)
     submit = called(2, "submit", {}, said="Submitted.")
@@ -338,7 +316,6 @@ def checked(
 
 
 def checked_runs() -> Iterator[tuple[str, Events, bool]]:
-    """Runs whose result was checked."""
     running = [*start(), *bash(1), *check("passed")[:1]]
     yield "a check runs", running, True
     yield "killed in a check", running, False
@@ -376,7 +353,6 @@ def checked_runs() -> Iterator[tuple[str, Events, bool]]:
 def failed(
     step: int, kind: str, again: float | None = None, message: str = "It did not work."
 ) -> ev.ModelFailed:
-    """A request that failed."""
     return ev.ModelFailed(step=step, attempt=1, error=kind, message=message, retry_in=again)
 
 
@@ -736,13 +712,11 @@ def long_runs() -> Iterator[tuple[str, Events, bool]]:
 
 
 def recorded() -> Iterator[tuple[str, Events]]:
-    """The journals of earlier versions, and of this one."""
     for path in sorted((FOLDER / "journals").glob("*/*/journal.jsonl")):
         yield f"recorded: {path.parent.parent.name}, {path.parent.name[-6:]}", list(read_journal(path))
 
 
 def facts(trajectory: Trajectory, *, live: bool) -> dict[str, Any]:
-    """What is said of a run."""
     state = trajectory.state(live=live)
     running = live and trajectory.finish is None
     last = trajectory.steps[-1:] if running else []
@@ -764,7 +738,6 @@ def facts(trajectory: Trajectory, *, live: bool) -> dict[str, Any]:
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """All rows of the table."""
     named = [*states(), *long_runs(), *((name, [*start(), *events], False) for name, events in lines())]
     named += [(name, events, False) for name, events in recorded()]
     for name, events, live in named:
@@ -777,7 +750,6 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def main() -> int:
-    """Write the file."""
     made = list(rows())
     names = [row["name"] for row in made]
     assert len(set(names)) == len(names), "each row has its own name"

@@ -98,7 +98,6 @@ class _WarmProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def pids(self) -> set[int]:
-        """Its process, started when there is none."""
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _FORKER],
@@ -122,7 +121,6 @@ class _WarmProcess:
         return self._process.stdout.readline().strip()
 
     def stop(self) -> None:
-        """End it."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -143,7 +141,6 @@ class Done:
 
     @property
     def folder(self) -> str:
-        """The last line printed."""
         return self.out.splitlines()[-1]
 
     def is_one_sentence(self, code: int, said: str) -> None:
@@ -192,11 +189,9 @@ class CommandLine:
         return self.program(*self.words(*words), timeout=timeout, **environment)
 
     def words(self, *words: str) -> tuple[str, ...]:
-        """The program and its arguments."""
         return sys.executable, "-m", "llm_sandbox_nb", *words
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
-        """Start any program in the folder."""
         return subprocess.Popen(
             words,
             cwd=self.folder,
@@ -220,7 +215,6 @@ class CommandLine:
         return out.read_text("utf-8") if out.exists() else ""
 
     def program(self, *words: str, timeout: float = 280, **environment: str) -> Done:
-        """Run any program to its end."""
         before = child_pids()
         process = self.start(*words, **environment)
         return self.finish(process, before, timeout)

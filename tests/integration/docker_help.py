@@ -21,7 +21,6 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 async def docker_box(
     *, labels: dict[str, str] | None = None, **options: Any
 ) -> AsyncIterator[ChannelSandbox]:
-    """A Docker sandbox that ends with the block."""
     lease = options.pop("lease", 45.0)
     box = await start_docker_sandbox(SandboxOptions("docker", **options), labels=labels, lease=lease)
     try:
@@ -37,7 +36,6 @@ def container_ids() -> set[str]:
 
 
 def files_in_tar(**files: bytes) -> bytes:
-    """A tar file with these members."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, data in files.items():
@@ -78,7 +76,6 @@ def bystander(**settings: Any) -> Iterator[Any]:
 
 
 def one_sentence(error: BaseException) -> str:
-    """The message, after checking that a person can read it."""
     text = str(error)
     assert "\n" not in text
     assert "Traceback" not in text

@@ -33,7 +33,6 @@ class LiveKernel:
     def messages(
         self, cell: str, *, until: Callable[[Message], bool] | None = None, timeout: float = PATIENCE
     ) -> list[Message]:
-        """The messages of a cell until it is done, or until one is as asked."""
         seen: list[Message] = []
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
@@ -52,11 +51,9 @@ class LiveKernel:
         raise AssertionError(f"nothing as asked came in {timeout} s; last seen: {kinds}")
 
     def run(self, code: str, timeout: float = PATIENCE) -> list[Message]:
-        """A whole cell."""
         return self.messages(self.start(code), timeout=timeout)
 
     def printed(self, code: str) -> str:
-        """What a cell prints."""
         return "".join(m["content"]["text"] for m in self.run(code) if m["msg_type"] == "stream")
 
 
@@ -73,5 +70,4 @@ def live_kernel(tmp_path: Path, *, keep: bool = True, **environment: str) -> Ite
 
 
 def cards_of(messages: list[Message]) -> list[Message]:
-    """The first showing of a card and its updates."""
     return [m for m in messages if m["msg_type"] in ("display_data", "update_display_data")]

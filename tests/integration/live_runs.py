@@ -65,15 +65,12 @@ class Cell:
             self.shown.append(message["content"]["data"])
 
     def wait(self, timeout: float = 2 * PATIENCE) -> dict[str, Any]:
-        """The reply to the cell."""
         self._thread.join(timeout)
         assert self.reply is not None, "the cell hangs"
         return self.reply
 
     @functools.cached_property
     def id(self) -> str:
-        """The id of its run, as soon as the server knows it."""
-
         def live() -> Any:
             runs = [one for one in self.server.get(API)["runs"] if one["state"] == "live"]
             return next((one["id"] for one in reversed(runs) if one["kernel_id"] == self.kernel_id), None)
@@ -82,18 +79,15 @@ class Cell:
 
     @property
     def state(self) -> dict[str, Any]:
-        """How its run stands."""
         model: dict[str, Any] = self.server.get(f"{API}/{self.id}")
         return model
 
     @property
     def folder(self) -> Path:
-        """Where its run is written."""
         [journal] = self.server.folder.rglob(f"{self.id}/journal.jsonl")
         return journal.parent
 
     def run(self) -> Run:
-        """Its run as it is recorded."""
         return Run.load(self.folder)
 
     def decide(self, **body: Any) -> tuple[int, Any]:
@@ -101,7 +95,6 @@ class Cell:
         return self.server.ask(f"{API}/{self.id}/control", "POST", body)
 
     def control(self, action: str, **more: Any) -> Any:
-        """Ask for something that is granted."""
         status, answer = self.decide(action=action, **more)
         assert status == 200, answer
         return answer
@@ -116,7 +109,6 @@ class Cell:
         return found(look)
 
     def noted(self, action: str) -> bool:
-        """Whether this control is in the journal."""
         return any(getattr(event, "action", "") == action for event in read_journal(self.folder))
 
     def pause_in_step_1(self, go: Path) -> None:
@@ -129,11 +121,9 @@ class Cell:
 
 
 def gate(server: JupyterProcess) -> tuple[Path, str]:
-    """A file, and the command that lasts until somebody makes it."""
     go = server.root / f"go-{time.monotonic_ns()}"
     return go, f"until [ -e {go} ]; do sleep 0.05; done"
 
 
 def journal_of(folder: Path) -> list[dict[str, Any]]:
-    """The events of a run, as they are sent."""
     return [json.loads(event.model_dump_json()) for event in read_journal(folder)]

@@ -74,7 +74,6 @@ class Endpoint:
         return self.served.run(fetch())
 
     def call(self, tool: str = "run_command", **more: Any) -> HTTPResponse:
-        """A call in the modern form."""
         arguments = more.pop("arguments", {"command": "ls"})
         meta = {META_VERSION: "2026-07-28", META_CAPABILITIES: {}}
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
@@ -84,5 +83,4 @@ class Endpoint:
 
     @property
     def executed(self) -> int:
-        """How many calls came to a kernel."""
         return sum(len(kernel.asked) for kernel in self.kernels.values())

@@ -18,7 +18,6 @@ LOAD = "%load_ext llm_sandbox_nb"
 
 
 def notebook_of(*cells: str) -> NotebookNode:
-    """A notebook of code cells, the first of which loads the extension."""
     return new_notebook(cells=[new_code_cell(cell) for cell in (LOAD, *cells)])
 
 
@@ -47,27 +46,22 @@ def ran(folder: Path, *cells: str, **environment: str) -> list[NotebookNode]:
 
 
 def outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
-    """The outputs of a cell."""
     yield from cell.get("outputs", ())
 
 
 def cards(notebook: NotebookNode | list[NotebookNode]) -> list[dict[str, Any]]:
-    """The bundles of all cards of a notebook or of cells, in order."""
     cells = notebook if isinstance(notebook, list) else notebook.cells
     found = [output for cell in cells for output in outputs(cell) if "data" in output]
     return [output.data for output in found if MIME in output.data]
 
 
 def records(notebook: NotebookNode | list[NotebookNode]) -> list[dict[str, Any]]:
-    """The records of all cards, in order."""
     return [record_of(bundle) for bundle in cards(notebook)]
 
 
 def printed(cell: NotebookNode) -> str:
-    """What a cell wrote to stdout and stderr."""
     return "".join(output.text for output in outputs(cell) if output.output_type == "stream")
 
 
 def errors(cell: NotebookNode) -> list[NotebookNode]:
-    """The error outputs of a cell."""
     return [output for output in outputs(cell) if output.output_type == "error"]

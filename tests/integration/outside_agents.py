@@ -52,13 +52,10 @@ class OpenNotebook:
 
     @property
     def token(self) -> str:
-        """The token, as the file has it."""
         return self.file.read_text().split("Bearer ")[1].split('"')[0]
 
     @property
     def model(self) -> dict[str, Any]:
-        """The run that outside agents drive, as the server has it."""
-
         def live() -> Any:
             runs = [one for one in self.server.get(API)["runs"] if one["kernel_id"] == self.kernel_id]
             return next((one for one in reversed(runs) if one["outside"]), None)
@@ -68,12 +65,10 @@ class OpenNotebook:
 
     @property
     def folder(self) -> Path:
-        """Where its run is written."""
         [journal] = self.server.folder.rglob(f"{self.model['id']}/journal.jsonl")
         return journal.parent
 
     def run(self) -> Run:
-        """Its run as it is recorded."""
         return Run.load(self.folder)
 
     def decide(self, **body: Any) -> tuple[int, Any]:
@@ -81,12 +76,10 @@ class OpenNotebook:
         return self.server.ask(f"{API}/{self.model['id']}/control", "POST", body)
 
     def held(self) -> dict[str, Any]:
-        """The call that waits for a person, as soon as one does."""
         found_call: dict[str, Any] = found(lambda: self.model["held"])
         return found_call
 
     def client(self, token: str | None = None, **options: Any) -> PlainClient:
-        """An outside agent."""
         return PlainClient(self.server.url, self.token if token is None else token, **options)
 
 
@@ -114,7 +107,6 @@ class PlainClient:
         assert self.post({"method": "notifications/initialized"})[0] == 202
 
     def message(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A request."""
         params = dict(params or {})
         if self.modern:
             params["_meta"] = {
@@ -126,7 +118,6 @@ class PlainClient:
         return {"id": next(self._ids), "method": method, "params": params}
 
     def connection(self) -> http.client.HTTPConnection:
-        """A connection of its own."""
         return http.client.HTTPConnection(self.url.hostname or "", self.url.port, timeout=PATIENCE)
 
     def start(
@@ -149,7 +140,6 @@ class PlainClient:
         return connection
 
     def post(self, message: dict[str, Any], **options: Any) -> tuple[int, dict[str, str], Any]:
-        """Status, headers, and the last message of the answer."""
         connection = self.start(message, **options)
         answer = connection.getresponse()
         headers = {name.lower(): value for name, value in answer.getheaders()}
@@ -160,7 +150,6 @@ class PlainClient:
         return answer.status, headers, json.loads(body) if body else None
 
     def result(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result of a request that has one."""
         status, _, body = self.post(self.message(method, params))
         assert status == 200, body
         assert "result" in body, body
@@ -181,7 +170,6 @@ class PlainClient:
 
 
 def events(body: bytes) -> Iterator[Any]:
-    """The messages of a stream."""
     for line in body.decode().split("\n"):
         if line.startswith("data: "):
             yield json.loads(line.removeprefix("data: "))

@@ -27,7 +27,6 @@ class Served:
     loop: asyncio.AbstractEventLoop
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run something in the loop of the server."""
         return self.loop.run_until_complete(coroutine)
 
     def fetch(self, path: str, **options: Any) -> Any:
@@ -63,29 +62,24 @@ class Served:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the server's handlers share."""
         found: dict[str, Any] = self.app.web_app.settings
         return found
 
     @property
     def manager(self) -> SandboxManager:
-        """The sandboxes of the server."""
         found: SandboxManager = self.settings["llm_sandbox_manager"]
         return found
 
     def kernel(self) -> str:
-        """A new kernel."""
         status, model = self.call("post", "api/kernels", {"name": "python3"})
         assert status == 201
         return str(model["id"])
 
     def ask(self, kernel_id: str, isolation: str | None = "process", **more: Any) -> Answer:
-        """Ask for a kernel's sandbox."""
         asked = {"isolation": isolation} if isolation else {}
         return self.call("post", f"{API}/sandboxes", {"kernel_id": kernel_id, **asked, **more})
 
     def sandboxes(self) -> list[dict[str, Any]]:
-        """All sandboxes as the server tells them."""
         found: list[dict[str, Any]] = self.call("get", f"{API}/sandboxes")[1]["sandboxes"]
         return found
 

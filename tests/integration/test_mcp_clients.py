@@ -37,7 +37,6 @@ def sdk_python(version: str) -> Path:
 
 
 def task(sdk: str, *arguments: str, folder: Path) -> dict[str, Any]:
-    """What the client saw in its task of twelve calls."""
     done = subprocess.run(
         [str(sdk_python(sdk)), str(CLIENT), *arguments],
         cwd=folder, capture_output=True, text=True, timeout=4 * PATIENCE, check=False,
@@ -129,7 +128,6 @@ class Stdio:
         self._number = 0
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """The answer to a request."""
         self._number += 1
         self.send({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params})
         return self.read()

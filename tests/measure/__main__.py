@@ -79,7 +79,6 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def items_of(column: Column, given: argparse.Namespace, folder: Path) -> list[tuple[int, Item]]:
-    """What a column has to do, with the places of the rows in their sets."""
     found = []
     for name in given.rows:
         rows = rows_of(name, given.ifbench)[: given.limit]
@@ -143,7 +142,6 @@ def _word(result: Result) -> str:
 
 
 def machine() -> dict[str, object]:
-    """Where it is measured."""
     return {
         "cores": os.cpu_count(),
         "machine": platform.machine(),

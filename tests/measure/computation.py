@@ -75,7 +75,6 @@ _KINDS: Mapping[str, Callable[[random.Random], dict[str, Any]]] = {
 
 
 def computation_rows(seed: int, number: int) -> list[dict[str, Any]]:
-    """So many rows, the kinds in turn."""
     chance = random.Random(f"computation {seed}")
     kinds = list(_KINDS)
     return [

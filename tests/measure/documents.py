@@ -29,7 +29,6 @@ _CHATTER = (
 
 
 def _journals(chance: random.Random) -> dict[str, str]:
-    """Four journals of shipments, about a thousand tokens each."""
     files = {}
     for month in ("january", "february", "march", "april"):
         lines = [f"Shipping journal, {month}", ""]
@@ -43,7 +42,6 @@ def _journals(chance: random.Random) -> dict[str, str]:
 
 
 def _entries(files: dict[str, str]) -> list[tuple[str, int, str, str, str]]:
-    """Number, crates, name, town and state of all shipments."""
     found = []
     for text in files.values():
         for line in text.splitlines():
@@ -105,7 +103,6 @@ _KINDS: dict[str, Callable[[random.Random, dict[str, str]], dict[str, Any]]] = {
 
 
 def document_rows(seed: int, number: int) -> list[dict[str, Any]]:
-    """So many rows, the kinds in turn, each with documents of its own."""
     chance = random.Random(f"documents {seed}")
     kinds, rows = list(_KINDS), []
     for i in range(number):

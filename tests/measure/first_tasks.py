@@ -21,7 +21,6 @@ class T(unittest.TestCase):
 
 
 def first_rows() -> list[dict[str, Any]]:
-    """The twelve."""
     chance = random.Random(7)
     people = [
         (f"P{number}", chance.randint(18, 80), chance.choice(("Oslo", "Rome", "Kyiv")))

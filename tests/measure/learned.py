@@ -39,7 +39,6 @@ _MEAN_STEPS = 5
 
 
 def collected(folder: Path) -> dict[str, Any]:
-    """Return the figures of a training and its evaluations."""
     record = TrainingRecord.load(folder)
     config, start = record.config, folder / START / COMPLETE
     return {
@@ -132,7 +131,6 @@ def _pairs(scores: Mapping[tuple[str, str], Mapping[Any, float]]) -> Iterator[di
 
 
 def machine() -> dict[str, object]:
-    """Return facts about this machine."""
     import torch
 
     text = Path("/proc/cpuinfo").read_text("utf-8") if Path("/proc/cpuinfo").is_file() else ""
@@ -150,7 +148,6 @@ def machine() -> dict[str, object]:
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """Return the tables of all seeds as Markdown."""
     if not found.get("seeds"):
         return f"The training is {NOT_MEASURED} yet."
     at = found["machine"]
@@ -259,7 +256,6 @@ def picture(found: Mapping[str, Any]) -> str:
 
 
 def rewrite(docs: Path) -> None:
-    """Write the tables and the picture from the stored data."""
     file = docs / DATA
     found = json.loads(file.read_text("utf-8")) if file.is_file() else {"seeds": {}}
     page = docs / PAGE

@@ -35,7 +35,6 @@ class Clock:
     _last: tuple[float, float | None] = (0.0, None)
 
     def start(self, key: Any) -> None:
-        """Begin to count for an item."""
         self._share()
         self._used[key] = (0.0, None if self._last[1] is None else 0.0)
 

@@ -91,7 +91,6 @@ def ifbench_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def example_rows() -> list[dict[str, Any]]:
-    """The package's ten examples."""
     return [
         {
             "id": name,

@@ -40,7 +40,6 @@ def write(out: Path, docs: Path, *, tuning: bool = False) -> Path:
 
 
 def rewrite(docs: Path) -> None:
-    """Make the tables of the page, and its plot, from the data that is kept."""
     found, tuned = (_kept(docs / name) for name in (DATA, TUNED))
     (docs / PLOT).write_text(plot(found), "utf-8")
     page = docs / PAGE
@@ -59,7 +58,6 @@ def _kept(file: Path) -> dict[str, Any]:
 
 
 def between(text: str, name: str, content: str) -> str:
-    """The text with what stands between two marks replaced."""
     begin, end = f"<!-- table-{name}: begin -->", f"<!-- table-{name}: end -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
@@ -69,7 +67,6 @@ def between(text: str, name: str, content: str) -> str:
 def summarise(
     out: Path, columns: Mapping[str, Column] = COLUMNS, sets: Iterable[str] = tuple(NUMBERS)
 ) -> dict[str, Any]:
-    """All that the tables need, by model, column and set."""
     models = {}
     for folder in sorted(out.iterdir()) if out.is_dir() else ():
         facts = read_lines(folder / "machine.json")
@@ -143,7 +140,6 @@ def _cell(task: str, mine: Sequence[Line], vanilla: Sequence[Line]) -> dict[str,
 
 
 def against(mine: Sequence[Line], base: Sequence[Line]) -> dict[str, Any] | None:
-    """The paired difference on the rows that both have."""
     found = paired(
         {one["item"]: float(one["right"]) for one in mine}, {one["item"]: float(one["right"]) for one in base}
     )
@@ -270,7 +266,6 @@ def tuning_table(found: Mapping[str, Any]) -> str:
 
 
 def files_table(found: Mapping[str, Any]) -> str:
-    """Documents in files against in the prompt."""
     lines = [
         "| | in files | in the prompt | better, worse, p | tokens in: files, prompt |",
         "|---|---|---|---|---|",
@@ -305,7 +300,6 @@ _COLOURS = ("#8a8f98", "#3b6fb6", "#2a9d6f", "#c77d2e", "#a05195")
 
 
 def plot(found: Mapping[str, Any]) -> str:
-    """The shares of right answers with their intervals, as SVG."""
     parts, y = [], 24
     for model, one in found["models"].items():
         parts.append(f'<text x="0" y="{y}" font-weight="bold">{_escaped(model)}</text>')

@@ -20,7 +20,6 @@ def pss(pid: int) -> int:
 
 
 def parents() -> dict[int, int]:
-    """Each process and its parent."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -31,7 +30,6 @@ def parents() -> dict[int, int]:
 
 
 def family(*roots: int) -> set[int]:
-    """These processes and all that descend from them."""
     tree, found = parents(), set(roots)
     while more := {pid for pid, parent in tree.items() if parent in found} - found:
         found |= more
@@ -39,7 +37,6 @@ def family(*roots: int) -> set[int]:
 
 
 def named(*names: str) -> set[int]:
-    """All processes whose command has one of these names."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -51,7 +48,6 @@ def named(*names: str) -> set[int]:
 
 
 def total(pids: Iterable[int]) -> int:
-    """Bytes of all these processes together."""
     return sum(pss(pid) for pid in pids)
 
 

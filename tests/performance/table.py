@@ -19,7 +19,6 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
 def table(rows: dict[str, dict[str, object]]) -> str:
-    """The rows as Markdown, in the order of their names."""
     lines = ["| what | measured | bar | |", "|---|---|---|---|"]
     for what, row in sorted(rows.items()):
         value = f"{_three_digits(float(str(row['value'])))} {row['unit']}"
@@ -35,7 +34,6 @@ def _three_digits(value: float) -> str:
 
 
 def page_with(page: str, content: str) -> str:
-    """The page with what stands between its two marks replaced."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{content}\n\n{END}{after}"

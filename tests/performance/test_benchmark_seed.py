@@ -198,7 +198,6 @@ def model_seconds(folder: Path) -> float:
 
 
 def half_way() -> list[dict[str, Any]]:
-    """The conversation of a task of five turns when two of them are over."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": "You work in /testbed."}]
     messages.append({"role": "user", "content": "Write."})
     for number in range(2):

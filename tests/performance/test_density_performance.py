@@ -58,7 +58,6 @@ class Engine:
         return total(named("dockerd", "containerd")) if self.isolation == "docker" else 0
 
     def first_processes(self, boxes: list[Sandbox]) -> set[int]:
-        """The outermost process of each sandbox."""
         if self.isolation == "docker":
             client: Any = connect()
             wanted = {str(box.protection.details["container"]) for box in boxes}
@@ -100,7 +99,6 @@ def memory_groups(pid: int) -> set[Path]:
 
 
 def kernel_part(folder: Path) -> int:
-    """Of one control group, in the file of either version."""
     try:
         return int((folder / "memory.kmem.usage_in_bytes").read_text())
     except (OSError, ValueError):
@@ -170,7 +168,6 @@ def fit(levels: list[Level], what: Callable[[Level], list[float]], at: int = 512
 
 @pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), "bubblewrap"])
 def dense(request: pytest.FixtureRequest) -> str:
-    """Each isolation of which there can be hundreds."""
     from support import require
 
     return require(request.param)

@@ -81,7 +81,6 @@ class CommitAndRun:
             self._client.images.remove(image.id, force=True)
 
     def once(self, container: str) -> float:
-        """Seconds that it takes."""
         began = time.perf_counter()
         image = self._client.containers.get(container).commit()
         new = self._client.containers.create(image.id, ["sleep", "infinity"])
@@ -244,7 +243,6 @@ def test_sixteen_forks_of_one_point(measured: Measured, isolation: str) -> None:
 
 
 def bar_of(megabytes: int) -> int:
-    """Milliseconds of a checkpoint with so much changed."""
     return 60 + 25 * megabytes
 
 

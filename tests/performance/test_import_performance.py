@@ -29,8 +29,6 @@ print((time.process_time() - start) / bare)
 
 
 def median_of(program: str, times: int = 7) -> float:
-    """The median of what a program prints last, in interpreters of their own."""
-
     def once() -> float:
         done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
         return float(done.stdout.split()[-1])

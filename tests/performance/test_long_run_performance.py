@@ -172,7 +172,6 @@ def test_the_command_line_shows_a_scripted_step_at_once(
 
 
 def python(folder: Path, code: str, *words: str) -> str:
-    """The last line that a new interpreter prints."""
     done = subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=folder, env=kernel_environment(folder), capture_output=True, text=True, check=False,

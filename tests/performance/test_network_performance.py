@@ -59,7 +59,6 @@ class Large(Outside):
 
 
 async def start_and_calls(isolation: str, network: str) -> tuple[float, list[float]]:
-    """Seconds of a start, and of twenty calls."""
     began = time.perf_counter()
     async with open_sandbox(isolation, network=network) as box:
         start, calls = time.perf_counter() - began, []

@@ -67,5 +67,4 @@ async def _ours(image: str) -> dict[str, float]:
 
 
 def _ratio(pairs: list[tuple[dict[str, float], dict[str, float]]], name: str) -> float:
-    """Median over the pairs, each measured side by side."""
     return statistics.median(theirs[name] / ours[name] for theirs, ours in pairs)

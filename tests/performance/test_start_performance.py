@@ -61,7 +61,6 @@ def own_cpu_seconds() -> float:
 
 
 def bare_cpu_seconds() -> float:
-    """Processor time of a start of bare bubblewrap."""
     before = own_cpu_seconds()
     subprocess.run(BARE, check=True)
     return own_cpu_seconds() - before

@@ -24,7 +24,6 @@ COMMAND = "echo turn {number} >> log.txt; head -c 200000 /dev/urandom > data{num
 
 
 def seen_works(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
-    """Every run's work, as it begins."""
     works: list[Session] = []
     begin = Session.__init__
 

@@ -38,7 +38,6 @@ ROWS = [Row(f"row-{n}", "Wait.", "1", input_files={"a.txt": "1\n"}) for n in ran
 
 
 def spans(rollout: Rollout) -> list[tuple[float, float]]:
-    """When the commands of a rollout began and ended."""
     assert rollout.trajectory is not None
     ended = [
         event for event in rollout.trajectory.path if isinstance(event, ev.CallFinished) and event.duration

@@ -175,7 +175,6 @@ def problems_of_files(words: list[str]) -> Iterator[str]:
 
 
 def nothing(words: list[str]) -> Iterator[str]:
-    """A program of others, whose words are its own."""
     return iter(())
 
 

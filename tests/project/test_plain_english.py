@@ -87,7 +87,6 @@ IN_PAGES = (
 
 
 def prose(source: str) -> str:
-    """The strings and comments of a module as one line."""
     parts = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -120,7 +119,6 @@ TYPESCRIPT = re.compile(
 
 
 def prose_of_typescript(source: str) -> str:
-    """The strings and comments of a TypeScript module as one line."""
     parts = (match[match.lastgroup or 0].strip().lstrip("* ") for match in TYPESCRIPT.finditer(source))
     return " ".join(re.sub(r"\n\s*\*", " ", " ".join(parts)).split())
 
@@ -131,7 +129,6 @@ def found_in(text: str, phrases: tuple[str, ...] = PHRASES) -> list[str]:
 
 @functools.cache
 def findings() -> dict[str, list[str]]:
-    """The phrases in each package, with the file that holds them."""
     packages: dict[str, list[str]] = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         inside = file.relative_to(PACKAGE)
@@ -191,7 +188,6 @@ class Docstring:
 
 
 def docstrings(source: str, place: str) -> Iterator[Docstring]:
-    """Yield the docstrings of modules, classes, functions and attributes."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue

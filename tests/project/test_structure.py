@@ -16,7 +16,6 @@ Graph = Mapping[str, set[str]]
 
 
 def module_files() -> dict[str, Path]:
-    """Every module of the package and its file."""
     files = {}
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT.parent).with_suffix("").parts

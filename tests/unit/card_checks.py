@@ -53,7 +53,6 @@ class _Reader(HTMLParser):
 
 
 def read(html: str) -> _Reader:
-    """The parsed page."""
     reader = _Reader()
     reader.feed(html)
     reader.close()

@@ -91,7 +91,6 @@ def at_end(make: Callable[[int], bytes]) -> Callable[[Frame], bytes]:
 
 
 def answer(number: int, outcome: object, output: bytes = b"") -> bytes:
-    """Encode some output in frames, and the response."""
     pieces = [output[at : at + MAX_PAYLOAD] for at in range(0, len(output), MAX_PAYLOAD)]
     frames = [Frame(Kind.STDOUT, number, piece) for piece in pieces]
     return b"".join(frame.encode() for frame in [*frames, json_frame(Kind.RESPONSE, number, outcome)])
@@ -99,7 +98,6 @@ def answer(number: int, outcome: object, output: bytes = b"") -> bytes:
 
 @asynccontextmanager
 async def opened(script: Script, **options: Any) -> AsyncIterator[ChannelSandbox]:
-    """Open the sandbox of a script, and close it at the end."""
     box = script.sandbox(**options)
     await box.start()
     try:

@@ -142,7 +142,12 @@ def _check(node: ast.expr) -> None:
         case ast.Constant(value=str() | int() | float() | bool() | None):
             parts = []
         case ast.Name(id=name):
-            _check_name(name)
+            if name not in NAMES:
+                near = difflib.get_close_matches(name, NAMES, 1)
+                hint = f"did you mean {near[0]}? " if near else ""
+                raise BreakpointError(
+                    f"A breakpoint has no name {name[:80]!r}: {hint}It has {', '.join(NAMES)}; put texts in quotes."
+                )
             parts = []
         case ast.Call(func=ast.Name(id="len"), args=[argument], keywords=[]):
             parts = [argument]
@@ -157,15 +162,6 @@ def _check(node: ast.expr) -> None:
             )
     for part in parts:
         _check(part)
-
-
-def _check_name(name: str) -> None:
-    if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise BreakpointError(
-            f"A breakpoint has no name {name[:80]!r}: {hint}It has {', '.join(NAMES)}; put texts in quotes."
-        )
 
 
 def _value(node: ast.expr, moment: Moment) -> Any:

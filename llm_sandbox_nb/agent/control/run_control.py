@@ -67,7 +67,6 @@ from llm_sandbox_nb.agent.errors import ControlError
 from llm_sandbox_nb.agent.limits import Meter, RunLimits
 from llm_sandbox_nb.agent.recorder import Recorder
 from llm_sandbox_nb.agent.tools.arguments import ArgumentsError, parse_arguments
-from llm_sandbox_nb.agent.tools.tool import Approval
 from llm_sandbox_nb.agent.tools.toolbox import Toolbox
 from llm_sandbox_nb.model.contract import Model, ModelSettings, ToolCall
 from llm_sandbox_nb.sandbox.contract import Sandbox
@@ -528,7 +527,9 @@ class PausePoints:
         await self.control.settled()
         refused, self.control.refused = self.control.refused, []
         hosts = tuple(dict.fromkeys(refused)) if moment.at == "observation" else ()
-        approval = await self._approval(call) if moment.at == "call" and valid else None
+        approval = await self.toolbox[call.name].approval() if moment.at == "call" and valid else None
+        if approval is not None and self.rules.approved_all and not approval.changed:
+            approval = None
         reason = await self._reason(moment, valid, hosts)
         if approval is not None and (reason is None or reason[0] == "approval" or approval.changed):
             reason = "approval", approval.text
@@ -541,11 +542,6 @@ class PausePoints:
         decision, waited = await self.control.hold(held, lambda decision: release(decision, held))
         self.meter.leave_out(waited)
         return decision
-
-    async def _approval(self, call: ToolCall) -> Approval | None:
-        """Return the tool's own reason for a question, unless a person has approved all calls."""
-        found = await self.toolbox[call.name].approval()
-        return None if found is not None and self.rules.approved_all and not found.changed else found
 
     async def _reason(self, moment: Moment, valid: bool, hosts: Sequence[str]) -> tuple[Reason, str] | None:
         if reason := await self.rules.why(moment, valid or moment.at == "observation"):

@@ -291,8 +291,7 @@ class McpTool(DefinedTool):
                 f"The MCP server may use the changed definition of {self.definition.tool!r:.80}."
             )
             self._changed = ""
-        timeout = context.options.command_timeout
-        longest = min(timeout, context.time_left or timeout)
+        longest = context.options.call_seconds(context.time_left)
         unlisted, self._unlisted = self._unlisted, ""
         try:
             if unlisted:

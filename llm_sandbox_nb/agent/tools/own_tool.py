@@ -101,8 +101,7 @@ class OwnTool(Tool):
         values = dict(self._arguments.validate_python(dict(arguments)))
         if self._box:
             values[self._box] = context.box
-        timeout = context.options.command_timeout
-        longest = min(timeout, context.time_left or timeout)
+        longest = context.options.call_seconds(context.time_left)
         timer = asyncio.timeout(longest)
         try:
             async with timer:

@@ -6,15 +6,16 @@ import os
 import shutil
 from pathlib import Path
 
-from llm_sandbox_nb.sandbox.cgroups import memory_left, own_groups
+from llm_sandbox_nb.sandbox.cgroups import own_groups, read_if_there
+from llm_sandbox_nb.sandbox.prepared import available_memory
 
 
 def free_memory() -> int:
     """Return the bytes that a new process can use: free or reclaimable memory, within the limits of a container."""
     import psutil
 
-    free, left = int(psutil.virtual_memory().available), memory_left()
-    return free if left is None else min(free, left)
+    free = available_memory()
+    return int(psutil.virtual_memory().available) if free is None else free
 
 
 def processors() -> int:
@@ -25,10 +26,13 @@ def processors() -> int:
     count = min(allowed, psutil.cpu_count(logical=False) or allowed)
     for group, version in own_groups("cpu"):
         if version == 2:
-            words = _text(group / "cpu.max").split()
+            words = read_if_there(group / "cpu.max").split()
             quota, period = [*words, "", ""][:2]
         else:
-            quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+            quota, period = (
+                read_if_there(group / "cpu.cfs_quota_us"),
+                read_if_there(group / "cpu.cfs_period_us"),
+            )
         if quota.isdigit() and period.isdigit() and int(period):
             count = min(count, max(1, int(quota) // int(period)))
     return max(1, count)
@@ -39,10 +43,3 @@ def free_disk(folder: Path) -> int:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_sandbox_nb.sandbox.cgroups import CONTROLLERS, find_hierarchies
+from llm_sandbox_nb.sandbox.cgroups import CONTROLLERS, find_hierarchies, read_if_there
 from llm_sandbox_nb.sandbox.contract import Limits
 
 PROC = Path("/proc")
@@ -163,7 +163,7 @@ class Group:
 
     def _read_number(self, name_v2: str, name_v1: str) -> int | None:
         for folder, base in self._folders.items():
-            text = _read_if_there(folder / (name_v2 if base.version == 2 else name_v1))
+            text = read_if_there(folder / (name_v2 if base.version == 2 else name_v1))
             if text.isdigit() and int(text) < _NO_LIMIT_BYTES:
                 return int(text)
         return None
@@ -171,7 +171,7 @@ class Group:
     def _read_cpus(self) -> float | None:
         for folder, base in self._folders.items():
             names = ("cpu.max",) if base.version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            fields = " ".join(_read_if_there(folder / name) for name in names).split()
+            fields = " ".join(read_if_there(folder / name) for name in names).split()
             if len(fields) == 2 and fields[0].isdigit():
                 return int(fields[0]) / int(fields[1])
         return None
@@ -205,13 +205,6 @@ def _write_if_there(path: Path, value: str) -> None:
         file.write(value)
 
 
-def _read_if_there(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
 def _remove_all(folders: Iterable[Path], patience: float) -> bool:
     deadline = time.monotonic() + patience
     left = list(folders)
@@ -223,7 +216,7 @@ def _remove_all(folders: Iterable[Path], patience: float) -> bool:
 
 
 def _remove(folder: Path) -> bool:
-    for word in _read_if_there(folder / "cgroup.procs").split():
+    for word in read_if_there(folder / "cgroup.procs").split():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(int(word), signal.SIGKILL)
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from llm_sandbox_nb.sandbox.cgroups import read_if_there
 from llm_sandbox_nb.sandbox.docker.engine import connect, engine_errors, find_endpoint
 from llm_sandbox_nb.sandbox.docker.images import DEFAULT_IMAGE, SLIM_IMAGE
 from llm_sandbox_nb.sandbox.docker.network import find_network, gateways_of, is_podman
@@ -85,7 +86,7 @@ def read_host_network(bridge: str, older: bool) -> HostNetwork:
         bridge: the id of the sandboxes' network, which exists here if the engine is on this machine; empty for Podman.
         older: True if the engine is older than `WRITES_RESOLVERS_VERSION`.
     """
-    here = _parsed({name: _text(name) for name in (ROUTES, ADDRESSES_6)}).addresses
+    here = _parsed({name: read_if_there(Path(name)) for name in (ROUTES, ADDRESSES_6)}).addresses
     local = bool(bridge) and Path("/sys/class/net", f"br-{bridge[:12]}").exists()
     if local and not older:
         return HostNetwork(here, complete=True)
@@ -96,13 +97,6 @@ def read_host_network(bridge: str, older: bool) -> HostNetwork:
             there = _from_container(connect())
             _read[engine] = (time.monotonic(), there)
     return HostNetwork(here | there.addresses, there.resolvers, local or there.complete)
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _from_container(client: DockerClient) -> HostNetwork:

@@ -19,6 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from llm_sandbox_nb.sandbox.cgroups import read_if_there
 from llm_sandbox_nb.sandbox.docker.engine import PREFIX, connect, engine_errors, one_line
 from llm_sandbox_nb.sandbox.docker.network import remove_left_networks
 from llm_sandbox_nb.sandbox.errors import IsolationUnavailableError
@@ -150,13 +151,15 @@ def _digest(text: str, length: int) -> str:
 @cache
 def _host() -> str:
     # The host name is included, because cloned machines often have the same id, and may use the same engine.
-    machine = _read("/etc/machine-id") or _read("/var/lib/dbus/machine-id")
+    machine = read_if_there(Path("/etc/machine-id")) or read_if_there(Path("/var/lib/dbus/machine-id"))
     return _digest(f"{machine} {socket.gethostname()}", 12)
 
 
 @cache
 def _boot() -> str:
-    return _digest(_read("/proc/sys/kernel/random/boot_id") or _output("sysctl", "-n", "kern.boottime"), 12)
+    return _digest(
+        read_if_there(Path("/proc/sys/kernel/random/boot_id")) or _output("sysctl", "-n", "kern.boottime"), 12
+    )
 
 
 def _namespace(pid: int) -> str:
@@ -170,15 +173,8 @@ def _started(pid: int) -> str:
     """Return a digest of a process's start time; empty for a missing process or a zombie."""
     if sys.platform != "linux":
         return _digest(started, 8) if (started := _output("ps", "-o", "lstart=", "-p", str(pid))) else ""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = read_if_there(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     return "" if len(fields) < 20 or fields[0] in "ZX" else _digest(fields[19], 8)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8", "replace").strip()
-    except OSError:
-        return ""
 
 
 def _output(*command: str) -> str:

@@ -84,7 +84,8 @@ def claim_against_evidence(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _claims(evidence: Evidence, sentence: str, checks: list[CheckRun]) -> Iterator[tuple[str, Doubt]]:
-    step = _said_at(evidence, sentence)
+    version, in_answer = evidence.answer_version, sentence.strip() in (evidence.answer or "")
+    step = version.step if version is not None and in_answer else evidence.last_step
     if _TESTS_PASS.search(sentence) and not _NOT.search(sentence):
         if doubt := _tests(
             evidence, sentence, [check for check in checks if check.family == "test"], checks, step
@@ -181,16 +182,6 @@ def _last_failed(evidence: Evidence) -> Action | None:
     if not runs or not runs[-1].failed or runs[-1].result.error:
         return None
     return runs[-1]
-
-
-def _said_at(evidence: Evidence, sentence: str) -> int:
-    """Return the step whose text has a sentence of the answer."""
-    version = evidence.answer_version
-    return (
-        version.step
-        if version is not None and sentence.strip() in (evidence.answer or "")
-        else evidence.last_step
-    )
 
 
 def _files(evidence: Evidence, sentence: str, step: int) -> Iterator[tuple[str, Doubt]]:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from llm_sandbox_nb.formatting import format_count, plural
-from llm_sandbox_nb.shell_parser import Command
 from llm_sandbox_nb.trajectory.doubts.check_commands import CheckRun, checks_of
 from llm_sandbox_nb.trajectory.doubts.evidence import PROGRAMS, Action, Evidence, ending_of, is_aside, name_of
 from llm_sandbox_nb.trajectory.events import Doubt
@@ -438,13 +437,11 @@ def _recovered(evidence: Evidence, action: Action) -> bool:
             continue
         same = program and program == _program_of(other) and program not in ("python3", "python", "node")
         again = paths and paths <= {version.path for version in other.writes}
-        if (same or again) and not _printed(other) and not _noisy(other) and not _QUIET.search(other.command):
+        warnings = _WARNING.finditer(other.stderr[:4_000])
+        noisy = any(not _NO_WARNING.search(warning[0]) for warning in warnings)
+        if (same or again) and not _printed(other) and not noisy and not _QUIET.search(other.command):
             return True
     return False
-
-
-def _noisy(action: Action) -> bool:
-    return any(not _NO_WARNING.search(found[0]) for found in _WARNING.finditer(action.stderr[:4_000]))
 
 
 def _left_broken(evidence: Evidence, action: Action) -> bool:
@@ -532,7 +529,11 @@ def _in_program(evidence: Evidence, action: Action) -> str:
     if not (action.writes or evidence.stop_reason):
         return ""
     texts: list[tuple[str, str]] = [
-        ("the program", command.here or "") for command in action.commands if _runs_here(command)
+        ("the program", command.here)
+        for command in action.commands
+        if command.here
+        and command.words
+        and re.match(r"(?:python|node|ruby|perl|bash|sh)", posixpath.basename(command.words[0]))
     ]
     texts += [
         (name_of(read.path), read.text or "")
@@ -547,14 +548,6 @@ def _in_program(evidence: Evidence, action: Action) -> str:
                 line = one_line(" ".join(found[0].split()), 40)
                 return f"{name} passes over errors (`{line}`)"
     return ""
-
-
-def _runs_here(command: Command) -> bool:
-    return bool(
-        command.here
-        and command.words
-        and re.match(r"(?:python|node|ruby|perl|bash|sh)", posixpath.basename(command.words[0]))
-    )
 
 
 def _executes(action: Action, path: str) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from llm_sandbox_nb.trajectory.doubts.command_rules import says_failure
 from llm_sandbox_nb.trajectory.doubts.evidence import (
     Evidence,
-    Version,
 )
 from llm_sandbox_nb.trajectory.events import Doubt
 from llm_sandbox_nb.trajectory.step_line import shown_text
@@ -50,10 +49,6 @@ _SAME_UNIT = (
 )  # fmt: skip
 
 
-def _is_long(unit: str) -> bool:
-    return len(unit) > 2
-
-
 _UNIT_WORDS = sorted(
     {unit for units in _UNITS.values() for unit in units if len(unit) > 1 or unit in "$€£"},
     key=len,
@@ -64,7 +59,7 @@ _WITH_UNIT = re.compile(
     re.IGNORECASE,
 )
 _ASKED_UNIT = re.compile(
-    rf"\b(?:in|as)\s+(?:whole\s+|full\s+)?({'|'.join(map(re.escape, filter(_is_long, _UNIT_WORDS)))})\b",
+    rf"\b(?:in|as)\s+(?:whole\s+|full\s+)?({'|'.join(re.escape(unit) for unit in _UNIT_WORDS if len(unit) > 2)})\b",
     re.IGNORECASE,
 )
 _SEARCHED_CHARACTERS = 1_500_000
@@ -95,9 +90,7 @@ def units_and_numbers(evidence: Evidence) -> Iterator[Doubt]:
 
 def _is_telling(number: str) -> bool:
     digits = re.sub(r"\D", "", number.partition("e")[0]).lstrip("0")
-    if re.fullmatch(r"(?:19|20)\d\d", number):
-        return False
-    return len(digits) >= 3
+    return len(digits) >= 3 and not re.fullmatch(r"(?:19|20)\d\d", number)
 
 
 def _other_unit(evidence: Evidence, answer: str) -> str:
@@ -166,12 +159,11 @@ def _appears(evidence: Evidence, number: str) -> bool:
             ):
                 return True
     return any(
-        _in_file(version, forms) for version in evidence.results if version is not evidence.answer_version
+        _has(version.text or "", form)
+        for version in evidence.results
+        if version is not evidence.answer_version
+        for form in forms
     ) or _in_inputs(evidence, forms)
-
-
-def _in_file(version: Version, forms: set[str]) -> bool:
-    return any(_has(version.text or "", form) for form in forms)
 
 
 def _in_inputs(evidence: Evidence, forms: set[str]) -> bool:

@@ -151,12 +151,11 @@ def _restored(evidence: Evidence, version: Version) -> bool:
     if before is not None and before.text is not None:
         return newest.text == before.text
     old, new = version.change, newest.change
-    return bool(old and old.diff and new.diff and _swapped(old.diff) == _body(new.diff))
+    if not (old and old.diff and new.diff):
+        return False
+    swapped = sorted(("+" if row[0] == "-" else "-") + row[1:] for row in _body(old.diff))
+    return swapped == _body(new.diff)
 
 
 def _body(diff: str) -> list[str]:
     return sorted(row for row in diff.split("\n") if row[:1] in "+-" and row[:4] not in ("+++ ", "--- "))
-
-
-def _swapped(diff: str) -> list[str]:
-    return sorted(("+" if row[0] == "-" else "-") + row[1:] for row in _body(diff) if row)

@@ -26,12 +26,10 @@ SUBMIT: dict[str, Any] = {"text": "Done.", "calls": [{"tool": "submit"}]}
 
 
 def bash(text: str, command: str) -> dict[str, Any]:
-    """A turn that executes a command."""
     return {"text": text, "calls": [{"tool": "execute_bash", "arguments": {"command": command}}]}
 
 
 def edit(text: str, path: str, content: str) -> dict[str, Any]:
-    """A turn that writes a file with the editor."""
     arguments = {"command": "create", "path": path, "file_text": content}
     return {"text": text, "calls": [{"tool": "str_replace_editor", "arguments": arguments}]}
 
@@ -58,7 +56,6 @@ async def play(name: str, turns: list[dict[str, Any]]) -> Run:
 
 
 async def branches() -> None:
-    """A run that went back and on, and a fork of it that reached its end."""
     run = await play("branches", WRITES)
     await run.rewind(1)
     other = [*WRITES[:1], bash("Another way.", "printf three > output/answer.txt; rm list.txt"), SUBMIT]
@@ -71,7 +68,6 @@ async def branches() -> None:
 
 
 def killed() -> None:
-    """A run whose process is killed while a command is executed."""
     turns = [*WRITES[:2], bash("This takes long.", "echo begun > begun.txt; sleep 600"), SUBMIT]
     child = subprocess.Popen([sys.executable, __file__, ".", json.dumps(turns)], stdout=subprocess.DEVNULL)
     try:
@@ -84,7 +80,6 @@ def killed() -> None:
 
 
 def is_in_call() -> bool:
-    """Whether the third step's command was started."""
     lines = next(Path().glob("runs/killed/*/journal.jsonl")).read_text("utf-8").splitlines()
     events = [json.loads(line) for line in lines if line.endswith("}")]
     return any(one["kind"] == "call.started" and one["step"] == 3 for one in events)

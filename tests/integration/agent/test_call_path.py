@@ -42,7 +42,6 @@ def path_here() -> Path_:
 
 @pytest.fixture
 def paths(monkeypatch: pytest.MonkeyPatch) -> list[Path_]:
-    """The path of every write that holds the mark."""
     found: list[Path_] = []
     write = asyncio.StreamWriter.write
 

@@ -151,14 +151,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
 
 
 def check_of(box: Sandbox, folder: Path, command: str) -> ResultCheck:
-    """A check of this sandbox with the files of the grader."""
     recorder = Recorder(folder)
     check = Check(command, check_inputs(FILES), timeout=PATIENCE)
     return ResultCheck(check, recorder, RunRecord(folder, recorder.trajectory), load_prompts(None))
 
 
 async def without_protection(box: Sandbox, command: str) -> bool:
-    """The same check in the shell of the model."""
     folder = check_folder(box)
     await check_inputs(FILES).upload(box, folder)
     done = await box.run(

@@ -31,7 +31,6 @@ CHECK: dict[str, Any] = {
 
 
 def wrote(source: str, answer: str = "done") -> dict[str, Any]:
-    """A turn that writes the module and the answer."""
     return turn(bash(f"echo '{source}' > total.py; mkdir -p output; printf '{answer}' > output/answer.txt"))
 
 
@@ -39,7 +38,6 @@ WRONG, RIGHT = wrote("def f(x): return x"), wrote("def f(x): return x * 2")
 
 
 def words(one: Run) -> str:
-    """The state of a run, as every host says it."""
     said = one.trajectory.state(live=False).words
     summary = summarize(one.folder)
     assert summary is not None

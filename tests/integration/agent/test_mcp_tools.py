@@ -49,7 +49,6 @@ def said(result: Run) -> list[str]:
 
 
 def played(folder: Path, *turns: dict[str, Any], **options: Any) -> Run:
-    """Play the turns with the scripted server, whose calls are allowed."""
     return run(solved(folder, *turns, SUBMIT, **{"mcp": server(), "mcp_allow": "s", **options}))
 
 
@@ -436,7 +435,6 @@ def test_a_server_that_does_not_start_starts_no_run(tmp_path: Path, configured: 
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """The address of the scripted server over HTTP."""
     command = [sys.executable, SERVER, "--http"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -34,7 +34,6 @@ def of_kind(run: Run, kind: type[Any]) -> list[Any]:
 
 
 def check_sent(server: SmallContextServer, run: Run) -> None:
-    """The record says what was sent, and each request is valid."""
     for body in server.requests:
         check_messages([*body["messages"], {"role": "assistant", "content": "end"}])
     sent = server.requests[-1]["messages"]

@@ -23,7 +23,6 @@ Ending = Callable[[Path, pytest.MonkeyPatch], Awaitable[Run]]
 
 
 async def ended(folder: Path, *turns: dict[str, Any], **options: Any) -> Run:
-    """A run with these options, however it ends."""
     options = {
         "isolation": "process",
         "output_dir": folder / "runs",
@@ -36,8 +35,6 @@ async def ended(folder: Path, *turns: dict[str, Any], **options: Any) -> Run:
 
 
 def opening(error: Exception) -> Awaitable[Any]:
-    """A sandbox that cannot be had."""
-
     async def fail() -> None:
         await asyncio.sleep(0.05)  # on purpose: the model's first reply comes before
         raise error

@@ -32,7 +32,6 @@ LONG = "so " * 10_000
 
 
 def answers(messages: list[dict[str, Any]]) -> Reply:
-    """The number of the question, after many words."""
     return says(LONG + str(messages[-1]["content"]).partition("Question ")[2][0])
 
 

@@ -51,7 +51,6 @@ class Halting:
         self.script.write_text(script_text(turn(bash(f"{first}echo 3 > answer.txt")), SUBMIT))
 
     def go_on(self) -> None:
-        """From the next start on nobody waits."""
         self._play("")
 
     @property
@@ -75,7 +74,6 @@ class Halting:
         return started
 
     def engine_left(self) -> list[str]:
-        """Containers, or control groups, that these processes made."""
         pids = {one.pid for one in self.started}
         if self.isolation == "docker":
             client: Any = connect()
@@ -87,7 +85,6 @@ class Halting:
 
 @pytest.fixture
 def halting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Halting]:
-    """What still runs in the end is killed."""
     made = Halting(tmp_path, require(request.param))
     yield made
     for process in made.started:

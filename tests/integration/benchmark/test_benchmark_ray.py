@@ -39,7 +39,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
 
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
-    """Problems of which every second one has the answer that the script gives."""
     folder = tmp_path / "counted"
     folder.mkdir()
     (folder / "task.yaml").write_text("scorer: exact\n")

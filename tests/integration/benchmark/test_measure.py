@@ -331,7 +331,6 @@ def test_wrong_words_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def peer_row(folder: Path, program: str) -> tuple[Any, dict[str, Any]]:
-    """The result and the measures of one row that a peer's program does."""
     row = rows_of("computation")[0]
     (folder / "peer.py").write_text(program.replace("GOLD", row.ground_truth))
     (item,) = plan([(task_of("computation"), [row])], modes_of(COLUMNS["mini-swe-agent"], "computation"))

@@ -14,7 +14,6 @@ from llm_sandbox_nb.model.litellm_model import backend
 
 @pytest.fixture
 def command_line(tmp_path: Path) -> Iterator[CommandLine]:
-    """In an empty folder."""
     yield from open_command_line(tmp_path)
 
 

@@ -21,14 +21,12 @@ QUESTION = "How many r's are in strawberry?"
 
 
 def turns(*commands: str) -> str:
-    """A script that runs the commands, one in a turn, and submits."""
     calls = [{"tool": "execute_bash", "arguments": {"command": command}} for command in commands]
     played = [{"text": "I work.", "calls": [call]} for call in calls]
     return yaml.safe_dump({"turns": [*played, {"calls": [{"tool": "submit", "arguments": {}}]}]})
 
 
 def after(text: str, *parts: str) -> None:
-    """Assert that the parts come one after the other."""
     place = 0
     for part in parts:
         place = text.find(part, place)

@@ -37,7 +37,6 @@ def of(events: Events, kind: type[_E]) -> list[_E]:
 
 
 def errors(events: Events) -> list[str]:
-    """The kinds of the failures of requests."""
     return [event.error for event in of(events, ev.ModelFailed)]
 
 
@@ -126,7 +125,6 @@ LOOKS = replied(tool_call("execute_bash", {"command": "seq -s ' ' 1 4000 | fold 
 
 
 def full(asked: Asked) -> Answer | None:
-    """A server in which one long output fills the context."""
     if "tool" not in asked.roles:
         return LOOKS
     if sum(len(str(one["content"])) for one in asked.messages) > 8192:

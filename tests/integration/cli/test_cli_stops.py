@@ -148,7 +148,6 @@ def test_the_question_is_the_last_thing_on_the_terminal(command_line: CommandLin
 
 
 def read_until(terminal: int, text: bytes) -> bytes:
-    """What a terminal shows up to a text."""
     deadline, shown = time.monotonic() + PATIENCE, b""
     while text not in shown and time.monotonic() < deadline:
         shown += os.read(terminal, 4096)

@@ -79,7 +79,6 @@ class Notebook:
         return "".join(one.get("text", "") or one.get("evalue", "") for one in shown)
 
     def received(self) -> bytes:
-        """All that the kernel sent to the front end."""
         return json.dumps(self.messages, default=str).encode()
 
 
@@ -103,7 +102,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterProcess]
 
 @pytest.fixture(scope="module")
 def kernel(server: JupyterProcess) -> Iterator[tuple[LiveKernel, Path]]:
-    """A kernel, and where its notebook is saved."""
     session = server.start_session("n.ipynb")
     with server.client(session["kernel"]["id"]) as client:
         yield LiveKernel(None, client), server.root / session["path"]  # type: ignore[arg-type]
@@ -112,7 +110,6 @@ def kernel(server: JupyterProcess) -> Iterator[tuple[LiveKernel, Path]]:
 
 @pytest.fixture
 def notebook(server: JupyterProcess, kernel: tuple[LiveKernel, Path]) -> Notebook:
-    """A notebook in a kernel as new, where no key was typed."""
     renew(kernel[0].client)
     made = Notebook(server, *kernel)
     made.run("%load_ext llm_sandbox_nb")
@@ -121,7 +118,6 @@ def notebook(server: JupyterProcess, kernel: tuple[LiveKernel, Path]) -> Noteboo
 
 
 def make_task(folder: Path) -> None:
-    """A benchmark of one problem."""
     (folder / "counted").mkdir(exist_ok=True)
     (folder / "counted" / "task.yaml").write_text("scorer: exact\n")
     row = {"id": "r0", "problem_statement": "p", "ground_truth": "three"}

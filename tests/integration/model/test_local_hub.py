@@ -77,8 +77,6 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
-    """A hub, and an empty cache of its files."""
-
     class ThisHub(Hub):
         ranges: ClassVar[list[str]] = []
 

@@ -56,7 +56,6 @@ def pid_of(model: LocalModel) -> int:
 
 
 def engines() -> list[psutil.Process]:
-    """The servers that this process has started and that run."""
     return engines_of(os.getpid())
 
 

@@ -9,27 +9,19 @@ from typing import Any
 import pytest
 from model_dialogues import SCRIPT
 from scripted_faults import (
-    DROP_AT_ONCE,
-    FORBIDDEN,
-    NOT_FOUND,
     OVERFLOW_SENTENCES,
-    OVERLOADED,
-    QUOTA,
-    SERVER_ERROR,
     TEMPERATURE_REFUSED,
-    TOKENS_PER_MINUTE,
     UNAUTHORIZED,
     Fault,
     http_date,
     overflow,
     rate_limited,
 )
-from scripted_server import ScriptedServer, with_results
+from scripted_server import ScriptedServer
 from server_variants import Variant
 from support import PATIENCE, run
 from variant_server import VariantServer
 
-from llm_sandbox_nb.agent.model_call import well_formed
 from llm_sandbox_nb.model.contract import ContextOverflowError, ModelError, ModelSettings, Reply
 from llm_sandbox_nb.model.litellm_model import backend
 from llm_sandbox_nb.model.model_names import make_model
@@ -102,18 +94,6 @@ def test_a_reply_arrives_in_pieces_and_whole(server: ScriptedServer) -> None:
     assert (reply.response_id, reply.response_model) == ("chatcmpl-0", "my-model")
 
 
-def test_usage_with_cached_and_reasoning_tokens_and_no_price_for_a_model_nobody_knows(
-    server: ScriptedServer,
-) -> None:
-    """And no price: nobody knows this model."""
-    usage = ask(server).usage
-    assert usage is not None
-    assert usage.model_dump() == {
-        "prompt_tokens": 1000, "completion_tokens": 50, "cached_tokens": 600, "reasoning_tokens": 20,
-        "cost": None,
-    }  # fmt: skip
-
-
 def test_the_price_is_that_of_the_table_with_cached_tokens_cheaper(server: ScriptedServer) -> None:
     import litellm
 
@@ -130,14 +110,6 @@ def test_the_price_is_that_of_the_table_with_cached_tokens_cheaper(server: Scrip
     )
 
 
-def test_the_second_request_passes_a_strict_server(server: ScriptedServer) -> None:
-    first = well_formed(ask(server))
-    messages = [*USER, *with_results(first)]
-    assert ask(server, messages=messages).text == "Done."
-    assert server.requests[1].messages == messages
-    assert set(first.message) == {"role", "content", "tool_calls"}
-
-
 def test_fields_and_reasoning_of_other_providers_are_not_sent_back(server: ScriptedServer) -> None:
     """A conversation that went on with another model."""
     blocks = [{"type": "thinking", "thinking": "hm", "signature": "s"}]
@@ -148,23 +120,6 @@ def test_fields_and_reasoning_of_other_providers_are_not_sent_back(server: Scrip
         {"role": "assistant", "content": "x"},
         {"role": "user", "content": "go on"},
     ]
-
-
-def test_the_settings_of_the_paper_are_sent(server: ScriptedServer) -> None:
-    server.extra_fields = ("chat_template_kwargs",)
-    settings = ModelSettings(
-        temperature=0.7, top_p=0.8, top_k=20, min_p=0.05, repetition_penalty=1.05, max_tokens=65536,
-        extra_body={"chat_template_kwargs": {"thinking": True}},
-    )  # fmt: skip
-    reply = ask(server, settings)
-    body = server.requests[0].body
-    assert {key: body[key] for key in body if key not in ("messages", "tools")} == {
-        "model": "my-model", "stream": True, "stream_options": {"include_usage": True},
-        "temperature": 0.7, "top_p": 0.8, "max_tokens": 65536,
-        "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.05, "chat_template_kwargs": {"thinking": True},
-    }  # fmt: skip
-    assert body["tools"] == TOOLS
-    assert reply.left_out == ()
 
 
 @pytest.mark.parametrize(
@@ -193,15 +148,6 @@ def test_what_is_not_set_is_not_sent(server: ScriptedServer) -> None:
     ask(server)
     named = {"model", "messages", "tools", "stream", "stream_options"}
     assert set(server.requests[0].body) == named | {"max_tokens"}, "a limit of tokens is always sent"
-
-
-def test_a_temperature_that_the_table_says_is_refused_is_left_out_and_recorded(
-    server: ScriptedServer,
-) -> None:
-    reply = ask(server, ModelSettings(temperature=0.3, max_tokens=100), name="openai/gpt-5")
-    assert reply.left_out == ("temperature",)
-    assert "temperature" not in server.requests[0].body
-    assert server.requests[0].body["max_completion_tokens"] == 100
 
 
 def test_a_setting_that_the_server_refuses_is_left_out_from_then_on(server: ScriptedServer) -> None:
@@ -295,79 +241,6 @@ def test_openai_gets_a_schema_that_it_accepts(
     assert sent() == {"type": "object", "properties": accepted}
 
 
-def test_a_server_of_ones_own_needs_no_key_unless_it_says_so(server: ScriptedServer) -> None:
-    assert ask(server, api_key=None).text
-    server.api_key = "secret"
-    with pytest.raises(ModelError, match=r"^No API key: set OPENAI_API_KEY or pass --api_key \(in a cell"):
-        ask(server, api_key=None)
-
-
-def test_the_key_of_the_environment_is_used(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "from-environment")
-    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    run(make_model("my-model").reply(USER, TOOLS, ModelSettings()))
-    assert server.requests[0].headers["authorization"].endswith("Bearer from-environment")
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind", "retryable", "says"),
-    [
-        (UNAUTHORIZED, "authentication", False, "The API key was refused at http://127.0.0.1"),
-        (FORBIDDEN, "authentication", False, "The key may not use my-model"),
-        (NOT_FOUND, "not_found", False, "There is no model my-model at http://127.0.0.1"),
-        (QUOTA, "quota", False, "no quota"),
-        (
-            TOKENS_PER_MINUTE,
-            "rate_limit",
-            False,
-            "One request needs 70000 tokens and the account may use 30000",
-        ),
-        (rate_limited(), "rate_limit", True, "is rate limited"),
-        (SERVER_ERROR, "server", True, "error 500 (The server had an error"),
-        (OVERLOADED, "server", True, "error 503"),
-        (DROP_AT_ONCE, "connection", True, "broke off"),
-        (Fault(pieces=3), "connection", True, "broke off"),
-        (Fault(pieces=3, how="cut"), "connection", True, "broke off"),
-        (
-            Fault(pieces=3, how="error", message="CUDA error", type="internal", code=500),
-            "server",
-            True,
-            "CUDA error",
-        ),
-        (Fault(400, "Bad tools."), "bad_request", False, "refused the request: Bad tools."),
-    ],
-    ids=lambda value: value.message[:20] or value.how if isinstance(value, Fault) else None,
-)
-def test_failures(server: ScriptedServer, fault: Fault, kind: str, retryable: bool, says: str) -> None:
-    error = failure(server, fault)
-    assert (error.kind, error.retryable) == (kind, retryable)
-    assert says in str(error)
-
-
-@pytest.mark.parametrize("name", ["my-model", "hosted_vllm/my-model", "deepseek/my-model"])
-@pytest.mark.parametrize("how", ["cut", "drop"])
-def test_a_reply_that_breaks_off_is_never_taken_for_a_whole_one(
-    server: ScriptedServer, name: str, how: str
-) -> None:
-    error = failure(server, Fault(pieces=20, how=how), name=name)
-    assert (error.kind, error.retryable) == ("connection", True)
-    assert "broke off" in str(error)
-
-
-def test_a_web_page_is_no_model_server() -> None:
-    page = Variant("a page", lambda *_: b"<html>Welcome</html>", "text/html; charset=utf-8")
-    with VariantServer([page]) as server, pytest.raises(ModelError) as caught:
-        run(
-            make_model("m", api_base=server.url_of(page, "x"), api_key="key").reply(
-                USER, TOOLS, ModelSettings()
-            )
-        )
-    assert str(caught.value).startswith(
-        "A web page answers at 127.0.0.1, not a model server: check the address"
-    )
-    assert (caught.value.kind, caught.value.retryable) == ("not_found", False)
-
-
 @pytest.mark.parametrize(
     ("name", "variable"),
     [
@@ -422,17 +295,6 @@ def test_an_overflow_is_understood_and_cured_where_fewer_tokens_do(
         65536,
         32768 - 5000 - COUNT_TOLERANCE_TOKENS,
     ]
-
-
-@pytest.mark.parametrize("name", ["my-model", "hosted_vllm/my-model", "deepseek/my-model"])
-@pytest.mark.parametrize("fault", [SERVER_ERROR, rate_limited(), DROP_AT_ONCE], ids=["500", "429", "drop"])
-def test_there_is_no_second_layer_of_retries(server: ScriptedServer, name: str, fault: Fault) -> None:
-    """The seed sent 15 requests for one failing turn."""
-    server.fail_next(*[fault] * 50)
-    model = make_model(name, api_base=server.url, api_key="key")
-    with pytest.raises(ModelError):
-        run(reply_with_retries(model, USER, TOOLS, ModelSettings(), policy=FAST))
-    assert len(server.requests) == FAST.attempts
 
 
 def test_a_failure_in_the_middle_is_retried_from_the_start(server: ScriptedServer) -> None:
@@ -537,12 +399,3 @@ def test_an_error_of_the_listener_is_not_taken_for_the_models(server: ScriptedSe
     with pytest.raises(ConnectionError, match="the listener's own"):
         run(model.reply(USER, TOOLS, ModelSettings(), listener))
     assert server.requests[0].finished.wait(PATIENCE)
-
-
-def test_tokens_that_the_provider_did_not_tell_are_counted_but_have_no_price() -> None:
-    with ScriptedServer(SCRIPT, usage=False) as server:
-        usage = ask(server, name="openai/gpt-4o").usage
-    assert usage is not None
-    assert usage.prompt_tokens > 0
-    assert usage.completion_tokens > 0
-    assert usage.cost is None

@@ -34,7 +34,6 @@ def server() -> Iterator[VariantServer]:
 
 
 async def converse(model: Model) -> tuple[Reply, Reply]:
-    """Two turns, the second with the results of the first one's calls."""
     policy = RetryPolicy(first_wait=0.0, longest_wait=0.0)
     first = well_formed(await reply_with_retries(model, USER, TOOLS.schemas(), ALL_SETTINGS, policy=policy))
     results = [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in first.calls]

@@ -38,7 +38,6 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def ask(
     model: Model, messages: list[dict[str, Any]] | None = None, policy: RetryPolicy = FAST, **settings: Any
 ) -> tuple[Reply, list[ModelError]]:
-    """A reply, and the failures on the way to it."""
     failures: list[ModelError] = []
     asked = reply_with_retries(
         model, messages or [SYSTEM, USER], TOOLS.schemas(), ModelSettings(**{"timeout": 60, **settings}),
@@ -89,7 +88,6 @@ def replies_of(asked: Asked) -> list[dict[str, Any]]:
 
 
 def neighbours(asked: Asked) -> bool:
-    """Whether two messages in a row have one role."""
     return any(one == other for one, other in zip(asked.roles, asked.roles[1:], strict=False))
 
 

@@ -48,7 +48,6 @@ def data_of(message: Message) -> dict[str, Any]:
 
 
 def running(message: Message) -> bool:
-    """Whether this shows that something is done and something is under way."""
     text = message["content"].get("data", {}).get("text/plain", "")
     return any(f"{n}/{ROWS}" in text for n in range(1, ROWS)) and "running" in text.splitlines()[0]
 

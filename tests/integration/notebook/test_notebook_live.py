@@ -43,7 +43,6 @@ turns:
 
 
 def page_of(message: Message) -> str:
-    """The page of a card."""
     return str(message["content"].get("data", {}).get("text/html", ""))
 
 

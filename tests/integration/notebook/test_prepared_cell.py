@@ -36,7 +36,6 @@ def wait_for_one(kernel: LiveKernel) -> str:
 
 
 def running(kernel: LiveKernel) -> str:
-    """The id of the notebook's sandbox."""
     status = kernel.printed("%sandbox status")
     return status.partition(",")[0].removeprefix("Sandbox ")
 

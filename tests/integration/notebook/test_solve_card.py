@@ -51,7 +51,6 @@ def cells_of(tmp_path: Path, *cells: str, loaded: bool = True) -> list[NotebookN
 
 
 def shown(cell: NotebookNode) -> list[dict[str, Any]]:
-    """The cards in a cell."""
     return [dict(one.data) for one in outputs(cell) if MIME in one.get("data", {})]
 
 

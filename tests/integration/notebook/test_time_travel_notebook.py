@@ -19,13 +19,11 @@ NOTEBOOK = ROOT / "notebooks" / "05-why-agents-fail.ipynb"
 
 
 def shown(cell: Any) -> str:
-    """What a cell printed, and the text of what it shows."""
     plain = [output.data["text/plain"] for output in cell.get("outputs", ()) if "data" in output]
     return printed(cell) + "".join(plain)
 
 
 def cell_with(notebook: Any, text: str) -> str:
-    """What the cell shows that has this text in it."""
     [found] = [shown(cell) for cell in notebook.cells if cell.cell_type == "code" and text in cell.source]
     return found
 

@@ -169,7 +169,6 @@ def started_pod(image: str) -> Iterator[str]:
 
 @pytest.fixture
 def pod(image: str) -> Iterator[str]:
-    """Such a container whose JupyterLab answers."""
     with started_pod(image) as name:
         inside(name, *UNTIL_IT_ANSWERS)
         yield name

@@ -62,7 +62,6 @@ def offline_kernel() -> Iterator[KernelManager]:
 
 
 def folder_of(name: str, tmp_path: Path) -> Path:
-    """A copy of the course for one notebook."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
     shutil.copytree(course.FOLDER / "data", folder / "data")
@@ -150,7 +149,6 @@ OPENING = (
 def small(
     shipped: str = SHIPPED, check: str = CHECK, solution: str = SOLUTION, opening: str = OPENING
 ) -> NotebookNode:
-    """A notebook with one exercise."""
     cells = [
         new_markdown_cell(opening),
         new_code_cell("%load_ext llm_sandbox_nb"),

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def executed(name: str, isolation: str, folder: Path, *more: str) -> NotebookNode:
-    """The notebook, with further cells, in a folder of its own."""
     shutil.copytree(ROOT / "notebooks" / "data", folder / "data")
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     notebook.cells += [new_code_cell(source) for source in more]

@@ -27,7 +27,6 @@ PREPARED = "sandbox-runs/20260131-120000-ab12cd"
 
 
 def shown(cell: Any) -> str:
-    """What a cell printed, and the text of what it shows."""
     plain = [output.data["text/plain"] for output in cell.get("outputs", ()) if "data" in output]
     return printed(cell) + "".join(plain)
 
@@ -192,7 +191,6 @@ Command = Callable[[list[str], str], str]
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """The command line in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
 

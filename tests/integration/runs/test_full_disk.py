@@ -34,7 +34,6 @@ TURNS = (
 
 @pytest.fixture
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, with the options of the test's parameter."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -50,7 +49,6 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Leave no byte free."""
     file = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT)
     for size in (1024**2, 4096, 1):
         with contextlib.suppress(OSError):
@@ -70,7 +68,6 @@ def play(tmp_path: Path, disk: Path, isolation: str, **options: Any) -> Run | Ru
 
 
 def said(folder: Path) -> list[str]:
-    """All sentences of a record for a person."""
     found = []
     for event in read_journal(folder):
         match event:

@@ -16,13 +16,11 @@ pytestmark = pytest.mark.engine
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, with what is in it."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
 def linked(tmp_path: Path) -> tuple[Path, Path, str]:
-    """A run, the same folder with hard links to all its files, and a model."""
     (tmp_path / "runs").mkdir()
     model = script(
         tmp_path,

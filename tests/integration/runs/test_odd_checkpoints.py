@@ -55,14 +55,12 @@ def put(path: str, row: list[Any]) -> Change:
 
 
 def drop(path: str) -> Change:
-    """An entry that is missing."""
     return lambda sql, checkpoint, root: sql.execute(
         "DELETE FROM entries WHERE path = ?", ((root + path[1:]).encode(),)
     )
 
 
 def shell(state: bytes) -> Change:
-    """Another state of the shell."""
     return lambda sql, checkpoint, root: sql.execute(
         "UPDATE checkpoints SET shell = ?", (zlib.compress(state),)
     )

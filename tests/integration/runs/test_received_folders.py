@@ -75,7 +75,6 @@ class Worker:
         return None
 
     def end(self) -> None:
-        """Kill it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -95,7 +94,6 @@ def worker() -> Iterator[Worker]:
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with files, a long output, and the files of three steps."""
     folder = tmp_path_factory.mktemp("honest")
     (folder / "runs").mkdir()
     model = script(
@@ -164,7 +162,6 @@ def needs_sandbox(name: str) -> bool:
 
 
 def holds_secret(folder: Path) -> bool:
-    """Whether a regular file below a folder holds the secret."""
     found = subprocess.run(
         ["find", folder, "-type", "f", "-size", "-200M", "-exec", "grep", "-qF", SECRET.decode(), "{}", ";", "-print"],
         capture_output=True, check=True,

@@ -44,7 +44,6 @@ class Listener:
             connection.close()
 
     def close(self) -> None:
-        """Listen no more."""
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
@@ -103,7 +102,6 @@ def test_an_open_network_of_a_container_becomes_the_public_one(
 
 
 def recorded(folder: Path, **changed: Any) -> Run:
-    """A run in a folder, with other facts in its first event."""
     model = script(folder, SUBMIT, SUBMIT)
     run = asyncio.run(solve("A task.", model=model, isolation="process", output_dir=folder / "runs"))
     lines = run.journal.read_text("utf-8").splitlines()

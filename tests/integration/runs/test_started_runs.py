@@ -14,7 +14,7 @@ from llm_sandbox_nb.agent.control.pause_rules import PauseRules
 from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.agent.run_record import in_use_by_another, release_sandbox, reserve_sandbox
 from llm_sandbox_nb.runs import started_runs
-from llm_sandbox_nb.runs.outside_agent import start_agent
+from llm_sandbox_nb.runs.outside_agent import OTHER_RUN, start_agent
 from llm_sandbox_nb.runs.outside_calls import OutsideCalls
 from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
@@ -123,7 +123,7 @@ def test_a_sandbox_in_use_starts_no_run(tmp_path: Path, monkeypatch: pytest.Monk
         await agent.call("run_command", command="true")  # the sandbox is set up
         await eventually(lambda: not in_use_by_another(agent.box, tmp_path))
         reserve_sandbox(agent.box, tmp_path)
-        assert (await agent.call("start_run", task="Wait."))["text"] == started_runs.OTHER_RUN
+        assert (await agent.call("start_run", task="Wait."))["text"] == OTHER_RUN
         release_sandbox(agent.box, tmp_path)
 
         running = await agent.call("run_command", command=f"sleep {own_mark()}", wait=0)

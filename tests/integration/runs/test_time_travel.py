@@ -257,7 +257,6 @@ async def test_a_record_of_the_paper_s_package_is_rebuilt_with_a_shell_for_each_
 
 @contextmanager
 def held(journal: Path) -> Iterator[None]:
-    """Somebody else writes this journal."""
     with journal.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

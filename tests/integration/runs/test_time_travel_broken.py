@@ -29,7 +29,6 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 async def under_way(
     box: Sandbox, folder: Path, step: int, model: TalkingModel | None = None
 ) -> tuple[Run, asyncio.Task[Run]]:
-    """A run that goes on, at least as far as the end of a step."""
     run, work = await begun(box, folder, model=model or TalkingModel(50, delay=0.1))
     await eventually(lambda: len(run.steps) > step)
     return run, work

@@ -18,7 +18,6 @@ B = [turn(bash("cat input/given.csv > b.txt; echo b >> log.txt")), SUBMIT]
 
 
 async def two_runs(box: Sandbox, folder: Path) -> tuple[Run, Run]:
-    """Run a, then run b with an input of its own, in one sandbox."""
     for name in "ab":
         (folder / name).mkdir()
     (folder / "given.csv").write_text("given\n")

@@ -251,7 +251,6 @@ async def test_usual_programs(box: Any, tmp_path: Path) -> None:
 
 
 def make_repository(folder: Path) -> None:
-    """A repository of one commit that any server of files can serve."""
     for command in (
         ["init", "-q", "-b", "main", str(folder)],
         ["-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q", "--allow-empty", "-m", "first"],
@@ -262,7 +261,6 @@ def make_repository(folder: Path) -> None:
 
 
 def make_wheel(folder: Path) -> bytes:
-    """A package of one module."""
     import zipfile
 
     path = folder / "six-99.0-py3-none-any.whl"

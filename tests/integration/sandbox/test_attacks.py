@@ -32,8 +32,6 @@ async def works(box: Any) -> None:
 
 
 async def until_few(box: Any) -> None:
-    """Wait until the sandbox has no more processes than it needs."""
-
     async def few() -> bool:
         return int((await box.run("ls -d /proc/[0-9]* | wc -l")).stdout or 99) < 15
 
@@ -138,7 +136,6 @@ async def outside(probe: str) -> str:
 
 
 async def inside(box: Any, probe: str) -> str:
-    """What it prints in a sandbox, which still works then."""
     shown: str = (await box.exec(["python3", "-c", probe])).text
     await works(box)
     return shown
@@ -176,7 +173,6 @@ os.killpg(0, signal.SIGKILL)
 
 @pytest.fixture
 def secret(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A word in the environment of this process."""
     secret = secrets.token_hex(16)
     monkeypatch.setenv("CANARY_API_KEY", secret)
     return secret

@@ -26,7 +26,6 @@ MB = 1024**2
 
 
 async def try_in(isolation: str, script: str, **options: Any) -> CommandResult:
-    """Run a Python program in a sandbox of its own."""
     async with open_sandbox(isolation, **options) as box:
         return await box.exec(["python3", "-c", textwrap.dedent(script)], timeout=30)
 
@@ -37,7 +36,6 @@ def outside(script: str) -> str:
 
 
 def inside(script: str, profile: str, **options: Any) -> str:
-    """What it prints in bubblewrap."""
     result = support.run(try_in("bubblewrap", script, profile=profile, **options))
     assert not result.timed_out
     return result.text

@@ -60,7 +60,6 @@ def start_of(pid: int) -> str:
 
 
 def until_ended(processes: dict[int, str]) -> None:
-    """Wait until none of these processes runs."""
     support.until(
         lambda: not any(is_running(*one) for one in processes.items()),
         f"of {[support.command_line(pid) for pid in processes]} some run",

@@ -64,7 +64,6 @@ def test_a_dead_engine_is_named_without_the_classes_of_libraries(dead_engine: st
 
 @pytest.fixture
 def mute_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Something that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
         yield

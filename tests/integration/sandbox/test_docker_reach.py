@@ -131,7 +131,6 @@ def listener() -> Iterator[tuple[int, list[socket.socket]]]:
 
 @pytest.fixture(scope="module")
 def outsider(bridge: str) -> Iterator[Any]:
-    """A container of somebody else on the sandboxes' network, for canaries."""
     found = connect().containers.run(
         SLIM_IMAGE, ["sleep", "infinity"], network=bridge, detach=True, auto_remove=True
     )

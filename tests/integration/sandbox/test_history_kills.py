@@ -32,7 +32,6 @@ _MAKE = "rm -rf work; mkdir work; for i in $(seq 40); do echo {0} > work/$i; don
 
 
 async def both(box: Sandbox) -> dict[str, str]:
-    """Checkpoints of two states of the files, by name."""
     made = {}
     for name in ("one", "two"):
         assert (await box.run(_MAKE.format(name))).exit_code == 0
@@ -41,7 +40,6 @@ async def both(box: Sandbox) -> dict[str, str]:
 
 
 async def state(box: Sandbox) -> str:
-    """Which of the two states all the files are in."""
     answer = await box.run("cat work/* | sort | uniq -c; ls work | grep only")
     (count, name), only = answer.text.splitlines()[0].split(), answer.text.splitlines()[1:]
     assert (count, only) == ("41", [f"only{name}"]), answer.text

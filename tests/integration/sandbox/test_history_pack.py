@@ -43,8 +43,6 @@ async def rewound(isolation: str, *changes: Callable[[ChannelSandbox], None]) ->
 
 
 def counted(deliver: Deliver, seen: list[int]) -> Deliver:
-    """The same, noting the size of each pack."""
-
     def count(name: str, size: int, content: Iterator[bytes]) -> Awaitable[None]:
         seen.append(size)
         return deliver(name, size, content)
@@ -59,14 +57,11 @@ async def lost(name: str, size: int, content: Iterator[bytes]) -> None:
 
 
 async def refused(name: str, size: int, content: Iterator[bytes]) -> None:
-    """An engine that has no room."""
     next(content)
     raise SandboxError("There is no room.")
 
 
 def short(deliver: Deliver) -> Deliver:
-    """An engine that keeps half of it."""
-
     async def half(name: str, size: int, content: Iterator[bytes]) -> None:
         data = b"".join(content)[: size // 2]
         await deliver(name, len(data), iter([data]))

@@ -46,7 +46,6 @@ class Truth:
         assert not found, f"{what}: {len(found)} differ, after {done}\n" + "\n".join(found[:20])
 
     async def ask_image(self, paths: list[str]) -> None:
-        """What the image has, from a sandbox of its own."""
         if paths:
             async with open_sandbox(self.box.protection.isolation) as pristine:
                 self.image |= await digests(pristine, paths)

@@ -48,7 +48,6 @@ asyncio.run(main())
 
 
 def start(code: str, *words: str) -> None:
-    """A program of its own, to its end."""
     subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True)
 
 

@@ -30,7 +30,6 @@ MINUTE = 60.0
 
 @asynccontextmanager
 async def keeper_with(options: SandboxOptions) -> AsyncIterator[KernelSandboxes]:
-    """A keeper with one prepared sandbox that has started."""
     keeper = KernelSandboxes()
     try:
         await prepared(keeper, options)

@@ -152,7 +152,6 @@ asyncio.run(main())
 
 
 def start_owner(folder: Path) -> subprocess.Popen[bytes]:
-    """A process that keeps a sandbox below a folder."""
     environment = {**os.environ, "TMPDIR": str(folder)}
     return subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, env=environment)
 

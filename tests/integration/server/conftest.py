@@ -25,7 +25,6 @@ def server(
 
 @pytest.fixture
 def kernel(server: JupyterProcess) -> Iterator[str]:
-    """A kernel as new."""
     with server.warm_kernel() as kernel_id:
         yield kernel_id
 
@@ -34,5 +33,4 @@ def kernel(server: JupyterProcess) -> Iterator[str]:
 def served(
     jp_serverapp: Any, jp_fetch: Any, jp_ws_fetch: Any, jp_asyncio_loop: asyncio.AbstractEventLoop
 ) -> Served:
-    """For modules that import the fixtures of pytest_jupyter."""
     return Served(jp_serverapp, jp_fetch, jp_ws_fetch, jp_asyncio_loop)

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.campaign
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[JupyterProcess]:
-    """A server whose kernels are of that version."""
     folder = tmp_path_factory.mktemp("jupyter")
     spec = folder / "data/kernels/versioned"
     spec.mkdir(parents=True)

@@ -66,7 +66,6 @@ class Watcher:
         return [event for event in self.events if event["kind"] not in TRANSIENT]
 
     def output(self, call_id: str | None = None) -> str:
-        """The live output of a call, as its pieces say where they belong."""
         text = ""
         for event in self.events:
             if event["kind"] == "call.output" and call_id in (None, event["call_id"]):
@@ -74,7 +73,6 @@ class Watcher:
         return text
 
     def check(self, folder: Path) -> None:
-        """Everything came, once, in order, and as it is in the journal."""
         assert self.written == journal_of(folder)
         ids = Counter(event["id"] for event in self.events)
         assert [id for id, count in ids.items() if count > 1] == []

@@ -25,7 +25,6 @@ def jp_server_config() -> dict[str, Any]:
 
 @pytest.fixture
 def endpoint(served: Served, tmp_path: Path) -> Endpoint:
-    """An endpoint whose every call would be executed."""
     return Endpoint(served, tmp_path)
 
 

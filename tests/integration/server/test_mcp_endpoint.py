@@ -16,7 +16,6 @@ from llm_sandbox_nb.trajectory import events as ev
 
 @pytest.fixture
 def notebook(server: JupyterProcess, kernel: str) -> Iterator[OpenNotebook]:
-    """An open notebook whose calls nobody has to approve."""
     opened = OpenNotebook(server, kernel)
     yield opened
     opened.execute("%sandbox mcp --revoke")

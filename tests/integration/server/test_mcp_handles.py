@@ -110,7 +110,6 @@ def jp_server_config() -> dict[str, Any]:
 
 @pytest.fixture
 def endpoint(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    """Two notebooks that have opened their sandboxes."""
     idle = SimpleNamespace(requests=0, typed=0.0)
     monkeypatch.setattr(SandboxManager, "get", lambda self, id: idle)
     found = Endpoint(served, tmp_path, runs=True)
@@ -219,7 +218,7 @@ def _any_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = KernelHost._run
 
     def run(self: KernelHost, arguments: dict[str, Any]) -> Any:
-        self._caller = Caller(self._caller.principal, None)
+        self.caller = Caller(self.caller.principal, None)
         return checked(self, arguments)
 
     monkeypatch.setattr(KernelHost, "_run", run)

@@ -64,7 +64,6 @@ def pipe_as_a_journal(folder: Path, outside: Path) -> None:
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a file, a long output, and the files of its steps."""
     require("process")
     folder = tmp_path_factory.mktemp("honest")
     model = script(folder, turn(bash("echo one > output/result.txt; seq 40000")), SUBMIT)
@@ -111,7 +110,6 @@ class Received:
         }
 
     def ask(self, path: str, method: str = "GET", body: Any = None) -> tuple[int, Any]:
-        """An answer that comes soon, whatever it is."""
         return self.server.ask(path, method, body, timeout=SOON)
 
 

@@ -56,7 +56,6 @@ def containers(server: JupyterProcess) -> list[Any]:
 
 
 def start(server: JupyterProcess, notebook: str) -> dict[str, Any]:
-    """A notebook's sandbox."""
     kernel = server.start_session(notebook)["kernel"]["id"]
     model: dict[str, Any] = server.post(f"{API}/sandboxes", {"kernel_id": kernel, "isolation": "docker"})
     return model

@@ -37,7 +37,6 @@ SPEC = yaml.safe_load(Path(llm_sandbox_nb.server.__file__).with_name("rest-api.y
 
 
 def verbs(handler: type[Any]) -> list[str]:
-    """The verbs a handler answers itself."""
     return [verb for verb in VERBS if verb in vars(handler)]
 
 

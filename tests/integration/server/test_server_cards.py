@@ -23,7 +23,6 @@ NO_RECORD = "The record of this run is not next to the notebook, or cannot be re
 
 
 def recorded(server: JupyterProcess, notebook: str) -> Path:
-    """The folder of a run of a notebook, beside it."""
     (server.root / "work").mkdir(exist_ok=True)
     work = server.root / "work"
     model = script(work, turn(bash("echo hello")), SUBMIT)
@@ -35,7 +34,6 @@ def recorded(server: JupyterProcess, notebook: str) -> Path:
 
 
 def card(server: JupyterProcess, run_id: str, notebook: str) -> tuple[int, Any]:
-    """What the server answers."""
     return server.ask(f"llm-sandbox/api/runs/{run_id}/card?path={notebook}.ipynb")
 
 
@@ -90,7 +88,6 @@ COUNTED = (
 
 
 def record(function: str, observation: str) -> dict[str, Any]:
-    """One record of the paper's package."""
     action = {"function": function, "parameters": {"command": "ls"}}
     return {"thought": "I look.", "reasoning_content": "Hm.", "action": action, "observation": observation}
 

@@ -29,7 +29,6 @@ def keeper_of(server: JupyterProcess, kernel: str) -> ServerKeeper:
 
 
 async def checked(box: Sandbox, folder: Path) -> ev.Checked:
-    """What a check of the files of a sandbox finds."""
     recorder = Recorder(folder)
     check = Check("grep -f mine.txt $WORKSPACE/f", check_inputs({"mine.txt": b"mine"}))
     return await ResultCheck(check, recorder, RunRecord(folder, recorder.trajectory), load_prompts(None)).run(

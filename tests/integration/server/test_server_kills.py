@@ -47,14 +47,12 @@ def _bystander() -> Iterator[None]:
 
 
 def containers(server: JupyterProcess) -> list[str]:
-    """Ids of the containers of this very server, in any state."""
     key = hashlib.sha256(f"{server.root}|/x/".encode()).hexdigest()[:32]
     found = connect().api.containers(all=True, filters={"label": f"llm-sandbox-nb.server={key}"})
     return [container["Id"] for container in found]
 
 
 def all_gone(server: JupyterProcess) -> None:
-    """Wait until no container of the server is left."""
     until(lambda: not containers(server), "containers are left")
 
 

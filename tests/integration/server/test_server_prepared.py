@@ -30,7 +30,6 @@ def own_kernel(server: JupyterProcess) -> Iterator[str]:
 
 
 def counted(server: JupyterProcess) -> int:
-    """The number of sandboxes that count for the maximum."""
     count: int = server.get(f"{API}/info")["sandboxes"]
     return count
 
@@ -41,7 +40,6 @@ def prepare(server: JupyterProcess, kernel: str, count: int = 1, **settings: Any
 
 
 def started(server: JupyterProcess) -> list[str]:
-    """The starts in the server's log."""
     return [line for line in server.log.splitlines() if "Started sandbox" in line]
 
 

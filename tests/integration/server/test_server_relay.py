@@ -222,7 +222,6 @@ MALFORMED = [
 
 
 async def answer(wire: Wire, *frames: Frame) -> dict[str, Any]:
-    """The response to a request."""
     wire.write(frames)
     while (frame := await asyncio.wait_for(wire.read_frame(), PATIENCE)) and frame.kind != Kind.RESPONSE:
         pass

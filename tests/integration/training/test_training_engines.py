@@ -59,7 +59,6 @@ def changes(policy: Path, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """TRL's trainers that are made."""
     made: list[Any] = []
     original = grpo.make_trainer
 

@@ -61,7 +61,6 @@ def play(tokenizer: Any, trainer: Any) -> None:
 
 
 def first_step(trainer: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The inputs, the loss and the gradient of a first step."""
     trainer.model.train()
     inputs = trainer._generate_and_score_completions(rows)
     names = ("prompt_ids", "completion_ids", "completion_mask", "tool_mask", "advantages")

@@ -96,7 +96,6 @@ def test_mask_covers_what_was_sampled_and_nothing_else(tmp_path: Path) -> None:
 
 
 def log_probabilities(trainer: Any, made: dict[str, Any], place: int) -> list[float]:
-    """Of each id of one completion, from one plain forward pass."""
     prompt = made["prompt_ids"][place][made["prompt_mask"][place].bool()]
     completion = made["completion_ids"][place][made["completion_mask"][place].bool()]
     logits = trainer.model(torch.cat([prompt, completion])[None]).logits[0].double()

@@ -14,7 +14,6 @@ _TOTAL = {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
 
 
 def counted(given: dict[str, Any]) -> None:
-    """From now on each request has this sampling and limit, and is counted."""
     ask = litellm.completion
 
     def completion(*args: Any, **kwargs: Any) -> Any:
@@ -31,5 +30,4 @@ def counted(given: dict[str, Any]) -> None:
 
 
 def report(**found: Any) -> None:
-    """Print what was found, with the counts, as the last line."""
     print("\n" + json.dumps({**found, **_TOTAL}), flush=True)

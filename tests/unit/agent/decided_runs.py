@@ -153,7 +153,6 @@ async def _play(
 
 
 def check(played: Played) -> None:
-    """What holds whatever was decided."""
     loaded = Trajectory(played.events)
     messages = list(loaded.messages())
     check_messages(messages)

@@ -41,12 +41,10 @@ def kind(name: str, count: int = 1) -> When:
 
 
 def at(when: When, act: Callable[[], object]) -> Callable[[ev.Event], None]:
-    """A listener that acts at an event."""
     return lambda event: (when(event) and act()) and None
 
 
 def actions(done: Run) -> list[str]:
-    """What was decided, in order."""
     return [event.action for event in done.trajectory.controls]
 
 

@@ -91,7 +91,6 @@ def test_without_counts_of_a_server_tokens_are_estimated() -> None:
 
 
 def journal(folder: Path, events: list[ev.Event], start: float = 1000.0) -> Path:
-    """A run on disk whose events are a second apart."""
     for number, event in enumerate(events):
         event.time = start + number
     return written(folder, events)

@@ -179,7 +179,6 @@ def test_the_time_to_find_mathematics_in_a_hostile_answer_grows_with_its_length_
 
 
 def number_in_some_form(value: Fraction, chance: random.Random) -> str:
-    """The number as people write it."""
     a, b, k = value.numerator, value.denominator, chance.randint(2, 5)
     forms = [
         f"\\frac{{{a}}}{{{b}}}",
@@ -208,7 +207,6 @@ def test_mathematics_agrees_with_exact_arithmetic(
 
 
 def some_text(chance: random.Random) -> str:
-    """A text with the marks that constraints look for."""
     words = ["time", "noon", "Level", "apple", "and", "he", "she", "42", "(a)", '"quoted"', "*bold*", "- point", "A)",
              "😀", "Paris", "kayak", "the", "a", "stats", "?", "!", "~", "2024-01-02", "...", ":"]  # fmt: skip
     lines = []
@@ -254,7 +252,6 @@ def test_constraints_agree_with_the_public_checkers() -> None:
 
 
 def arguments_for(identity: str) -> dict[str, Any]:
-    """Arguments for those that cannot draw their own."""
     given: dict[str, dict[str, Any]] = {
         "repeat:repeat_change": {"prompt_to_repeat": "Write something."},
         "repeat:repeat_simple": {},

@@ -53,25 +53,12 @@ def test_the_reason_of_a_failure_stands_in_the_place_of_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "limits", "words"),
-    [
-        ("steps", {"steps": 5}, "Step limit reached (5)"),
-        ("cost", {"cost": 0.5}, "Budget reached ($0.5000)"),
-        ("time", {"time": 600}, "Time limit reached (10 min)"),
-        ("tokens", {"tokens": 65_536}, "Conversation limit reached (65,536 tokens)"),
-        ("total_tokens", {"total_tokens": 9_000}, "Token limit reached (9,000 in all)"),
-        ("steps", {}, "Step limit reached"),
-        ("interrupted", {}, "Interrupted"),
-    ],
+    ("reason", "words"),
+    [("total_tokens", "Token limit reached (9,000 in all)"), ("interrupted", "Interrupted")],
 )
-def test_the_state_in_words(reason: str, limits: dict[str, Any], words: str) -> None:
-    trajectory = Trajectory(ended([start_event(settings={"limits": limits})], reason))
+def test_words_of_ends_that_no_recorded_run_has(reason: str, words: str) -> None:
+    trajectory = Trajectory(ended([start_event(settings={"limits": {"total_tokens": 9_000}})], reason))
     assert trajectory.state(live=False).words == words
-
-
-def test_a_limit_that_a_person_changed_is_the_one_that_is_named() -> None:
-    events = [start_event(settings={"limits": {"steps": 5}}), ev.SettingsChanged(limits={"steps": 9})]
-    assert Trajectory(ended(events, "steps")).state(live=False).words == "Step limit reached (9)"
 
 
 def test_a_run_that_was_rewound_is_ready_and_one_that_was_killed_is_cut_off() -> None:
@@ -87,11 +74,6 @@ def test_a_run_that_was_rewound_is_ready_and_one_that_was_killed_is_cut_off() ->
     trajectory.add(ev.ModelRequested(step=3))
     assert said(trajectory, live=False) == ("Cut off at step 3", "bad")
     assert said(trajectory, live=True) == ("Running · step 3", "run")
-
-
-def test_a_run_that_waits_for_a_person_says_so() -> None:
-    events = [*run_events(1)[:-1], ev.CallHeld(step=1, call_id="call_1", at="call", reason="approval")]
-    assert "Waiting for you" in shown(card_of(events).live())
 
 
 def test_the_first_error_is_a_link_that_leads_to_its_step() -> None:

@@ -72,7 +72,6 @@ def journal_size(events: list[ev.Event]) -> int:
 
 
 def added_to_a_notebook(card: Card) -> int:
-    """Bytes by which the card makes a notebook larger."""
     return notebook_size(card) - len(nbformat.writes(nbformat.v4.new_notebook()).encode())
 
 
@@ -170,7 +169,6 @@ def test_a_name_cannot_pass_for_the_file(tmp_path: Path, name: str) -> None:
 
 
 def packed_record(card: Card) -> dict[str, Any]:
-    """As it is in the notebook."""
     found: dict[str, Any] = json.loads(
         zlib.decompress(base64.b64decode(card.final()[support.MIME]["packed"]))
     )

@@ -229,7 +229,6 @@ def test_the_model_that_a_person_changed_to_is_the_runs_model(tmp_path: Path) ->
 
 
 def texts_of(events: list[ev.Event]) -> tuple[str, str]:
-    """The text of a card, as a page and plain."""
     card = Card()
     for event in events:
         card.add(event)

@@ -43,7 +43,6 @@ except Exception as error:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A recorded run with a file."""
     folder = tmp_path / "sandbox-runs" / "20260101-000000-abcdef01"
     events = run_events(2)
     journal = Journal(folder)

@@ -18,7 +18,6 @@ PACKAGE = Path(__file__).parents[3] / "labextension"
 
 
 def node(*words: str, given: str = "") -> str:
-    """What a program of the package says."""
     if shutil.which("node") is None or not (PACKAGE / "node_modules").is_dir():
         if os.environ.get("LLM_SANDBOX_REQUIRE_ENGINES") == "1":
             pytest.fail("the packages of labextension/ are required: call `make labextension`", pytrace=False)
@@ -31,7 +30,6 @@ def node(*words: str, given: str = "") -> str:
 
 
 def converted(*texts: str) -> list[dict[str, Any] | None]:
-    """What the file viewer makes of files."""
     records: list[dict[str, Any] | None] = json.loads(node("tests/convert.mjs", given=json.dumps(texts)))
     return records
 
@@ -44,7 +42,6 @@ def test_its_own_tests_pass() -> None:
 
 
 def samples() -> list[ev.Event]:
-    """One event of each kind, as small as it can be, and those of a run."""
     few = [
         ev.RunStarted(run_id="r", task="", model=""), ev.SandboxReady(sandbox_id="", protection={}, start_time=0),
         ev.MessageAdded(message={}), ev.ModelRequested(step=1), ev.ModelDelta(step=1),

@@ -21,7 +21,6 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[tuple[int, list[str]]]:
-    """A server on a free port, and the paths that were asked for."""
     asked: list[str] = []
 
     class Handler(LoopbackHandler):

@@ -90,16 +90,6 @@ def test_kinds(error: Exception, kind: str, retryable: bool) -> None:
     assert str(found).endswith(".")
 
 
-def test_no_key_and_a_wrong_key_say_what_to_do() -> None:
-    no_key = to_model_error(answer(401), Target("m", key_names=("ANTHROPIC_API_KEY",)))
-    help_text = "set ANTHROPIC_API_KEY or pass --api_key (in a cell: %sandbox key or --api-key-env)"
-    assert str(no_key) == f"No API key: {help_text}."
-    wrong = to_model_error(answer(401, "Incorrect API key provided: sk-x."), TARGET)
-    assert str(wrong).startswith(
-        "The API key was refused at http://host/v1 (Incorrect API key provided: sk-x)"
-    )
-
-
 def test_tokens_per_minute_are_no_context_overflow() -> None:
     sentence = "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 70000."
     never = to_model_error(answer(429, sentence), TARGET)

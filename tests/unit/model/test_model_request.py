@@ -9,7 +9,7 @@ from llm_sandbox_nb.model.contract import ModelError, ModelSettings
 from llm_sandbox_nb.model.direct import DirectRoad
 from llm_sandbox_nb.model.litellm_model import LiteLLMRoad, backend
 from llm_sandbox_nb.model.message_form import MessageForm, clean_messages
-from llm_sandbox_nb.model.request import find_route, reasoning_field, sampling
+from llm_sandbox_nb.model.request import find_route, sampling
 from llm_sandbox_nb.model.road import Road
 from llm_sandbox_nb.model.server_habits import ServerHabits
 
@@ -121,19 +121,6 @@ def test_what_was_refused_is_left_out() -> None:
     road = road_of("hosted_vllm/m")
     sent, left_out = sampling(road.route, ModelSettings(temperature=1.0, top_k=3), road.accepts, {"top_k"})
     assert (sent, left_out) == ({"temperature": 1.0}, ("top_k",))
-
-
-@pytest.mark.parametrize(
-    ("name", "way"),
-    [
-        ("anthropic/claude-sonnet-4-5", "thinking_blocks"),
-        ("deepseek/deepseek-reasoner", "reasoning_content"),
-        ("hosted_vllm/m", "none"),
-        ("openai/gpt-5", "none"),
-    ],
-)
-def test_the_way_reasoning_goes_back(name: str, way: str) -> None:
-    assert reasoning_field(road_of(name).route) == way
 
 
 def test_messages_keep_what_the_provider_knows_and_are_not_changed() -> None:

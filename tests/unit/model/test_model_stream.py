@@ -59,18 +59,6 @@ def test_pieces_of_several_calls_may_be_mixed() -> None:
     assert [(c.id, c.arguments) for c in assembly.calls()] == [("a", "{1"), ("b", "{2")]
 
 
-def test_calls_that_all_say_index_0_are_told_apart() -> None:
-    by_id = assemble(call(0, "a", "x", "{}"), call(0, "b", "y", "{}"), call(0, "b", None, ""))
-    assert [c.name for c in by_id.calls()] == ["x", "y"]
-    by_name = assemble(call(0, None, "x", "{}"), call(0, None, "y", '{"a"'), call(0, None, None, ": 1}"))
-    assert [(c.name, c.arguments) for c in by_name.calls()] == [("x", "{}"), ("y", '{"a": 1}')]
-
-
-def test_an_id_and_a_name_that_come_with_every_piece_are_one_call() -> None:
-    assembly = assemble(call(0, "a", "x", '{"k"'), call(0, "a", "x", ": 1"), call(0, "a", "x", "}"))
-    assert [(c.name, c.arguments) for c in assembly.calls()] == [("x", '{"k": 1}')]
-
-
 def test_pieces_without_an_index_belong_to_the_last_call() -> None:
     assembly = assemble(call(0, "a", "x", "{"), call(None, None, None, "}"))
     assert [c.arguments for c in assembly.calls()] == ["{}"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples
-from variant_replies import FIRST, USAGE, changed, completion, dumped, finish, framed
+from variant_replies import FIRST, USAGE, completion, dumped, finish, framed
 
 from llm_sandbox_nb.model.contract import ModelError
 from llm_sandbox_nb.model.errors import ServerError
@@ -41,7 +41,6 @@ def ended(pieces: list[Piece]) -> bool:
 
 
 def joined(pieces: list[Piece]) -> tuple[str, str, str, str | None]:
-    """Text, reasoning, arguments and finish_reason."""
     calls = [call for piece in pieces for call in piece.calls]
     return (
         "".join(piece.text for piece in pieces),
@@ -145,14 +144,6 @@ def test_a_reply_with_nothing_in_it_is_no_habit() -> None:
     ):
         assert not ended(read(data, habits))
     assert habits.silent_ends == 0
-
-
-def test_an_error_after_the_beginning_is_raised() -> None:
-    error = {"message": "CUDA error", "code": 500}
-    broken = changed(lambda chunks: [*chunks[:5], {"error": error}])(FIRST, 0)
-    with pytest.raises(ServerError) as caught:
-        read(broken)
-    assert caught.value.body == error
 
 
 FIELDS = st.sampled_from(

@@ -400,7 +400,6 @@ LONG = (
 
 
 def cpu(text: str) -> float:
-    """Seconds of CPU, the best of three."""
     best = 10.0
     for _ in range(3):
         started = time.process_time()

@@ -95,7 +95,6 @@ def test_a_sandbox_that_died_is_replaced_and_that_is_told() -> None:
 
 
 async def kill(sandbox: Sandbox) -> None:
-    """Kill the sandbox's executor, which is the parent of its shell."""
     pid = int((await sandbox.run("echo $PPID")).stdout)
     os.kill(pid, signal.SIGKILL)
 

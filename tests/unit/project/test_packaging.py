@@ -189,7 +189,6 @@ def test_the_extension_is_built_for_the_oldest_lab() -> None:
 
 
 def required_ranges(wheel: zipfile.ZipFile) -> dict[str, str]:
-    """What the bundle asks for of Lab, by the name of the package."""
     (entry,) = (name for name in wheel.namelist() if "/static/remoteEntry." in name)
     text = wheel.read(entry).decode()
     return dict(re.findall(r'shareKey:"([^"]+)",import:null,requiredVersion:"([^"]+)"', text))
@@ -233,7 +232,6 @@ def test_the_sdist_builds_the_same_wheel(built: tuple[Path, Path], tmp_path: Pat
 
 
 def without_node(folder: Path) -> str:
-    """A PATH on which neither Node nor npm is."""
     programs = folder / "programs"
     programs.mkdir()
     for name in ("sh", "env", "uname"):
@@ -328,7 +326,6 @@ def test_the_colab_page_works_in_a_kernel_of_its_time(built: tuple[Path, Path], 
 
 
 def said(client: BlockingKernelClient, cell: str) -> str:
-    """What a cell prints, and the text of what it shows."""
     texts: list[str] = []
 
     def hear(message: dict[str, Any]) -> None:

@@ -19,7 +19,6 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 
 def steps(commands: str, results: str = "") -> list[Step]:
-    """A step for each letter, with the result of the same place."""
     made = []
     for number, letter in enumerate(commands, 1):
         after = f"\n\n[Steps remaining: {100 - number}]"

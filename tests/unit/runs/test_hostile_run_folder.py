@@ -42,7 +42,6 @@ def run(tmp_path: Path) -> Path:
 
 
 def record(run: Path, digest: str) -> None:
-    """A journal whose command has its output in a file with this name."""
     journal = Journal(run)
     journal.append(ev.RunStarted(run_id="r", task="Look.", model="scripted/x"))
     journal.append(ev.CallStarted(step=1, call_id="c", tool="execute_bash", arguments={"command": "true"}))
@@ -135,7 +134,6 @@ def test_a_fork_copies_nothing_from_elsewhere(part: str, run: Path, secret: Path
 
 
 def save(run: Path, name: str) -> None:
-    """A journal that says that the model left this file."""
     journal = Journal(run)
     journal.append(ev.RunStarted(run_id="r", task="Look.", model="scripted/x"))
     journal.append(ev.ArtifactSaved(step=None, path=name, mime="text/plain", size=len(SECRET), sha256=DIGEST))
@@ -144,7 +142,6 @@ def save(run: Path, name: str) -> None:
 
 
 def not_in(page: str) -> bool:
-    """Whether a page has the secret neither as text nor encoded."""
     return SECRET not in page and base64.b64encode(SECRET.encode()).decode() not in page
 
 

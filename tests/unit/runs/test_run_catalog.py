@@ -37,7 +37,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make(name: str, *more: ev.Event, days: float = 0, root: str = "sandbox-runs", **start: Any) -> Path:
-    """A finished run whose last event is some days old."""
     folder = Path(root) / name
     ended = time.time() - days * DAY
     journal = Journal(folder)

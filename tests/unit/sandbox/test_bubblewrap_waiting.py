@@ -22,8 +22,6 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def proc(tmp_path: Path, process: subprocess.Popen[bytes]) -> Callable[..., Path]:
-    """What /proc says of the process, and of the one outside."""
-
     def told(
         comm: str = "bwrap", mark: str = PROGRAM_MARK, inside: str = "1", outside: str = "systemd"
     ) -> Path:

@@ -20,7 +20,6 @@ OTHER = dataclasses.replace(current_owner(), host="0" * 12)
 
 
 def listed(*names: str, **labels: str) -> dict[str, Any]:
-    """A container of another machine as the engine lists it."""
     made = {**owner_labels("abc", 45.0, {}), "llm-sandbox-nb.owner": OTHER.token(), **labels}
     return {"Names": [f"/{name}" for name in names], "Labels": made}
 

@@ -122,7 +122,6 @@ def test_a_folder_that_its_owner_closed() -> None:
 
 
 def count_a_closed_folder() -> tuple[tuple[int, int], int]:
-    """Count as an ordinary user, in a child process."""
     if os.getuid() == 0:
         os.setresuid(65534, 65534, 65534)
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:

@@ -33,7 +33,6 @@ def section(title: str) -> str:
 
 
 def first_cells(text: str) -> set[str]:
-    """Names in the first column of a table."""
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
     return {name for row in rows for name in re.findall(r"`?(\w+)`?", row)}
 

@@ -70,7 +70,6 @@ class Tree:
         return {os.fsdecode(path): row_of(path, record) for path, record in scan.new.items()}
 
     def assert_true(self) -> None:
-        """The host's manifest, and the child's memory, are those of a walk."""
         wanted = self.by_walk()
         assert self.host.manifest == wanted
         memory = self.snapshotter.known.memory
@@ -511,7 +510,6 @@ def large_tree(tmp_path: Path) -> Tree:
 
 @contextlib.contextmanager
 def counted_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Count the paths that a scan lists or examines."""
     seen: list[Any] = []
     with monkeypatch.context() as patch:
         for name in ("scandir", "lstat"):

@@ -76,7 +76,6 @@ def found_by(scanner, wire):
 
 
 def found_inside(wire):
-    """What the executor finds."""
     pipe = HostPipe.__new__(HostPipe)
     pipe.incoming = bytearray(wire)
     return (Frame(*taken) for taken in iter(pipe.next_frame, None))

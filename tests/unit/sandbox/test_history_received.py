@@ -195,7 +195,6 @@ def make_spoiled(folder: Path, statement: str) -> None:
 
 
 def read_all(folder: Path, *, readonly: bool) -> dict[str, bytes]:
-    """Open a history, and read its files and what it knows of the image."""
     store = HistoryStore(folder, readonly=readonly)
     try:
         store.image_names("/")

@@ -123,7 +123,6 @@ def body_of(plan: Plan, store: HistoryStore, shell: bytes | None = None) -> byte
 
 
 def packed_body_of(plan: Plan, store: HistoryStore) -> tuple[bytes, bytes]:
-    """The body when all content goes into a pack, and the pack."""
     packs: list[bytes] = []
 
     async def deliver(name: str, size: int, content: Iterator[bytes]) -> None:

@@ -39,7 +39,6 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 def sent(*numbers: int) -> socket.socket:
-    """A Unix socket at which these descriptors have arrived."""
     outside, inside = socket.socketpair()
     with inside:
         if numbers:

@@ -44,8 +44,6 @@ STAND_IN = placeholder("API_TOKEN")
 def outcomes_with(
     kind: type[Proxy], attacks: list[Attack], patience: float
 ) -> list[tuple[Outcome, list[Connection]]]:
-    """The rows against a proxy in this process, all at once."""
-
     async def whole() -> list[tuple[Outcome, list[Connection]]]:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(attacks)))
         return await asyncio.gather(*(attempt_here(kind, attack, patience) for attack in attacks))

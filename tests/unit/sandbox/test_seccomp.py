@@ -28,7 +28,6 @@ machines = pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 
 
 def decide(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
-    """What the filter answers to one system call."""
     program = seccomp.filter_program(machine)
     assert program is not None
     words = [*arguments, *[0] * (6 - len(arguments))]

@@ -80,7 +80,6 @@ def trees(draw):
 
 
 def with_folders(files):
-    """The same with the folders above each path."""
     above = {path[:at] for path in files for at in range(len(path)) if path[at : at + 1] == b"/"}
     return dict.fromkeys(above) | files
 
@@ -355,7 +354,6 @@ def uploaded(source):
 
 
 def unpacked(stream, target, monkeypatch):
-    """What the executor makes of an upload."""
     reader = inside.TreeReader()
     reader.buffer = stream
     monkeypatch.setattr(inside, "TreeReader", lambda: reader)
@@ -364,7 +362,6 @@ def unpacked(stream, target, monkeypatch):
 
 
 def packed(source, limit, monkeypatch):
-    """What the executor sends of a file or folder."""
     written = []
     monkeypatch.setattr(inside, "write_all", lambda fd, data: written.append(data))
     assert inside.pack({"path": str(source), "limit": limit}) == {}

@@ -21,7 +21,6 @@ class Running(ManagedSandbox):
 
     @property
     def requests(self) -> int:
-        """As many as the test says."""
         return self._requests
 
 

@@ -37,7 +37,6 @@ REFUSED = {
 
 
 def asked(turn: int, calls: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """A reply with these calls, as a record has it."""
     written = [
         {"id": f"call_{turn}_{place}", "type": "function",
          "function": {"name": name, "arguments": json.dumps(arguments)}}

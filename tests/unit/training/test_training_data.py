@@ -75,7 +75,6 @@ def corpus(folder: Path, count: int, *, long_every: int = 5) -> list[dict[str, A
 
 
 def ask(folder: Path, *questions: dict[str, Any]) -> None:
-    """Write the questions on the documents of a folder."""
     (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions), "utf-8")
 
 
@@ -245,7 +244,6 @@ def test_parts_end_where_a_reader_would_cut() -> None:
 
 
 def pdf(text: str) -> bytes:
-    """A PDF with one page of text."""
     stream = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET".encode()
     bodies = [
         b"<< /Type /Catalog /Pages 2 0 R >>",

@@ -58,7 +58,6 @@ def test_cut_anywhere_all_whole_lines_are_read(tmp_path: Path) -> None:
 
 
 def append_some(folder: Path, told: int) -> None:
-    """Events, one of them with a text that lies in a file of its own."""
     journal = Journal(folder / "run")
     for event in events(3):
         journal.append(event)

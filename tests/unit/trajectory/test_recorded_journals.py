@@ -22,7 +22,6 @@ FOLDERS = sorted(path.parent.relative_to(JOURNALS) for path in JOURNALS.glob("*/
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """A copy, as opening a history and resuming write."""
     return shutil.copytree(JOURNALS, tmp_path / "journals")
 
 

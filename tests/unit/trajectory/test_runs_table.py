@@ -43,7 +43,6 @@ def events_of(row: dict[str, Any]) -> list[ev.Event]:
 
 
 def lines_of(trajectory: Trajectory) -> list[dict[str, Any]]:
-    """The lines that were recorded."""
     return [step.line.model_dump(exclude_defaults=True) if step.line else {} for step in trajectory.steps]
 
 
@@ -53,7 +52,6 @@ def text_of(page: str) -> str:
 
 
 def said(line: dict[str, Any]) -> list[str]:
-    """The words of a line, one by one."""
     chips = [chip["text"] for chip in line.get("chips", ())]
     return [word for word in (line.get("thought"), line.get("what"), *chips, line.get("figures")) if word]
 
