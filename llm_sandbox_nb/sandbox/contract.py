@@ -26,7 +26,7 @@ OutputCallback = Callable[[StreamName, bytes], None]
 """Function called in the sandbox's event loop with each piece of output. It must not block."""
 
 DEFAULT_COMMAND_TIMEOUT = 120.0
-"""Seconds until a command is ended."""
+"""Seconds until a command is ended, unless the caller or the option `command_timeout` sets another number."""
 OUTPUT_LIMIT = 10 * 1024 * 1024
 """Maximum bytes of each output stream of a command; of a longer stream, the first half and the last half are kept."""
 HISTORY_LIMIT = 4 * 1024**3

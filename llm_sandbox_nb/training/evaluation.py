@@ -143,7 +143,7 @@ def plan_evaluation(
         out: the folder of the results. Existing results there are not repeated.
 
     Raises:
-        ConfigError, ModelError, RecordError: if one of these does not exist or cannot be used.
+        ConfigError, ModelError, RecordError: if the training, task, rows or judge do not exist or cannot be used.
     """
     folder = Path(checkpoint).expanduser().absolute()
     record = TrainingRecord.around(folder)
@@ -214,8 +214,7 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
         check_gguf(path)
     if plan.learned_from:
         say(
-            "The policy has learned from these rows: name another task with --task to see how far the learning carries "
-            "over."
+            "The policy has learned from these rows: name another task with --task to measure the effect on new rows."
         )
     for name, path in plan.policies.items():
         say(f"{name}: {path}")
@@ -231,7 +230,7 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
 
 
 def check_evaluation(plan: EvaluationPlan, path: str, out: Path) -> None:
-    """Compare policy, sampling, rows and prompts with those of the results in `out`, and plan the results.
+    """Compare policy, sampling, rows and prompts with those of the results in `out`, and prepare `out`.
 
     Raises:
         ResultsError: if one of them has changed.
@@ -320,9 +319,11 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
 
 
 def differences(plan: EvaluationPlan) -> Iterator[tuple[str, str, Paired]]:
-    """Yield two policies and the change of the score in each mode, over the rows that both have scores for."""
+    """Yield the names of two policies, a mode, and the change of the score on the rows that both were scored on."""
     scores = {
-        (policy, mode): item_scores(one for one in counted_results(plan.out / policy) if one.mode == mode)
+        (policy, mode): item_scores(
+            result for result in counted_results(plan.out / policy) if result.mode == mode
+        )
         for policy in plan.policies
         for mode in plan.modes
     }

@@ -48,8 +48,8 @@ class BatchGenerator:
     """Collects the requests of rollouts in an event loop and answers them together in another thread.
 
     A batch is complete when every `active` rollout waits for a reply, or when the oldest request has waited for
-    `patience` seconds. So one slow command does not stop all others, and a batch has the same rows in the same order
-    whenever commands answer in time: sampling can be repeated from a seed.
+    `patience` seconds. So one slow command does not stop the other rollouts. If all commands end in time, each batch
+    has the same rows in the same order, so that a seed gives the same samples again.
     """
 
     patience: float = 30.0

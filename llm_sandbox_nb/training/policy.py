@@ -66,7 +66,7 @@ def peft_config(lora: LoraConfig) -> Any:
 
 
 def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
-    """Load model and tokenizer from a folder, from the hub, or from a GGUF file, whose weights become those of `dtype`.
+    """Load model and tokenizer from a folder, from the hub, or from a GGUF file; its weights are converted to `dtype`.
 
     Raises:
         ConfigError: if they cannot be loaded.
@@ -81,7 +81,7 @@ def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
         file = _gguf_file(path)
         folder, options = str(file.parent), {"gguf_file": file.name}
         if (packed := getattr(transformers, "GgufConfig", None)) is not None:
-            # Transformers 5.24 leaves the weights packed otherwise, and packed weights cannot be saved or trained.
+            # Without this, Transformers 5.24 leaves the weights packed, and packed weights cannot be saved or trained.
             dense = {"quantization_config": packed(dequantize=True)}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", **options)
@@ -258,10 +258,10 @@ class LocalGenerator(BatchGenerator):
 
 
 class PolicyModel:
-    """A policy as a model for `solve`, for benchmarks, and to resume a rollout with; for any number of conversations.
+    """A policy as a model for `solve`, for benchmarks and for resumed rollouts; for any number of conversations.
 
-    The ids of a conversation are kept between its requests, so that nothing is encoded twice. The ids of a conversation
-    that another model began are made from its messages.
+    The ids of a conversation are kept between its requests, so that nothing is encoded twice. If another model began a
+    conversation, the ids are made from its messages.
     """
 
     scripted = False
@@ -278,7 +278,7 @@ class PolicyModel:
 
     @classmethod
     def load(cls, folder: str | Path, *, temperature: float = 1.0) -> PolicyModel:
-        """Load the newest policy of a training, or that of a checkpoint. It samples in this process, until `close`.
+        """Load the newest policy of a training, or the policy of a checkpoint. It samples in this process.
 
         Raises:
             RecordError, ConfigError: if the policy does not exist.
@@ -306,7 +306,7 @@ class PolicyModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """Return the next reply; see `Model.reply`. Of the settings, only `max_tokens` counts."""
+        """Return the next reply; see `Model.reply`. Only the setting `max_tokens` is used."""
         conversation = self._conversation(messages, tools)
         reply = await conversation.reply(messages, tools, settings)
         self._open[_fingerprint([*messages, reply.message])] = conversation

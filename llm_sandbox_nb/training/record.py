@@ -129,8 +129,8 @@ class TrainingRecord:
             )
             if same != config:
                 raise RecordError(
-                    f"{folder} holds a training with another configuration: give another --out, or that one's "
-                    f"{CONFIG} to resume it."
+                    f"{folder} holds a training with another configuration: give another --out, or resume that "
+                    f"training with its own {CONFIG}."
                 )
         write_whole(file, config.as_yaml().encode())
 
@@ -142,7 +142,7 @@ class TrainingRecord:
         """Store digests of a training's inputs, or compare them with those of its beginning.
 
         Raises:
-            RecordError: if one has changed, and steps have already used the inputs.
+            RecordError: if a digest has changed after the first step.
         """
         path = self.folder / INPUTS
         if path.is_file() and (self.steps() or self.newest_checkpoint()):
@@ -205,11 +205,11 @@ class TrainingRecord:
         return [dict(one) for one in read_lines(self.folder / STEPS)]
 
     def add_step(self, figures: Mapping[str, Any]) -> None:
-        """Append the figures of a step. On return they are written, and survive the end of this process."""
+        """Append the figures of a step. When this returns, the figures survive the end of this process."""
         append_line(self.folder / STEPS, dict(figures))
 
     def forget_after(self, step: int) -> None:
-        """Remove the records of later steps, which are repeated from a checkpoint."""
+        """Remove the records of the steps after a checkpoint, because a resume repeats them."""
         for file, figures in ((STEPS, self.steps()), (VALIDATIONS, self.validations())):
             lines = (json.dumps(one) + "\n" for one in figures if one["step"] <= step)
             write_whole(self.folder / file, "".join(lines).encode())
@@ -237,7 +237,7 @@ class TrainingRecord:
     def add_rollouts(
         self, step: int, rollouts: Sequence[Rollout], advantages: Sequence[float], first: int = 0
     ) -> list[RolloutRow]:
-        """Write reward and advantage of each rollout into its own journal, and all into the table of the step.
+        """Write reward and advantage of each rollout to its journal and to the table of the step.
 
         `first` is the index of the first rollout in the table, which several processes write.
         """

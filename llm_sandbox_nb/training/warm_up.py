@@ -23,7 +23,7 @@ IGNORED = -100
 
 
 def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
-    """Load the recorded runs to imitate: submitted, and rewarded with enough if rewarded at all.
+    """Load the recorded runs to imitate: submitted runs, without those whose reward is below `least_reward`.
 
     Raises:
         ConfigError: if there are none.

@@ -120,7 +120,7 @@ def step_text(record: TrainingRecord, step: int) -> Iterator[str]:
 
 
 def follow(record: TrainingRecord, emit: Callable[[str], None], pause: float = _LOOK_SECONDS) -> None:
-    """Pass each new step and validation to `emit` until the training has ended, once even if a resume repeats steps."""
+    """Pass each new step and validation to `emit` once, also if a resume repeats steps, until the training has ended."""
     lines = overview(record)
     for _ in range(2):
         emit(next(lines))
@@ -143,7 +143,7 @@ def is_over(record: TrainingRecord) -> bool:
 
 
 def _alike(figures: Mapping[str, Any]) -> str:
-    """Return the number of groups with equal rewards, from which nothing is learned, of all groups."""
+    """Return text such as `2 of 8`: groups with equal rewards, from which nothing is learned, of all groups."""
     alike, groups = figures.get("groups_alike"), figures.get("groups")
     return "" if alike is None else f"{alike} of {groups}" if groups is not None else str(alike)
 
@@ -170,7 +170,7 @@ def plots(
 ) -> list[str]:
     """Draw reward with its spread, turns, tokens, capability use and stop reasons over `total` steps, as SVG texts.
 
-    With validations also the score of each of their tasks; that of the first policy stands above step 1.
+    With validations also the score of each of their tasks; the score of the first policy is above step 1.
     """
     numbers = [int(one["step"]) for one in steps]
 

@@ -1,8 +1,8 @@
 """Rows to train on, from documents and questions: the construction that the paper describes and does not release.
 
-The paper (arXiv 2601.16206, section 3) says: a context is stored as files; documents of a context with several, and
-parts of a long one, become separate files; a context of one file gets distractor files from the same source; earlier
-tasks on the same context are in the prompt as examples; the answer goes into a file. All other rules are this
+Rules of the paper (arXiv 2601.16206, section 3): a context is stored as files; each document of a context, and each
+part of a long document, is a separate file; a context of one file gets distractor files from the same source; earlier
+tasks on the same context are in the prompt as examples; the answer is written to a file. All other rules are this
 package's.
 """
 
@@ -41,7 +41,7 @@ class BuildOptions:
 
     seed: int = 42
     part: int = 20_000
-    """Maximum characters of a file."""
+    """Maximum characters of a file; longer documents become several files."""
     distractors: int = 3
     """Files from other documents, in addition to a context of one file."""
     examples: int = 2
@@ -85,7 +85,7 @@ class Statistics:
 
 
 class _LeftOutError(LLMSandboxError):
-    """A question becomes no row; the message is the reason."""
+    """A question cannot become a row; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -230,9 +230,9 @@ def _row(
 
 
 def _check(question: Question, whole: str) -> None:
-    """Raise _LeftOutError for a question that contains its answer, or whose documents do not."""
+    """Raise _LeftOutError if the question contains its answer, or its documents lack the answer."""
     if not question.options and any(contains_words(question.question, answer) for answer in question.answers):
-        raise _LeftOutError("its answer stands in the question")
+        raise _LeftOutError("its answer is in the question")
     quotes = question.evidence or (question.answers if question.type == "extraction" else ())
     if not all(contains_words(whole, quote) for quote in quotes):
         subject = "its evidence" if question.evidence else "its answer"
@@ -265,7 +265,7 @@ def _parts(document: Document, size: int) -> list[_Piece]:
 def _distractors(
     library: _Library, question: Question, chance: random.Random, options: BuildOptions
 ) -> list[_Piece]:
-    """Return pieces of other documents without any of the answers; fewer if there are not enough."""
+    """Return pieces of other documents that contain none of the answers, if possible as many as the options demand."""
     found: list[_Piece] = []
     if not options.distractors:
         return found

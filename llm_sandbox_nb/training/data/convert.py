@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from llm_sandbox_nb.errors import LLMSandboxError
 
 MAX_BYTES = 64 * 2**20
-"""Bytes of one document, also unpacked."""
+"""Maximum bytes of a document, packed and unpacked."""
 
 
 class ConversionError(LLMSandboxError, ValueError):
