@@ -126,7 +126,7 @@ class CallForm:
             self._whole_replies = True
             return refused and self.text.form.first_block_ends
         if failure.kind == "tools" and self.may_switch:
-            self.switch_to_text(f"{model.name} takes no tools")
+            self.switch_to_text(f"{model.name} does not accept tools")
             return True
         if self._demands and failure.kind in _DEMAND_REFUSALS:
             self._demands = False

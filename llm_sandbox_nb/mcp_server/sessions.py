@@ -1,4 +1,4 @@
-"""Sessions of clients that begin with a handshake, as all clients did before 2026-07-28."""
+"""Sessions of clients that begin with a handshake; clients since 2026-07-28 have no session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from llm_sandbox_nb.mcp_server.messages import Id, Json, RpcMessage
 
 MAX_SESSIONS = 200
-"""Sessions of one server; beyond that number the least recently used session ends."""
+"""Maximum sessions of one server; a further session ends the least recently used one."""
 IDLE_SECONDS = 24 * 3600.0
 """Seconds after which an unused session ends."""
 ANSWER_SECONDS = 300.0
@@ -21,7 +21,7 @@ ANSWER_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """Name and abilities that a client claims. No permission depends on them."""
+    """Name and abilities of a client, as claimed by the client. No permission depends on them."""
 
     name: str = "an MCP client"
     version: str = ""
@@ -35,7 +35,7 @@ class ClientFacts:
         names = [str(info.get(key) or "") for key in ("name", "version")]
         name, version = ("".join(filter(str.isprintable, text))[:60] for text in names)
         modes = capabilities.get("elicitation") if isinstance(capabilities, dict) else None
-        # An empty object means forms, as it did before there were other modes.
+        # An empty object means forms, which were the only mode in older versions.
         elicits = isinstance(modes, dict) and (not modes or "form" in modes)
         return cls(name or cls.name, version, elicits)
 

@@ -13,12 +13,12 @@ from llm_sandbox_nb.model.errors import Target
 from llm_sandbox_nb.model.route import Route
 
 _WELL_KNOWN = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "openai", "openrouter", "xai"})
-"""Providers that need a key, in the environment variable of their name."""
+"""Providers that need a key, in the environment variable `PROVIDER_API_KEY`."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Address and key from the person. Without a key, `key` returns a typed key, or one from the environment."""
+    """Address and key from the person. Without a key, `key` returns a typed key, or a key from the environment."""
 
     api_base: str | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -88,8 +88,8 @@ def _checked_key(key: str, source: str) -> str:
 
 
 _keys: dict[str, str] = {}
-"""Keys that a person typed, by provider, only in memory: child processes inherit `os.environ`, and so do sandboxes of
-the isolation `process`. Each request looks up its key, so that changes affect runs that have begun."""
+"""Keys that a person typed, by provider. They are not put into `os.environ`, because child processes and sandboxes of
+the isolation `process` inherit it. Each request looks up its key, so that changes affect runs that have begun."""
 
 
 def keep_key(provider: str, key: str) -> None:

@@ -22,7 +22,7 @@ from llm_sandbox_nb.model.contract import ModelError
 
 logging.getLogger("httpx").addFilter(
     KeyFilter()
-)  # its messages have the whole address, also a key in the query
+)  # its messages contain the whole address, and a key may be in the query
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 

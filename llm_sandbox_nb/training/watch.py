@@ -120,7 +120,7 @@ def step_text(record: TrainingRecord, step: int) -> Iterator[str]:
 
 
 def follow(record: TrainingRecord, emit: Callable[[str], None], pause: float = _LOOK_SECONDS) -> None:
-    """Pass each new step and validation to `emit` once, also if a resume repeats steps, until the training has ended."""
+    """Pass each new step and validation to `emit`, once even if a resume repeats steps, until the training ends."""
     lines = overview(record)
     for _ in range(2):
         emit(next(lines))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * 1024
 _MAX_STDERR_BYTES = 2_000
-"""Bytes of the end of stderr that an error may show."""
+"""Maximum bytes of the end of stderr that an error may show."""
 _EXIT_SECONDS = 2.0
 """Seconds for a program to exit after the end of its input, and again after SIGTERM."""
 _CONNECT_SECONDS = 30.0
@@ -36,11 +36,11 @@ _INHERITED_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "SSL_CERT_FILE", "TERM", "TMPDIR", "USER",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
-"""Variables that a program on this machine gets in addition to those of its configuration: never a key."""
+"""Variables of this process that a server program on this machine inherits. Keys are not among them."""
 
 
 class McpServerError(LLMSandboxError):
-    """The server cannot be reached, has ended, or reports an error. The text is the end of a sentence about it."""
+    """The server cannot be reached, has ended, or reports an error. The text continues "The MCP server NAME ..."."""
 
 
 class McpTimeoutError(McpServerError):
@@ -48,7 +48,7 @@ class McpTimeoutError(McpServerError):
 
 
 class ServerTransport(Protocol):
-    """Connection to a server. `receive` gets each received message, `end` the reason when no more can come."""
+    """Connection to a server. `receive` is called with each message, `end` with the reason of a lost connection."""
 
     @property
     def exhausted(self) -> bool:
@@ -73,7 +73,7 @@ class LineSplitter:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete now. Raises McpServerError if a line is too long."""
+        """Add data and return the complete lines. Raises McpServerError if a line is too long."""
         start = len(self._rest)
         self._rest += data
         if self._rest.find(b"\n", start) < 0:
@@ -154,7 +154,7 @@ class HostProgram:
             while data := await process.stdout.read(_PIECE_BYTES):
                 for line in filter(bytes.strip, lines.feed(data)):
                     receive(line)
-                    await asyncio.sleep(0)  # an endless stream must not block the event loop
+                    await asyncio.sleep(0)  # so that an endless stream does not block the event loop
         except McpServerError as error:
             end(str(error))
             return
@@ -187,7 +187,7 @@ class HostProgram:
                 process.stdin.close()
             for number in (0, signal.SIGTERM, signal.SIGKILL):
                 if number:
-                    # The group, also after the end of its first process: it may have started others.
+                    # The whole group, because the program may have started other processes.
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(process.pid, number)
                 with contextlib.suppress(TimeoutError):
@@ -266,18 +266,18 @@ class WebService:
     async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
         import httpx
 
-        # No redirects: the headers may hold a key. No compression: a small body must not become a large one.
+        # No redirects, because the headers may hold a key. No compression, because a small body may unpack to gigabytes.
         headers = {"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity"}
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
         self._client = httpx.AsyncClient(headers=headers | dict(self._config.headers), timeout=timeout)
         self._receive, self._end = receive, end
 
     def use_version(self, version: str) -> None:
-        """Name the protocol version in each later request."""
+        """Send the protocol version in each later request."""
         self._headers["MCP-Protocol-Version"] = version
 
     async def send(self, message: Json) -> None:
-        """Send a message, and pass on the messages of the response until the awaited one."""
+        """Send a message, and pass the messages of the response to `receive` until the awaited one arrives."""
         import httpx
 
         assert self._client is not None
@@ -313,7 +313,7 @@ class WebService:
                 f"refuses access (HTTP {response.status_code}): put a valid token into `headers`"
             )
         elif response.status_code >= 300:
-            # An answer to `initialize` of a server that knows only newer versions may have such a status.
+            # A server that knows only newer versions may answer `initialize` with an error status.
             async for text in _whole(response):
                 answered = self._receive(text) or answered
             if not answered:

@@ -93,7 +93,7 @@ def test_a_server_that_takes_no_tools_gets_text_mode_at_once(tmp_path: Path) -> 
     model = TalkingReplies(SAVES, SUBMITS, takes_tools=False)
     result = solved(tmp_path, model)
     assert (result.stop_reason, result.answer, switches(result)) == ("submitted", "42", ["text"])
-    assert any("takes no tools" in note for note in result.trajectory.notes)
+    assert any("does not accept tools" in note for note in result.trajectory.notes)
     with pytest.raises(RunError, match="does not support tools"):
         solved(tmp_path, TalkingReplies(SAVES, takes_tools=False), tool_calls="native")
 

@@ -83,7 +83,7 @@ def test_a_file_that_was_cut_anywhere_before_its_last_tensor_is_refused(tmp_path
 
 def test_a_folder_a_missing_file_a_pipe_and_an_unreadable_file_are_told_apart(tmp_path: Path) -> None:
     assert "is a folder: name the GGUF file in it" in refusal(tmp_path)
-    assert "is not there" in refusal(tmp_path / "none.gguf")
+    assert "is missing" in refusal(tmp_path / "none.gguf")
     os.mkfifo(tmp_path / "pipe.gguf")
     assert "not a plain file" in refusal(tmp_path / "pipe.gguf")
     if os.geteuid():
