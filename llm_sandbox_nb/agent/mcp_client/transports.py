@@ -266,7 +266,7 @@ class WebService:
     async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
         import httpx
 
-        # No redirects, because the headers may hold a key. No compression, because a small body may unpack to gigabytes.
+        # No redirects, because the headers may hold a key. No compression: a small body may unpack to gigabytes.
         headers = {"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity"}
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
         self._client = httpx.AsyncClient(headers=headers | dict(self._config.headers), timeout=timeout)
