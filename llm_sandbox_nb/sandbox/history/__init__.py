@@ -1,5 +1,4 @@
 """The history of a sandbox's files, stored outside of the sandbox: checkpoints to read, compare and restore.
 
-`store.HistoryStore` is the storage on disk: metadata in `index.py` (SQLite), content in `packs.py`. The other modules do
-not know the format of the files.
+`store.HistoryStore` is the storage on disk: metadata in `index.py` (SQLite), content in `packs.py`.
 """

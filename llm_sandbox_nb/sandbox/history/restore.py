@@ -1,9 +1,9 @@
 """Restores: put a sandbox's files back to a checkpoint of its history.
 
 First make a plan of the differences (`Plan`), then send its records to the executor (`RestoreBody`), then scan the
-files again. If a file can be put into the sandbox from outside, much content is sent in one such file, the pack: content
-that is sent through the connection, record by record, takes twice the time. The executor writes files while the rest of
-the pack is being transferred.
+files again. If a file can be put into the sandbox from outside, much content is sent in one such file, the pack: the
+connection, with its records, needs twice the time. The executor writes files while the rest of the pack is being
+transferred.
 """
 
 from __future__ import annotations
