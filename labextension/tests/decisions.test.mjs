@@ -194,7 +194,7 @@ test('messages, settings and a denial with its reason', async () => {
   await until(() => all('.lsn-messages li').length === 1 + 4 * 2 + 1);
   fill(panel.getByLabelText('Model'), 'openai/other');
   fill(panel.getByLabelText(/Temperature/), '0.2');
-  fill(panel.getByLabelText(/Most steps/), '7');
+  fill(panel.getByLabelText(/Maximum steps/), '7');
   panel.getByRole('button', { name: 'Apply' }).click();
   await until(() => done.length === 1);
   panel.getByRole('button', { name: 'Deny…' }).click();
@@ -585,7 +585,7 @@ test('without a server the timeline is for reading', async () => {
   const panel = within(place.querySelector('.lsn-history'));
   await until(() => place.querySelector('.lsn-history .lsn-code').textContent === 'echo 5');
   (await button(panel, 'Compare attempts')).click();
-  await until(() => place.querySelector('.lsn-history caption').textContent === 'They part at step 5.');
+  await until(() => place.querySelector('.lsn-history caption').textContent === 'First difference: step 5.');
   assert.equal(all('.lsn-history tbody tr').length, 3);
   assert.ok(all('.lsn-divergence td').at(-1).textContent.includes(EVIL.slice(0, 30)));
   press(timeline().getByRole('option', { name: /^Step 2/ }));
@@ -614,7 +614,7 @@ test('hosts that were refused can be allowed once and for the run, and connectio
     ['change', { allow_once: ['evil.example:443'] }],
     ['change', { allow: [EVIL] }]
   ]);
-  await until(() => assert.match(all('.lsn-refused-host')[0].textContent, /Allowed; the model is told/));
+  await until(() => assert.match(all('.lsn-refused-host')[0].textContent, /Allowed; the model reads a note/));
   const trajectory = new Trajectory();
   chained([...events.slice(0, -2), event('connection', connection)]).forEach(one => trajectory.add(one));
   assert.deepEqual(

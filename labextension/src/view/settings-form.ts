@@ -7,11 +7,11 @@ import { IChangedSettings, IHost } from './host';
 const FIELDS = [
   { name: 'model', label: 'Model', into: null, step: '' },
   { name: 'temperature', label: 'Temperature', into: 'settings', step: '0.1' },
-  { name: 'steps', label: 'Most steps', into: 'limits', step: '1' },
-  { name: 'tokens', label: 'Most tokens of the conversation', into: 'limits', step: '1' },
-  { name: 'total_tokens', label: 'Most tokens of all requests together', into: 'limits', step: '1' },
-  { name: 'cost', label: 'Most money (US dollars)', into: 'limits', step: 'any' },
-  { name: 'time', label: 'Longest time (seconds)', into: 'limits', step: 'any' }
+  { name: 'steps', label: 'Maximum steps', into: 'limits', step: '1' },
+  { name: 'tokens', label: 'Maximum tokens of the conversation', into: 'limits', step: '1' },
+  { name: 'total_tokens', label: 'Maximum tokens of all requests together', into: 'limits', step: '1' },
+  { name: 'cost', label: 'Maximum cost (US dollars)', into: 'limits', step: 'any' },
+  { name: 'time', label: 'Maximum time (seconds)', into: 'limits', step: 'any' }
 ] as const;
 
 export class SettingsForm {
@@ -30,7 +30,7 @@ export class SettingsForm {
         type: step ? 'number' : 'text',
         step: step || null,
         min: step ? 0 : null,
-        placeholder: step ? trans('as it is') : model,
+        placeholder: step ? trans('unchanged') : model,
         'data-lm-suppress-shortcuts': 'true'
       });
       onEnter(input, () => this._apply());
