@@ -103,7 +103,7 @@ class CallForm:
         return reply
 
     def demand_call(self, model: Model) -> None:
-        """Make the next request demand a call, at most once per run."""
+        """Require a call in the reply to the next request, at most once per run."""
         if self._setting == "auto" and not self.in_text and not self._demanded and not model.scripted:
             self._demands = self._demanded = True
             self._note("The next request demands a call (tool_choice: required); not every server obeys.")

@@ -45,7 +45,7 @@ class Reduction:
     """Planned changes of `messages`, which stay unmodified. `saved` estimates the effect in tokens."""
 
     def __init__(self, messages: Sequence[dict[str, Any]], steps: Sequence[Step], meter: Meter) -> None:
-        """`steps` are the steps with a reply."""
+        """Prepare the reduction. `steps` are the steps with a reply."""
         self._messages = messages
         self._groups = step_groups(messages)
         self._steps = steps[len(steps) - len(self._groups) :] if len(self._groups) <= len(steps) else []

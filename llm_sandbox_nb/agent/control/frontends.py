@@ -243,7 +243,7 @@ class Prompt:
     """
 
     def __init__(self, control: RunControl, *, source: str, trajectory: Trajectory | None = None) -> None:
-        """`trajectory` is needed only for a question that names the place where a call would run."""
+        """Make the prompt. `trajectory` is needed only for a question that names the place where a call would run."""
         self._control = control
         self._trajectory = trajectory
         self._source = source

@@ -29,7 +29,7 @@ _CREDENTIALS = frozenset(
     (b"authorization", b"cookie", b"x-api-key", b"api-key", b"apikey", b"x-goog-api-key", b"private-token",
      b"job-token", b"x-auth-token", b"x-access-token", b"x-amz-security-token")
 )  # fmt: skip
-"""Headers that identify the sender: with an attacker's key, a host would store data for the attacker."""
+"""Headers that identify the sender. With an attacker's key in them, a host would store data for the attacker."""
 
 
 def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
