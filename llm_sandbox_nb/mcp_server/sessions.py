@@ -91,7 +91,7 @@ class Sessions:
 
     def begin(self, principal: str, client: ClientFacts, version: str) -> McpSession:
         now = self._clock()
-        for idle in [one for one in self._sessions.values() if now - one.used > IDLE_SECONDS]:
+        for idle in [session for session in self._sessions.values() if now - session.used > IDLE_SECONDS]:
             self.end(idle)
         while len(self._sessions) >= MAX_SESSIONS:
             self.end(min(self._sessions.values(), key=lambda session: session.used))
@@ -113,5 +113,5 @@ class Sessions:
 
     def end_all_of(self, principal: str) -> None:
         """End all sessions of a caller whose token was revoked."""
-        for session in [one for one in self._sessions.values() if one.principal == principal]:
+        for session in [session for session in self._sessions.values() if session.principal == principal]:
             self.end(session)

@@ -102,7 +102,7 @@ class ChatTokens:
 
         def rendered(guarded: list[dict[str, Any]]) -> str:
             begun = self._text(_PROBE, (), reply=True)
-            following = [{**one, "content": _RESULT} for one in after]
+            following = [{**following_message, "content": _RESULT} for following_message in after]
             whole = self._written([*_PROBE, self._with_arguments(guarded[0]), *following], reply=False)
             if not whole.startswith(begun):
                 raise TemplateError(
@@ -230,10 +230,10 @@ class ChatTokens:
 
         text = rendered([{**guard(message), "role": message["role"]} for message in messages])
         return [
-            one
+            id
             for piece in text.split(cut)
             if piece
-            for one in self.tokenizer.encode(piece, add_special_tokens=False)
+            for id in self.tokenizer.encode(piece, add_special_tokens=False)
         ]
 
     # --- the template ---

@@ -230,8 +230,10 @@ class SandboxEnvironments:
 
     async def _rewards(self, environments: Sequence[SandboxEnvironment]) -> list[float | None]:
         ended = await asyncio.gather(*(environment._end() for environment in environments))
-        scored = await asyncio.gather(*(self.workers.rewarded(one) for one in ended if one is not None))
-        return [one.reward for one in scored]
+        scored = await asyncio.gather(
+            *(self.workers.rewarded(rollout) for rollout in ended if rollout is not None)
+        )
+        return [rollout.reward for rollout in scored]
 
     def in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine in the event loop of the sandboxes."""

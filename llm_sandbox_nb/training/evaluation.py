@@ -288,7 +288,7 @@ def cells(plan: EvaluationPlan) -> Iterator[Cell]:
     for policy in plan.policies:
         results = counted_results(plan.out / policy)
         for mode in plan.modes:
-            found = [one for one in results if one.mode == mode and one.task == plan.task.name]
+            found = [result for result in results if result.mode == mode and result.task == plan.task.name]
             if found:
                 yield _cell(plan, policy, mode, found)
 
@@ -297,7 +297,7 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
     from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
     from llm_sandbox_nb.analysis.frames import run_row
 
-    good = [one for one in results if not one.error_kind]
+    good = [result for result in results if not result.error_kind]
     folder = cell_folder(plan.out / policy, plan.task.name, mode)
     rows = [run_row(run) for run in load_runs([folder / "runs"]).runs]
     turns = sum(row["turns"] for row in rows) or 1
@@ -307,10 +307,10 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
         score_interval(list(item_scores(results).values())),
         len(results),
         len(results) - len(good),
-        sum(one.score is not None for one in good),
+        sum(result.score is not None for result in good),
         len(plan.rows) * plan.repeats,
-        _mean([one.turns for one in good]),
-        _mean([one.model_tokens for one in good]),
+        _mean([result.turns for result in good]),
+        _mean([result.model_tokens for result in good]),
         _mean([row["calls"] for row in rows]),
         {name: sum(row[f"{name}_rate"] * row["turns"] for row in rows) / turns for name in CAPABILITIES},
         _mean([row["verification"] for row in rows]),

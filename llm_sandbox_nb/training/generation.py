@@ -101,23 +101,23 @@ class BatchGenerator:
         while batch := self._next_batch():
             started = time.monotonic()
             try:
-                made = answer([one.prompt for one in batch], [one.limit for one in batch])
+                made = answer([request.prompt for request in batch], [request.limit for request in batch])
             except BaseException as error:
-                for one in batch:
-                    one.loop.call_soon_threadsafe(_fail, one.answer, error)
+                for request in batch:
+                    request.loop.call_soon_threadsafe(_fail, request.answer, error)
                 raise
             finally:
                 self.seconds += time.monotonic() - started
                 self.batches += 1
-            for one, reply in zip(batch, made, strict=True):
-                one.loop.call_soon_threadsafe(_fulfil, one.answer, reply)
+            for request, reply in zip(batch, made, strict=True):
+                request.loop.call_soon_threadsafe(_fulfil, request.answer, reply)
 
     def _next_batch(self) -> list[_Request]:
         with self._changed:
             while not self._closed:
                 late = self._since + self.patience - time.monotonic()
                 if self._waiting and (len(self._waiting) >= self._active or late <= 0):
-                    batch, self._waiting = sorted(self._waiting, key=lambda one: one.order), []
+                    batch, self._waiting = sorted(self._waiting, key=lambda request: request.order), []
                     return batch
                 self._changed.wait(max(0.01, late) if self._waiting else None)
             return []

@@ -158,7 +158,7 @@ def make_trainer(
         return as_training_data(run(ids, trainer), int(tokenizer.eos_token_id), trainer.use_vllm)
 
     # The loop renders the prompts, from rows that it knows by their ids.
-    dataset = Dataset.from_list([{"prompt": [{"role": "user", "content": one, "row": one}]} for one in rows])
+    dataset = Dataset.from_list([{"prompt": [{"role": "user", "content": row, "row": row}]} for row in rows])
     made = Trainer(
         model=model,
         args=grpo_config(config, output, processes),
@@ -225,6 +225,8 @@ def generate_together(trainer: Any, prompts: list[list[int]], limits: list[int])
     ids, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
     made = []
     for place, (reply, limit) in enumerate(zip(ids, limits, strict=True)):
-        sampled = None if logprobs is None else tuple(float(one or 0.0) for one in logprobs[place][:limit])
+        sampled = (
+            None if logprobs is None else tuple(float(logprob or 0.0) for logprob in logprobs[place][:limit])
+        )
         made.append(Generated(tuple(map(int, reply[:limit])), sampled))
     return made

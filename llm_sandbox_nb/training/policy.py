@@ -156,7 +156,7 @@ def weights_digest(path: str) -> str:
     found = hashlib.sha256()
     files = folder.iterdir() if folder.is_dir() else [folder]
     for file in sorted(
-        one for one in files if one.suffix in (".safetensors", ".bin", ".json", ".jinja", ".gguf")
+        file for file in files if file.suffix in (".safetensors", ".bin", ".json", ".jinja", ".gguf")
     ):
         size = file.stat().st_size
         found.update(f"{file.name} {size}\n".encode())
@@ -236,8 +236,12 @@ class LocalGenerator(BatchGenerator):
 
         width, end = max(map(len, prompts)), self._tokenizer.eos_token_id
         padding = self._tokenizer.pad_token_id
-        ids = torch.tensor([[padding] * (width - len(one)) + one for one in prompts]).to(self._model.device)
-        mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in prompts]).to(ids.device)
+        ids = torch.tensor([[padding] * (width - len(prompt)) + prompt for prompt in prompts]).to(
+            self._model.device
+        )
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]).to(
+            ids.device
+        )
         sampling = self._sampling
         how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         with torch.no_grad():
@@ -320,7 +324,7 @@ class PolicyModel:
             self._generator.close()
 
     def _conversation(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> TokenModel:
-        replies = [place for place, one in enumerate(messages) if one["role"] == "assistant"]
+        replies = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         begun = messages[: replies[-1] + 1] if replies else []
         if begun and (known := self._open.pop(_fingerprint(begun), None)) is not None:
             return known

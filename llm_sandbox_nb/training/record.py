@@ -103,7 +103,7 @@ class TrainingRecord:
         if (
             not file.is_file()
             and folder.is_dir()
-            and any(not one.name.startswith(allowed) for one in folder.iterdir())
+            and any(not entry.name.startswith(allowed) for entry in folder.iterdir())
         ):
             raise RecordError(f"{folder} is not empty and does not hold a training: give another --out.")
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,9 +166,9 @@ class TrainingRecord:
     def around(cls, path: str | Path) -> TrainingRecord:
         """Find the training around a folder, such as a checkpoint, a rollout or its fork. Raises RecordError."""
         folder = Path(path).expanduser().absolute()
-        for one in (folder, *folder.parents[:5]):
-            if (one / CONFIG).is_file():
-                return cls(one)
+        for parent in (folder, *folder.parents[:5]):
+            if (parent / CONFIG).is_file():
+                return cls(parent)
         raise RecordError(
             f"{path} is not a training and not in the folder of one: give the folder that `train run` printed."
         )
@@ -202,7 +202,7 @@ class TrainingRecord:
     # --- steps ---
 
     def steps(self) -> list[dict[str, Any]]:
-        return [dict(one) for one in read_lines(self.folder / STEPS)]
+        return [dict(line) for line in read_lines(self.folder / STEPS)]
 
     def add_step(self, figures: Mapping[str, Any]) -> None:
         """Append the figures of a step. When this returns, the figures survive the end of this process."""
@@ -211,7 +211,7 @@ class TrainingRecord:
     def forget_after(self, step: int) -> None:
         """Remove the records of the steps after a checkpoint, because a resume repeats them."""
         for file, figures in ((STEPS, self.steps()), (VALIDATIONS, self.validations())):
-            lines = (json.dumps(one) + "\n" for one in figures if one["step"] <= step)
+            lines = (json.dumps(line) + "\n" for line in figures if line["step"] <= step)
             write_whole(self.folder / file, "".join(lines).encode())
         for name in (ROLLOUTS, VALIDATION):
             for number, folder in self._step_folders(name):
@@ -221,7 +221,7 @@ class TrainingRecord:
     # --- validations ---
 
     def validations(self) -> list[dict[str, Any]]:
-        return [dict(one) for one in read_lines(self.folder / VALIDATIONS)]
+        return [dict(line) for line in read_lines(self.folder / VALIDATIONS)]
 
     def add_validation(self, figures: Mapping[str, Any]) -> None:
         append_line(self.folder / VALIDATIONS, dict(figures))
@@ -253,9 +253,9 @@ class TrainingRecord:
 
     def rollouts(self, step: int) -> list[RolloutRow]:
         """Return the table of a step; empty if no longer kept."""
-        names = {one.name for one in dataclasses.fields(RolloutRow)}
+        names = {field.name for field in dataclasses.fields(RolloutRow)}
         rows = read_lines(self.step_folder(step) / TABLE)
-        return [RolloutRow(**{key: one[key] for key in names}) for one in rows]
+        return [RolloutRow(**{key: row[key] for key in names}) for row in rows]
 
     def prune(self, keep: int) -> None:
         """Remove the rollouts of all but the newest `keep` steps, and of validations; 0 keeps all."""

@@ -177,7 +177,9 @@ def conversation_ids(
     Messages after the last reply are left out.
     """
     found = TokenConversation()
-    first = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
+    first = next(
+        (place for place, message in enumerate(messages) if message["role"] == "assistant"), len(messages)
+    )
     found.prompt = chat.first(messages[:first], tools)
     calls: tuple[ToolCall, ...] = ()
     waiting: list[dict[str, Any]] = []
@@ -189,7 +191,7 @@ def conversation_ids(
             found.add_environment(chat.between(_named(waiting, calls), calls=calls))
             waiting = []
         calls = _calls_of(message)
-        after = itertools.takewhile(lambda one: one["role"] != "assistant", messages[place:])
+        after = itertools.takewhile(lambda message: message["role"] != "assistant", messages[place:])
         found.add_reply(tuple(chat.reply(message, _named(list(after), calls))), None)
     return found
 

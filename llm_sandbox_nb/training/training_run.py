@@ -231,7 +231,7 @@ class TrainingRun:
         config = self.config
         found = self._runs_to_imitate()
         template = tiny.chat_template()
-        texts = [tiny.rendered(template, one) for one in found]
+        texts = [tiny.rendered(template, run) for run in found]
         tokenizer = tiny.make_tokenizer(texts, tiny.fixed_lines(texts), config.model.vocabulary, template)
         tokens = config.rollouts.prompt_tokens + config.rollouts.completion_tokens
         model = tiny.make_model(config.model, tokenizer, tokens)
@@ -303,7 +303,7 @@ class TrainingRun:
         from accelerate.utils import gather_object
 
         assert self._workers is not None
-        rows = [self.rows[one] for one in ids]
+        rows = [self.rows[id] for id in ids]
         step = trainer.state.global_step + 1
         self._validate(step - 1, trainer)
         started = time.monotonic()
@@ -318,7 +318,7 @@ class TrainingRun:
         from accelerate.utils import gather_object
 
         how = self.config.validation
-        done = {one["task"] for one in self.record.validations() if one["step"] == step}
+        done = {figures["task"] for figures in self.record.validations() if figures["step"] == step}
         due = bool(how.every) and (step % how.every == 0 or step == self.config.steps)
         rollouts = dataclasses.replace(self.config.rollouts, zero_reward_for=())
         sampling = validation_sampling(self.config)

@@ -84,7 +84,7 @@ def validation_figures(step: int, task: str, rollouts: Sequence[Rollout], second
     for rollout in rollouts:
         if rollout.reward is not None:
             scores.setdefault(rollout.row.id, []).append(rollout.reward)
-    means = [sum(one) / len(one) for one in scores.values()]
+    means = [sum(repeats) / len(repeats) for repeats in scores.values()]
     interval = score_interval(means)
     ended = [rollout for rollout in rollouts if rollout.stop_reason != LOST]
     return {

@@ -91,7 +91,9 @@ class ServerGenerator:
         logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
         if logprobs is None or len(logprobs) != len(ids):
             raise self._error("does not return a log-probability for each token", "server")
-        return Generated(tuple(map(int, ids[:limit])), tuple(float(one or 0.0) for one in logprobs[:limit]))
+        return Generated(
+            tuple(map(int, ids[:limit])), tuple(float(logprob or 0.0) for logprob in logprobs[:limit])
+        )
 
     async def _ask(
         self, method: str, path: str, part: str, body: dict[str, Any] | None = None

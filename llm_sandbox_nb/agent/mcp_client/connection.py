@@ -146,7 +146,9 @@ class McpConnection:
             return await future
         except asyncio.CancelledError:
             if self._invalid:
-                self._note(f"The MCP server sent text that is not a message of MCP, such as {self._invalid!r}.")
+                self._note(
+                    f"The MCP server sent text that is not a message of MCP, such as {self._invalid!r}."
+                )
             if not isinstance(self._transport, WebService):  # a web service notices the end of the request
                 await self._cancel(number)
             raise

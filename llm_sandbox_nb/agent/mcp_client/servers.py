@@ -178,7 +178,7 @@ class McpServers:
         name, wanted = server.config.name, server.config.tools
         tools = [tool for tool in listing if isinstance(tool.get("name"), str) and tool["name"]]
         if wanted is not None:
-            missing = [tool for tool in wanted if tool not in {one["name"] for one in tools}]
+            missing = [tool for tool in wanted if tool not in {listed["name"] for listed in tools}]
             if missing:
                 raise InputError(f"The MCP server {name} has no tool {missing[0]!r:.80}: correct `tools`.")
             tools = [tool for tool in tools if tool["name"] in wanted]
@@ -280,7 +280,7 @@ class McpTool(DefinedTool):
             for raw in listing
             if raw.get("name") == self.definition.tool
         ]
-        if not now or any(one.sha256 in self._accepted for one in now):
+        if not now or any(definition.sha256 in self._accepted for definition in now):
             return None
         return {"sha256": now[0].sha256, "description": now[0].description}
 

@@ -87,7 +87,9 @@ class LineSplitter:
 
 def printable(text: str) -> str:
     """Return the beginning of a server's text on one line, without terminal codes."""
-    return " ".join("".join(one if one.isprintable() else " " for one in text[:500]).split())[:300]
+    return " ".join(
+        "".join(character if character.isprintable() else " " for character in text[:500]).split()
+    )[:300]
 
 
 class _StderrTail:

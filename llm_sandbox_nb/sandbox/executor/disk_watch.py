@@ -263,7 +263,8 @@ class DiskWatch:
                 sys.stderr.write("its files kept growing beyond its limit\n")
                 sys.stderr.flush()
                 self.executor.leave()
-            self.last = self.last._replace(cost=0.0)  # so that the next count, with the whole usage, starts at once
+            # The next count, of the whole usage, then starts at once.
+            self.last = self.last._replace(cost=0.0)
             self.end_commands_above = self.bound_above(usage, GRACE_DIVISOR)
             self.settling = True
             self.end_commands(self.notice(usage))

@@ -133,7 +133,8 @@ class FolderWatches:
         """
         if self.why_walk:
             raise WalkNeeded(self.why_walk)
-        found = written_files(mapped) | self.always  # before the events are read, because closing a file makes an event
+        # Before the events are read, because closing a file makes an event.
+        found = written_files(mapped) | self.always
         appeared: set[bytes] = set()
         for watch, mask, name in self.events():
             if mask & (IN_Q_OVERFLOW | IN_UNMOUNT | IN_IGNORED) or watch not in self.folders:

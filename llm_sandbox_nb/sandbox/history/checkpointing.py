@@ -147,7 +147,7 @@ class SandboxHistory:
         store = HistoryStore(folder, limit=self._limit)
         self._close_store()
         self.store, self._temporary = store, False
-        if self.head is not None and self.head not in {one.id for one in store.checkpoints()}:
+        if self.head is not None and self.head not in {checkpoint.id for checkpoint in store.checkpoints()}:
             self.forget_scan()
 
     def _continue(self, folder: Path, source: Path | None) -> None:

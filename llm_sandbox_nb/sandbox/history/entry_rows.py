@@ -63,7 +63,7 @@ def is_entry(row: object, *, kept: bool = False) -> bool:
         and kind in TYPES
         and base in (0, 1)
         and is_number(mode, 0, 0o7777)
-        and all(is_number(one, 0, 2**32 - 1) for one in (uid, gid))
+        and all(is_number(id, 0, 2**32 - 1) for id in (uid, gid))
         and is_number(mtime_ns, -(2**63), 2**63 - 1)
         and is_number(size, 0, 2**62)
         and (link is None or (kind != FOLDER and isinstance(link, str)))
@@ -124,4 +124,4 @@ def _is_attributes(value: object) -> bool:
         return True
     if not isinstance(value, dict) or len(json.dumps(value)) > MAX_XATTRS_CHARACTERS:
         return False
-    return all(isinstance(one, str) for one in value.values())
+    return all(isinstance(text, str) for text in value.values())

@@ -112,7 +112,7 @@ class ImageFiles:
         if known is None or not known[1]:
             connection = await self._connect()
             listed = await connection.list_files(folder, limit=MAX_NAMES)
-            names = [one.path for one in listed if parent(one.path) == folder]
+            names = [entry.path for entry in listed if parent(entry.path) == folder]
             entries: dict[str, tuple[Entry | None, bool]] = {
                 path: (entry, False) for path, entry in (await self._read(names, content=False)).items()
             }

@@ -284,8 +284,8 @@ class _Copy:
             is_number(number, 1, _MAX_NUMBER)
             and _is_id(id)
             and (parent is None or parent in self._checkpoints)  # an older checkpoint, so never itself
-            and all(isinstance(one, float) and math.isfinite(one) for one in (time, duration))
-            and all(is_number(one, 0, _MAX_NUMBER) for one in (files, size))
+            and all(isinstance(number, float) and math.isfinite(number) for number in (time, duration))
+            and all(is_number(count, 0, _MAX_NUMBER) for count in (files, size))
             and isinstance(incomplete, str)
             and len(incomplete) <= 2000
             and (incomplete.isprintable() or not incomplete)

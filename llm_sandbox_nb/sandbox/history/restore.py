@@ -179,7 +179,7 @@ def _failures(outcome: Mapping[str, Any]) -> list[str]:
     return [
         f"{printable(row[0])} could not be restored: {printable(row[1])}."
         for row in rows[:_MAX_PROBLEMS]
-        if isinstance(row, list) and len(row) == 2 and all(isinstance(one, str) for one in row)
+        if isinstance(row, list) and len(row) == 2 and all(isinstance(text, str) for text in row)
     ]
 
 

@@ -69,7 +69,8 @@ class CheckpointingSandbox(Sandbox):
                 before = await image.expand(before, after, content=False)
                 after = await image.expand(after, before, content=False)
             except SandboxError:
-                logger.info("the files of the image cannot be read", exc_info=True)  # so they are listed as new
+                # The files are then listed as new.
+                logger.info("the files of the image cannot be read", exc_info=True)
         return await asyncio.to_thread(compare, store, before, after)
 
     async def restore(self, checkpoint: str) -> Restored:

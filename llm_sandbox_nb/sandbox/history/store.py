@@ -380,7 +380,7 @@ def keep_within(
     sizes = index.packs()
     if sum(sizes.values()) <= limit:
         return [], []
-    old = [one.id for one in index.checkpoints() if one.id not in kept]
+    old = [checkpoint.id for checkpoint in index.checkpoints() if checkpoint.id not in kept]
     new: list[PackWriter] = []
     try:
         with index.transaction():

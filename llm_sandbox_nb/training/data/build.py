@@ -150,12 +150,12 @@ class _Library:
         self.documents: dict[str, Document] = {}
         self.unread: dict[str, str] = {}
         self.by_domain: dict[str, list[str]] = {}
-        for one in read_documents(folder, converted):
-            if isinstance(one, Unread):
-                self.unread[one.name] = one.reason
+        for document in read_documents(folder, converted):
+            if isinstance(document, Unread):
+                self.unread[document.name] = document.reason
                 continue
-            self.documents[one.name] = one
-            self.by_domain.setdefault(one.domain, []).append(one.name)
+            self.documents[document.name] = document
+            self.by_domain.setdefault(document.domain, []).append(document.name)
         if not self.documents:
             raise DataError(
                 f"There is no document with text in {folder}: put .txt, .md, .html, .epub or .pdf files there."
@@ -207,7 +207,9 @@ def _row(
     distractors = _distractors(library, question, chance, options) if len(pieces) == 1 else []
     files = _named([*pieces, *distractors], question.answers)
     asked, gold = _asked(question, chance)
-    examples = [one for one in before if not any(contains_words(one, answer) for answer in question.answers)]
+    examples = [
+        text for text in before if not any(contains_words(text, answer) for answer in question.answers)
+    ]
     shown = examples[len(examples) - min(options.examples, len(examples)) :]
     domain = question.domain or library.documents[question.documents[0]].domain
     statistics.types[question.type] += 1
@@ -336,8 +338,8 @@ def statistics_lines(folder: Path) -> Iterator[str]:
         )
         yield f"{label:<22}" + ", ".join(f"{key or 'none'}: {counts[key]}" for key in ordered)
     yield f"{'answer in documents':<22}{found['verbatim']} of {found['rows']}, word by word"
-    for one in found["unread"]:
-        yield f"left out: document {one['name']}: {one['reason']}"
+    for document in found["unread"]:
+        yield f"left out: document {document['name']}: {document['reason']}"
     for reason, count in sorted(found["left_out"].items(), key=lambda item: -item[1]):
         yield f"left out: {plural(count, 'question')}: {reason}"
     yield f"seed {found['options']['seed']}, sha256 {found['sha256']}"

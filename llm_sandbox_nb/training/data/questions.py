@@ -91,7 +91,7 @@ def _question(record: Mapping[str, Any], number: int, where: str) -> Question:
     if "choice" in kind:
         if not 2 <= len(options) <= 26:
             raise DataError(f"{where} has {len(options)} options; a choice has 2 to 26.")
-        answers = tuple(_option(one, options, where) for one in answers)
+        answers = tuple(_option(text, options, where) for text in answers)
     elif options:
         raise DataError(
             f"{where} has options, but {kind} has none: leave them out, or write type single_choice."
@@ -119,9 +119,9 @@ def _kind(options: Sequence[str], answers: Sequence[str]) -> str:
 def _texts(value: Any, name: str) -> tuple[str, ...]:
     """Return the texts of a value, which may be missing, a text or a list of texts."""
     values = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in values):
+    if not all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in values):
         raise DataError(f"The {name} has to be a text or a list of texts, not {value!r}.")
-    return tuple(text for one in values if (text := str(one).strip()))
+    return tuple(text for item in values if (text := str(item).strip()))
 
 
 def _option(answer: str, options: Sequence[str], where: str) -> str:
