@@ -18,7 +18,7 @@ _WELL_KNOWN = frozenset({"anthropic", "deepseek", "gemini", "groq", "mistral", "
 
 @dataclass(frozen=True)
 class Access:
-    """Address and key from the person. Without a key, `key` returns a typed key, or a key from the environment."""
+    """Address and key from the person. Without `api_key`, `key` returns a typed key or one of the environment."""
 
     api_base: str | None = None
     api_key: str | None = field(default=None, repr=False)

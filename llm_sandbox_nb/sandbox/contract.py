@@ -533,7 +533,7 @@ class Sandbox(Checkpointing):
             limit: maximum bytes. The number of files and folders is limited too: 1,000, and one more for each 4 KiB of
                 `limit`, at most 100,000.
             kind: the kind of `source`. None: a folder if the path ends with a slash; a file if the name has an ending,
-                as `a.txt`; otherwise the sandbox decides, so that an untrusted image can write several files into
+                as `a.txt`; otherwise the sandbox decides. An untrusted image can then write several files into
                 `target`.
 
         Returns:

@@ -1,6 +1,6 @@
 """Frontends of `RunControl`: decisions as JSON, debug commands that a person types, and `on_pause` of a program.
 
-All of them end in a method of `RunControl`. REST, the panel and the magics send a decision of `trajectory.decisions`.
+All of them end in a method of `RunControl`. REST, the panel and the magics send an object of `trajectory.decisions`.
 A prompt, `%sandbox` and a string that `on_pause` returns are debug commands, one per line, see `HELP`.
 """
 

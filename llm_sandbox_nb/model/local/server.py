@@ -31,7 +31,7 @@ _ENGINE_BYTES = 300_000_000
 _WEIGHTS_FACTOR = 1.4
 """Memory of the weights divided by the size of their file: the engine also stores many of them in a faster form."""
 _MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 4096, 16_384
-"""Context of a server. A run does not fit below the minimum; above the maximum, a CPU needs many minutes to read it."""
+"""Context of a server. A run needs the minimum. A CPU needs many minutes to read more than the maximum."""
 _MAX_SLOTS = 4
 """Maximum number of requests answered at the same time: on 2 cores, 4 together give 1.8 times the tokens per second
 of one, and 16 give little more."""

@@ -94,7 +94,7 @@ def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
 
 
 def _installed(model: ListedModel) -> dict[WheelPart, Path]:
-    """Return the parts in installed packages; empty for a model of one part, which was found damaged before."""
+    """Return the parts in installed packages. A model of one part gives none: that part was found damaged before."""
     if len(model.parts) == 1:
         return {}
     return {part: path for part in model.parts if (path := installed_file(part))}

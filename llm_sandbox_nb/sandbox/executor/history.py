@@ -111,7 +111,7 @@ class HistoryService(ServiceProcess):
     # ---------------------------------------------------------------------------------- while files are restored
 
     def stop_everything(self) -> bool:
-        """End all other requests and all commands. Returns False if some could not be killed."""
+        """End all other requests and all commands. Returns False if a process could not be killed."""
         self.executor.hold_files(RESTORE)
         return self.executor.stop_everything([*self.queue, self.current])
 

@@ -44,7 +44,7 @@ SCAN_SECONDS = 120.0
 SPARE_BYTES = 256 * 1024 * 1024
 """Bytes of this machine's disk that a checkpoint leaves free."""
 SPARE_BYTES_OF_RESTORE = 16 * 1024 * 1024
-"""Bytes left free by the checkpoint before a restore; lower, because a user asked for the restore."""
+"""The same for the checkpoint before a restore. It is lower, because a user asked for the restore."""
 _PREFIX = "llm-sandbox-history-"
 _T = TypeVar("_T")
 

@@ -59,7 +59,7 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
         if not valid:
             raise ValueError(
                 "A secret is NAME=host[,host], as in GITHUB_TOKEN=api.github.com: the name of an environment variable "
-                "and the exact names of the hosts that get its value, each with +body where bodies get it too."
+                "and the exact names of the hosts that get its value; +body after a host inserts it into bodies too."
             )
         found[name] = checked
     return found
