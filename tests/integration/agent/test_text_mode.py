@@ -169,7 +169,7 @@ def test_a_resume_takes_the_words_of_solve(tmp_path: Path) -> None:
 
     replies = TalkingReplies(called(1, "execute_bash", command="ls"), called(2, "execute_bash", command="ls"))
     result = solved(tmp_path, replies, limits={"steps": 1}, on_run=runs.append, listeners=[listen])
-    assert refused == ["context cannot change before the run has ended: resume it without."]
+    assert refused == ["context cannot change before the run has ended: leave it out."]
 
     async def resumed(**options: Any) -> Run:
         return await result.resume(limits={"steps": 9}, isolation="process", **options)
