@@ -67,8 +67,8 @@ def test_a_number_for_each_layer_counts_as_its_largest(tmp_path: Path) -> None:
             b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQ", 9, 4, 1 << 20),
             "is cut off",
         ),
-        (gguf_bytes({"general.name": "x"}), "no architecture"),
-        (gguf_bytes(tensors=0), "no tensors"),
+        (gguf_bytes({"general.name": "x"}), "the architecture or the tensors are missing"),
+        (gguf_bytes(tensors=0), "the architecture or the tensors are missing"),
     ],
 )
 def test_a_file_that_is_no_model_is_refused_in_one_sentence(data: bytes, said: str, tmp_path: Path) -> None:
