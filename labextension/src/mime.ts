@@ -191,7 +191,7 @@ class OutputRenderer extends RunRenderer {
     const { trans } = this.host;
     if (!bundle) {
       this.clear();
-      this.tell(trans('This output holds no run.'));
+      this.tell(trans('This output does not contain a run.'));
       return;
     }
     if (this.view && (bundle.run_id !== this._runId || model.trusted !== this.host.trusted)) {
@@ -217,7 +217,7 @@ class OutputRenderer extends RunRenderer {
     const limit = bundle.text_limit;
     this.tell(
       bundle.problem && trans(bundle.problem),
-      limit !== null && trans('Texts in this record are clipped to %1 characters; the journal has them whole.', limit),
+      limit !== null && trans('Texts in this record are clipped to %1 characters; the journal has the complete texts.', limit),
       this.feed.rejected > 0 && trans('%1 entries of this record are not events and are left out.', this.feed.rejected)
     );
     this._follow(followed);
@@ -356,7 +356,7 @@ class OutputRenderer extends RunRenderer {
         problem.textContent = '';
         shell.makeRoom(this.node).catch(error => (problem.textContent = errorText(error)));
       };
-      const label = trans('Stop the one idle longest and run again…');
+      const label = trans('Stop the longest idle sandbox and run again…');
       this._room.replaceChildren(makeButton(label, make), ' ', problem);
     });
   }

@@ -15,7 +15,7 @@ class OfflineHost extends PlainHost {
 function show(source: string, place: HTMLElement): void {
   const bundle = asBundle(JSON.parse(source));
   if (!bundle || bundle.problem) {
-    throw new Error(bundle?.problem ?? 'This file holds no run.');
+    throw new Error(bundle?.problem ?? 'This file does not contain a run.');
   }
   const view = new TrajectoryView(new OfflineHost(bundle));
   new EventFeed().take(bundle.events).forEach(event => view.add(event));

@@ -593,7 +593,7 @@ test('without a server the timeline is for reading', async () => {
   const panel = within(place.querySelector('.lsn-history'));
   await until(() => place.querySelector('.lsn-history .lsn-code').textContent === 'echo 5');
   (await button(panel, 'Compare attempts')).click();
-  await until(() => place.querySelector('.lsn-history caption').textContent === 'They part at step 5.');
+  await until(() => place.querySelector('.lsn-history caption').textContent === 'First difference: step 5.');
   assert.equal(all('.lsn-history tbody tr').length, 3);
   assert.ok(all('.lsn-divergence td').at(-1).textContent.includes(EVIL.slice(0, 30)));
   press(timeline().getByRole('option', { name: /^Step 2/ }));
@@ -622,7 +622,7 @@ test('hosts that were refused can be allowed once and for the run, and connectio
     ['change', { allow_once: ['evil.example:443'] }],
     ['change', { allow: [EVIL] }]
   ]);
-  await until(() => assert.match(all('.lsn-refused-host')[0].textContent, /Allowed; the model is told/));
+  await until(() => assert.match(all('.lsn-refused-host')[0].textContent, /Allowed; the model reads a note/));
   const trajectory = new Trajectory();
   chained([...events.slice(0, -2), event('connection', connection)]).forEach(one => trajectory.add(one));
   assert.deepEqual(

@@ -103,7 +103,7 @@ class CallForm:
         return reply
 
     def demand_call(self, model: Model) -> None:
-        """Make the next request demand a call, at most once per run."""
+        """Require a call in the reply to the next request, at most once per run."""
         if self._setting == "auto" and not self.in_text and not self._demanded and not model.scripted:
             self._demands = self._demanded = True
             self._note("The next request demands a call (tool_choice: required); not every server obeys.")
@@ -126,7 +126,7 @@ class CallForm:
             self._whole_replies = True
             return refused and self.text.form.first_block_ends
         if failure.kind == "tools" and self.may_switch:
-            self.switch_to_text(f"{model.name} takes no tools")
+            self.switch_to_text(f"{model.name} does not accept tools")
             return True
         if self._demands and failure.kind in _DEMAND_REFUSALS:
             self._demands = False

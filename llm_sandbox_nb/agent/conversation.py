@@ -145,7 +145,7 @@ class Conversation:
     def add_result(self, event: ev.CallFinished, *, advice: str = "", footer: bool = True) -> None:
         """Add the result of the first open call. The last result of a step ends with a footer.
 
-        `event` is changed to what the model reads. The footer is the number of remaining steps, then `advice`.
+        `event` gets the text that the model reads. The footer is the number of remaining steps, then `advice`.
         """
         call = self.open_calls.pop(0)
         in_text = self._from_text and not is_native(self._reply, call.id)
@@ -193,7 +193,7 @@ class Conversation:
 
     @property
     def has_answer_text(self) -> bool:
-        """True if the model has written words that may be its answer. In text mode, words around a block are not."""
+        """True if the model has written text that may be its answer. In text mode, text around a block is ignored."""
         return self._newest_has_text or self._talked or bool(self.last_text and not self._form.in_text)
 
     @property

@@ -38,7 +38,7 @@ class PromptConfig:
     braces: str = "plain"
     """`plain`: each brace except those of placeholders is text. `doubled`: `{{` stands for `{`."""
     source: str = ""
-    """Origin of the prompts, for the record; empty for this package."""
+    """Name of the package of the prompts, for the record; empty for prompts of this package or of a file."""
     text_form: str = "code"
     """Form of calls written as text: `code`, `bash`, `json`, `brief`, or the path of a YAML file."""
     text_system_prompt: str = ""

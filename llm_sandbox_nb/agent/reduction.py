@@ -19,7 +19,7 @@ KEPT_STEPS = 4
 _MIN_MASKED_TOKENS = 40
 """Minimum tokens of an output that is replaced; for smaller outputs, the replacement line saves nothing."""
 _MIN_NEWEST_TOKENS = 300
-"""Tokens of the newest output that are always kept."""
+"""Minimum tokens of the newest output that are kept."""
 _LISTED_CALL_LENGTH = 100
 """Maximum characters of a call in the list of removed calls."""
 REMOVED_OUTPUT = "[output of step {step} removed, {tokens:,} tokens: run the command again if you need it]"
@@ -45,7 +45,7 @@ class Reduction:
     """Planned changes of `messages`, which stay unmodified. `saved` estimates the effect in tokens."""
 
     def __init__(self, messages: Sequence[dict[str, Any]], steps: Sequence[Step], meter: Meter) -> None:
-        """`steps` are the steps with a reply."""
+        """Prepare the reduction. `steps` are the steps with a reply."""
         self._messages = messages
         self._groups = step_groups(messages)
         self._steps = steps[len(steps) - len(self._groups) :] if len(self._groups) <= len(steps) else []

@@ -32,7 +32,7 @@ def digest(*parts: object) -> str:
 
 
 def question_digest(task: Task, row: Row) -> str:
-    """Return the digest of the model's input from a row: all columns if a custom prompt or repository may use them."""
+    """Return the digest of the columns that the model may read: all if there is a custom prompt or repository."""
     any_column = (
         task.asker and not task.prompts.source
     )  # those of the paper's package use problem and documents

@@ -32,7 +32,7 @@ _RETRACTED = re.compile(
 )
 _SENTENCE_END = re.compile(r"[.!?;:](?=\s|\Z)|\n")
 _LOOKBACK_CHARACTERS = 200
-"""Characters before a match that are searched for the beginning of its sentence."""
+"""Maximum characters before a match to search for the beginning of the sentence."""
 
 
 def tagged(text: str) -> str | None:
@@ -203,7 +203,7 @@ def _alone(text: str) -> str | None:
 
 
 def _boxed(text: str) -> str | None:
-    """Return the letter in the boxes; empty for several letters or any other content, None without boxes."""
+    """Return the letter in the boxes: empty if the boxes differ or do not hold a letter; None if there are no boxes."""
     letters = {_alone(inner) or _at_the_beginning(inner) or "" for inner in boxes(text)}
     return None if not letters else letters.pop() if len(letters) == 1 else ""
 

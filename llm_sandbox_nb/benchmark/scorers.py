@@ -163,7 +163,7 @@ def load_asker(path: Path) -> Callable[[Mapping[str, Any]], str]:
 
 
 def _function(path: Path, *names: str) -> Callable[..., Any] | None:
-    """Return the first of these functions that a Python file of a task has."""
+    """Return the first function in `names` that a task's Python file defines."""
     spec = importlib.util.spec_from_file_location(f"{path.stem}_{abs(hash(path))}", path)
     if spec is None or spec.loader is None:
         raise ScorerError(f"{path} is not a Python file.")

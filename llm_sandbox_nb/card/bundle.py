@@ -26,7 +26,7 @@ _CLIP_CHARACTERS = (100_000, 20_000, 4_000, 1_000, 200)
 
 @dataclass(frozen=True)
 class Caps:
-    """Bounds of the saved card. The rest stays in the run's folder, and the card reports this.
+    """Size limits of the saved card. Data above a limit stays in the run's folder, and the card reports this.
 
     Bytes of files are counted raw; incompressible data is a third larger in a notebook, as base64.
     """

@@ -3,7 +3,7 @@
 The bundle has three parts. The HTML page is for front ends without the extension: state, task, answer, files, facts,
 and a line for each step. The record is complete within `Caps`; the extension shows the record and not the page. The
 plain text is for terminals and front ends without HTML. A run or file that is the last value of a cell is shown in the
-same way. The figures (steps, tokens, time, cost) are made in `card/page.py`, and for the extension in `view/facts.ts`.
+same way. `card/facts.py` makes the line with steps, tokens, time and cost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from llm_sandbox_nb.card import page
 from llm_sandbox_nb.card.artifact_html import artifact_html, decoding_warning, holds_all
 from llm_sandbox_nb.card.artifacts import Artifact, load_artifacts, relative_path
 from llm_sandbox_nb.card.bundle import MIME, Caps, packed, trajectory_json
-from llm_sandbox_nb.card.page import card_html, figures, findings, listed_rows
+from llm_sandbox_nb.card.facts import figures, findings
+from llm_sandbox_nb.card.page import card_html, listed_rows
 from llm_sandbox_nb.encoded_text import text_of
 from llm_sandbox_nb.formatting import clip, format_size, plural
 from llm_sandbox_nb.plain_text import plain

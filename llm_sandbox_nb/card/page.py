@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import time
 from functools import cache
-from typing import Any
 
+from llm_sandbox_nb.card.facts import facts_html, step_anchor
 from llm_sandbox_nb.card.text import card_file, escape, markdown_html
-from llm_sandbox_nb.formatting import TAIL_LINES, clip, format_duration, format_short, format_spent, plural
+from llm_sandbox_nb.formatting import TAIL_LINES, clip, plural
 from llm_sandbox_nb.plain_text import first_line, plain
-from llm_sandbox_nb.sandbox.isolations import isolates
 from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.calm_steps import CalmSteps, step_rows
 from llm_sandbox_nb.trajectory.doubts.rules import doubts_of
-from llm_sandbox_nb.trajectory.protection import protection_chip, protection_text
 from llm_sandbox_nb.trajectory.state import CHECK_LABELS, UNPROTECTED
 from llm_sandbox_nb.trajectory.step_line import shown_text, step_failed, step_line
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
@@ -120,71 +116,6 @@ def files_html(files: list[str]) -> str:
     fold = f"<summary>{plural(len(more), 'more file')}</summary><div class='lsn-outs'>{''.join(more)}</div>"
     folded = f"<details class='lsn-notes'>{fold}</details>" if more else ""
     return f"<div class='lsn-outs'>{''.join(files[:_MAX_OPEN_FILES])}</div>{folded}"
-
-
-def facts_html(trajectory: Trajectory, *, live: bool) -> str:
-    """Return one line: steps, tokens, time, cost, protection, the first error, and the number of changed files."""
-    parts = [f"<span>{escape(' · '.join(figures(trajectory)))}</span>"]
-    if trajectory.sandbox:
-        parts.append(_protection_html(trajectory.sandbox.protection))
-    for number, words in findings(trajectory):
-        if number and not live:
-            link = f"href='#{step_anchor(trajectory, number)}'"
-            parts.append(f"<a class='lsn-chip lsn-r' {link}>{words} →</a>")
-        else:
-            parts.append(f"<span class='lsn-chip{' lsn-r' if number else ''}'>{words}</span>")
-    return f"<div class='lsn-facts'>{' '.join(parts)}</div>"
-
-
-def findings(trajectory: Trajectory) -> list[tuple[int, str]]:
-    """Return pairs of a step and a text, for the first error and the number of changed files (step 0)."""
-    last = (step.number for step in trajectory.steps[-1:] if step_failed(step))
-    number = trajectory.first_failure or next(last, 0)
-    changed = len(trajectory.changed_paths)
-    found = [(number, f"First error: step {number}")] if number else []
-    return found + ([(0, f"{plural(changed, 'file')} changed")] if changed else [])
-
-
-def figures(trajectory: Trajectory) -> list[str]:
-    """Return steps, tokens, time, model and cost, if known."""
-    usage = trajectory.usage
-    parts = [plural(trajectory.steps_done, "step")]
-    if usage.total_tokens:
-        parts.append(
-            f"{format_short(usage.total_tokens)} {'token' if usage.total_tokens == 1 else 'tokens'} in all"
-        )
-    if seconds := _seconds(trajectory):
-        parts.append(format_duration(seconds))
-    if name := first_line(plain(trajectory.model), 60):
-        parts.append(name)
-    if trajectory.scripted:
-        parts.append("scripted: free")
-    elif usage.total_tokens:
-        budget = trajectory.budget
-        parts.append(format_spent(usage.cost if budget is None else trajectory.total_usage.cost, budget))
-    return parts
-
-
-def _seconds(trajectory: Trajectory) -> float:
-    """Return the seconds since the start; 0 if not recorded."""
-    if trajectory.finish:
-        return trajectory.finish.wall_time
-    return max(0.0, time.time() - trajectory.start.time) if trajectory.start else 0.0
-
-
-def step_anchor(trajectory: Trajectory, number: int) -> str:
-    """Return the id of a step's element, different for each run and without text of a model."""
-    run = trajectory.start.run_id if trajectory.start else ""
-    return f"lsn-{hashlib.sha256(run.encode('utf-8', 'replace')).hexdigest()[:10]}-{number}"
-
-
-def _protection_html(protection: dict[str, Any]) -> str:
-    """Return a chip that unfolds to the list of protections and of gaps."""
-    lines = [protection_text(protection), *(protection.get(key) for key in ("protects", "does_not_protect"))]
-    body = "".join(f"<div>{escape(clip(str(line), 500))}</div>" for line in lines if line)
-    bad = "" if isolates(protection.get("isolation")) else " lsn-r"
-    chip = f"<summary class='lsn-chip{bad}'>{escape(protection_chip(protection))}</summary>"
-    return f"<details>{chip}{body}</details>"
 
 
 def listed_rows(trajectory: Trajectory, *, live: bool) -> tuple[list[Step | CalmSteps], int]:

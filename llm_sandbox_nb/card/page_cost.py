@@ -41,7 +41,7 @@ def decoded_warning(text: str) -> str:
     """Return a sentence if a page waits for a click because its decoded content is large; otherwise an empty text."""
     elements, decoded = page_cost(text)
     return (
-        f"What this page holds decodes to {format_size(decoded)}."
+        f"The content of this page decodes to {format_size(decoded)}."
         if elements <= MAX_ELEMENTS and decoded > MAX_DECODED_BYTES
         else ""
     )

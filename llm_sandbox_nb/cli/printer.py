@@ -31,7 +31,7 @@ from llm_sandbox_nb.trajectory.step_line import ending
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 LIVE_LINES = 20
-"""Lines shown during a run of the beginning of a thought or output, of its end, and of stderr."""
+"""Number of lines that a live run shows of a long text: of its beginning, of its end, and of stderr."""
 _MAX_LINE_CHARACTERS = 400
 
 _DECISION_LABELS = {
@@ -179,7 +179,7 @@ class Printer:
                 self._finish(event)
 
     def _show_calm(self, row: CalmSteps, event: ev.Event) -> None:
-        """Print a row of uneventful steps once, at the row's first event."""
+        """Print one line for several steps without special events, when the first of their events arrives."""
         if isinstance(event, ev.ModelReplied):
             self._usage = self._usage + (event.usage or ev.Usage())
         if self._step != row.steps[-1].number:

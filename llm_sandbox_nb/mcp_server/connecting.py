@@ -1,4 +1,4 @@
-"""Ready lines that connect each MCP client to a sandbox, with the token in them."""
+"""Commands and configurations, with the token, that connect MCP clients to a sandbox."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SERVER_NAME = "notebook-sandbox"
 
 
 def connection_text(url: str, token: str) -> str:
-    """Return the line that each client needs; `url` is that of the Jupyter server and ends in a slash."""
+    """Return the commands and configurations for all clients. `url` of the Jupyter server ends with a slash."""
     address, bearer = f"{url}llm-sandbox/mcp", f"Bearer {token}"
     headers = {"Authorization": bearer}
     cursor = {"mcpServers": {SERVER_NAME: {"url": address, "headers": headers}}}

@@ -1,7 +1,7 @@
-"""The answers to requests of MCP clients of both eras, independent of the transport.
+"""The answers to requests of MCP clients, independent of the transport.
 
-Clients up to 2025-11-25 begin with `initialize`. Since 2026-07-28 each request names its version, its client and the
-client's abilities in its `_meta`, and the server remembers nothing.
+Clients up to 2025-11-25 begin with `initialize`. Since 2026-07-28 each request has the version, the client and the
+client's abilities in its `_meta`, and the server stores nothing about clients.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MODERN: Final = "2026-07-28"
 LEGACY: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
 PROGRESS_SECONDS = 5.0
 _TOOL_LIST_TTL_MS = 3_600_000
-"""Milliseconds that a client may cache the list of tools: the list never changes while the server runs."""
+"""Milliseconds that a client may cache the list of tools, which never changes while the server runs."""
 _QUESTION_KEY = "undo_others"
 _SERVER: Final = {"name": "llm-sandbox-nb", "title": "Notebook sandbox", "version": __version__}
 _ANSWER_SCHEMA: Final = {
@@ -62,7 +62,7 @@ RUNS_OFF = "Starting runs is off: an administrator of the Jupyter server turns i
 
 
 class ToolHost(Protocol):
-    """The executor of one caller's calls."""
+    """Interface that executes the calls of one caller."""
 
     @property
     def principal(self) -> str:
@@ -72,10 +72,11 @@ class ToolHost(Protocol):
     async def call(self, tool: str, arguments: Json, client: ClientFacts, agreed: str) -> Json:
         """Execute a call with checked arguments. Cancelling this coroutine ends the call.
 
-        `agreed` is the `about` of a question that a person answered with yes.
+        `agreed` is the `about` of a question that a person has answered with yes; else empty.
 
         Returns:
-            `text`, `data` and `error`; or `ask`, a question for a person, and `about`, to be passed as `agreed`.
+            `text`, `data` and `error`; or `ask`, a question for a person, and `about`. If the person answers yes, the
+            call is repeated with `about` as `agreed`.
         """
         ...
 
@@ -93,23 +94,23 @@ class ClientLink(Protocol):
 
 
 class McpEndpoint:
-    """Answers requests of all callers of a server. Its only state is the list of used request states."""
+    """Endpoint for all callers of a server. The only state in memory is the list of used request states."""
 
     def __init__(self, *, runs: bool = False) -> None:
-        """`runs`: offer the tools that start and stop runs of this package's agent."""
+        """Make the endpoint. With `runs`, it offers the tools that start and stop runs of this package's agent."""
         self._runs = runs
         self._signer = StateSigner()
 
     async def answer(
         self, message: RpcMessage, client: ClientFacts | None, host: ToolHost, link: ClientLink
     ) -> Json:
-        """Return the result of a request. A modern request names its client itself and ignores `client`.
+        """Return the result of a request.
 
         Args:
-            client: the client that an earlier handshake named.
+            client: the client of an earlier handshake; ignored for a modern request, which names its client itself.
 
         Raises:
-            McpError: if there is no result.
+            McpError: if the request is refused.
         """
         if message.modern:
             return await self._modern(message, host, link)
@@ -174,8 +175,8 @@ class McpEndpoint:
             question = {"mode": "form", "message": reply["ask"], "requestedSchema": _ANSWER_SCHEMA}
             if not client.elicits:
                 return tool_error(
-                    f"{reply['ask']} Nothing was changed. Your client cannot ask its person: ask the person, who can "
-                    "rewind in the notebook; or fork an earlier step instead."
+                    f"{reply['ask']} Nothing was changed. Your client cannot show this question: ask the person, who "
+                    "can rewind in the notebook; or fork an earlier step instead."
                 )
             if message.modern:
                 return {
@@ -257,7 +258,7 @@ def modern_client(message: RpcMessage) -> ClientFacts:
 
 
 def tool_error(text: str) -> Json:
-    """Return the result of a call for which nothing was executed."""
+    """Return the error result of a call that was not executed."""
     return _tool_result({"text": text, "data": {"error": text}, "error": True})
 
 

@@ -1,4 +1,4 @@
-"""The JSON-RPC messages of MCP: read from bytes, and sorted into requests, notifications and responses."""
+"""Parsing of the JSON-RPC messages of MCP: requests, notifications and responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ META_CLIENT = "io.modelcontextprotocol/clientInfo"
 META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 META_SERVER = "io.modelcontextprotocol/serverInfo"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Bytes of the largest message that is read."""
+"""Maximum bytes of a message."""
 
 
 class McpError(LLMSandboxError):
@@ -70,7 +70,7 @@ class RpcMessage:
 
     @property
     def progress_token(self) -> Id | None:
-        """The token that progress notifications have to name; None when the client wants no notifications."""
+        """The token for progress notifications; None if the client does not want them."""
         token = self.meta.get("progressToken")
         return token if isinstance(token, str | int) and not isinstance(token, bool) else None
 

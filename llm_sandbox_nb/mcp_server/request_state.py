@@ -1,4 +1,4 @@
-"""Signed state that a client carries from a question to its answer, for one caller and request, valid once."""
+"""Signed state that a client sends back with the answer to a question, valid once for one caller and request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of clients that begin with a handshake, as all clients did before 2026-07-28."""
+"""Sessions of clients that begin with a handshake; clients since 2026-07-28 have no session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """Name and abilities that a client claims. No permission depends on them."""
+    """Name and abilities of a client, as claimed by the client. No permission depends on them."""
 
     name: str = "an MCP client"
     version: str = ""
@@ -35,7 +35,7 @@ class ClientFacts:
         names = [str(info.get(key) or "") for key in ("name", "version")]
         name, version = ("".join(filter(str.isprintable, text))[:60] for text in names)
         modes = capabilities.get("elicitation") if isinstance(capabilities, dict) else None
-        # An empty object means forms, as it did before there were other modes.
+        # An empty object means forms, which were the only mode in older versions.
         elicits = isinstance(modes, dict) and (not modes or "form" in modes)
         return cls(name or cls.name, version, elicits)
 
@@ -91,7 +91,7 @@ class Sessions:
 
     def begin(self, principal: str, client: ClientFacts, version: str) -> McpSession:
         now = self._clock()
-        for idle in [one for one in self._sessions.values() if now - one.used > IDLE_SECONDS]:
+        for idle in [session for session in self._sessions.values() if now - session.used > IDLE_SECONDS]:
             self.end(idle)
         while len(self._sessions) >= MAX_SESSIONS:
             others = self._sessions.values()
@@ -114,5 +114,5 @@ class Sessions:
 
     def end_all_of(self, principal: str) -> None:
         """End all sessions of a caller whose token was revoked."""
-        for session in [one for one in self._sessions.values() if one.principal == principal]:
+        for session in [session for session in self._sessions.values() if session.principal == principal]:
             self.end(session)

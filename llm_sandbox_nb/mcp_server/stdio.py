@@ -1,4 +1,4 @@
-"""MCP over stdin and stdout: one message in each line; answers may have another order than their requests."""
+"""MCP over stdin and stdout: one message per line. Answers may be in another order than their requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def read_lines(stream: BinaryIO) -> AsyncIterator[bytes]:
             line = stream.readline(MAX_MESSAGE_BYTES + 1)
             try:
                 loop.call_soon_threadsafe(lines.put_nowait, line)
-            except RuntimeError:  # the loop has ended
+            except RuntimeError:  # the event loop has ended
                 return
             if not line:
                 return
@@ -45,7 +45,7 @@ async def read_lines(stream: BinaryIO) -> AsyncIterator[bytes]:
 
 
 class StdioServer:
-    """The server of one client. `write` gets each message for the client."""
+    """The server of one client. `write` is called with each message for the client."""
 
     def __init__(self, host: ToolHost, write: Callable[[Json], None]) -> None:
         self._host = host
@@ -114,7 +114,7 @@ class StdioServer:
 
 
 def line_writer(stream: BinaryIO) -> Callable[[Any], None]:
-    """Return a function that writes each message as one line; messages to a client that has gone are dropped."""
+    """Return a function that writes each message as one line, and ignores errors after the client has gone."""
 
     def write(message: Any) -> None:
         with contextlib.suppress(BrokenPipeError, ValueError):

@@ -17,7 +17,7 @@ MAX_WAIT_SECONDS = 240.0
 """Seconds that one call may wait: many clients give up after 300."""
 MAX_TIMEOUT_SECONDS = 3600.0
 _QUOTED_CHARACTERS = 80
-_NUMBER_CEILING = 2**53  # JavaScript clients have no larger exact integers
+_NUMBER_CEILING = 2**53  # larger integers are not exact in JavaScript clients
 _MAXIMA = {"max_entries": 2000, "limit": 100_000, "depth": 10, "max_steps": 100}
 
 
@@ -251,7 +251,7 @@ _DEFINITIONS = (
 )
 TOOLS: Final = {tool.name: tool for tool in sorted(_DEFINITIONS, key=lambda tool: tool.name)}
 RUN_TOOLS: Final = frozenset(("start_run", "stop_run"))
-"""Tools that a server offers only if its administrator turns them on: a run costs."""
+"""Tools that a server offers only if its administrator turns them on, because a run costs money or time."""
 STEPS: Final = frozenset(
     ("run_command", "read_file", "write_file", "edit_file", "list_files", "create_checkpoint")
 )

@@ -81,7 +81,7 @@ def why_announced(text: str, place: int) -> str:
     line = text.rfind("\n", 0, place) + 1
     before = text[max(line, place - _SEARCHED_LENGTH) : place]
     if before.strip() and (_LIST_MARK.fullmatch(before) or not _SENTENCE_END.search(before)):
-        return "it stands in the middle of a line"
+        return "it is in the middle of a line"
     if not before.strip():
         paragraph = text[max(0, line - _SEARCHED_LENGTH) : line].rstrip()
         before = paragraph[paragraph.rfind("\n") + 1 :]

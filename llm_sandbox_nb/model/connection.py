@@ -20,7 +20,7 @@ _CREDENTIALS = re.compile(r"//[^/@]*@")
 
 @dataclass(frozen=True)
 class Access:
-    """Address and key from the person. Without a key, `key` returns a typed key, or one from the environment."""
+    """Address and key from the person. Without `api_key`, `key` returns a typed key or one of the environment."""
 
     api_base: str | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -86,8 +86,8 @@ def _checked_key(key: str, source: str) -> str:
 
 
 _keys: dict[str, str] = {}
-"""Keys that a person typed, by provider, only in memory: child processes inherit `os.environ`, and so do sandboxes of
-the isolation `process`. Each request looks up its key, so that changes affect runs that have begun."""
+"""Keys that a person typed, by provider. They are not put into `os.environ`, because child processes and sandboxes of
+the isolation `process` inherit it. Each request looks up its key, so that changes affect runs that have begun."""
 
 
 def keep_key(provider: str, key: str) -> None:

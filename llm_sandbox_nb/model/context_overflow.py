@@ -160,7 +160,7 @@ WORDINGS = (
         r"supports at most \d+ completion tokens", "OpenAI", "This model supports at most 8192 completion tokens",
     ),
 )  # fmt: skip
-"""Known wordings: 26 from reports, and those of the providers that this package was tested with."""
+"""Known wordings: 26 from reports, the others from providers that this package was tested with."""
 _KNOWN_WORDING = re.compile("|".join(wording.pattern for wording in WORDINGS), re.IGNORECASE)
 _LIKELY_OVERFLOW = re.compile(r"\A(?=.*\bcontext)(?=.*\btokens?\b)(?=.*\d)", re.IGNORECASE | re.DOTALL)
 """Pattern of a refusal (400) with an unknown wording that is probably an overflow."""
@@ -231,8 +231,8 @@ class Overflow:
 def find_overflow(text: str, *, refused: bool = False) -> Overflow | None:
     """Read the numbers in an error message about an overflow; None for other errors.
 
-    `refused` is True if the server refused the request (400): then an unknown wording with a context, tokens and a
-    number counts too.
+    `refused` is True if the server refused the request (400). Then an unknown wording counts too if it has the words
+    context and tokens and a number.
     """
     completion = _first(_COMPLETION_LIMITS, text)
     overflow = _KNOWN_WORDING.search(text) or completion or (refused and _LIKELY_OVERFLOW.search(text))
@@ -242,7 +242,7 @@ def find_overflow(text: str, *, refused: bool = False) -> Overflow | None:
     if prompt is not None and (extra := _first((_PROMPT_EXTRAS,), text)):
         prompt += extra
     if _LOWER_BOUND.search(text):
-        prompt = None  # vLLM stops counting at the limit, the real prompt may be longer
+        prompt = None  # vLLM stops counting at the limit, so the prompt may be longer
     return Overflow(_first(_LIMITS, text), prompt, completion)
 
 

@@ -16,7 +16,7 @@ DeltaCallback = Callable[[str, str], None]
 
 
 BROKEN_OFF = "cut_off"
-"""The `finish_reason` of a reply that broke off like the attempt before; servers do not send this word."""
+"""The `finish_reason` of a reply that broke off in two attempts; servers do not send this word."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Reply:
     raw_text: str | None = None
     """Text before calls or thoughts were removed; None if the text was not changed."""
     refused_call: str = ""
-    """Reason why a call in the text does not count; empty if there is no such call."""
+    """Reason why a call in the text is not executed; empty if there is no such call."""
 
 
 class ModelError(LLMSandboxError):
@@ -69,7 +69,7 @@ class ModelError(LLMSandboxError):
     ) -> None:
         super().__init__(without_keys(message))
         self.kind = kind
-        """`authentication`, `not_found`, `unreachable`, `connection`, `rate_limit`, `quota`, `context`,
+        """One of: `authentication`, `not_found`, `unreachable`, `connection`, `rate_limit`, `quota`, `context`,
         `bad_request`, `setting` (the model refuses a setting, which is not sent any more), `content_policy`,
         `server`, `timeout`, `script`, `setup` (a package is missing, or an environment variable is wrong),
         `tools` (the server does not accept tools, or messages with their results), `loading` (the server loads its
@@ -104,7 +104,7 @@ class ContextOverflowError(ModelError):
 
 @dataclass
 class ModelSettings:
-    """Sampling settings, named as in the paper's inference table. None is the provider's default."""
+    """Sampling settings, named as in the paper's inference table. None leaves a setting to the provider."""
 
     temperature: float | None = None
     top_p: float | None = None

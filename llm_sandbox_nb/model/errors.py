@@ -105,7 +105,7 @@ class Target:
     key_names: tuple[str, ...] = ("OPENAI_API_KEY",)
     """Environment variables of the provider's key."""
     answered: bool = False
-    """True if the server has answered before, so that silence means a restart."""
+    """True if the server has answered before, so that a failed connection means a restart."""
 
     @property
     def where(self) -> str:
@@ -172,7 +172,7 @@ def _connection(failure: Failure, target: Target) -> ModelError | None:
         "ConnectError" in failure.types and not _CUT.search(failure.text)
     ):
         if target.answered and "certificate" not in failure.text:
-            return _loading_error(f"does not answer now ({failure.detail})", target)
+            return _loading_error(f"cannot answer now ({failure.detail})", target)
         return ModelError(
             f"No model server answers{target.where or ' for ' + target.model} ({failure.detail}): "
             "check the address and that the server is running.",
@@ -190,7 +190,7 @@ def _loading(failure: Failure, target: Target) -> ModelError | None:
     if failure.status in (None, 425, 500, 503) and loads:
         return _loading_error(f"is not ready ({failure.detail})", target, retry_after(failure.headers))
     if failure.status in (502, 503, 504) and target.answered and target.api_base:
-        return _loading_error(f"does not answer now, error {failure.status} ({failure.detail})", target)
+        return _loading_error(f"cannot answer now, error {failure.status} ({failure.detail})", target)
     return None
 
 
@@ -216,8 +216,8 @@ def _tools(failure: Failure, target: Target) -> ModelError | None:
 def no_tools(target: Target, detail: str) -> ModelError:
     """Return the error for a server that does not accept tools, or messages with the results of calls."""
     return ModelError(
-        f"{target.model}{target.where} takes no tools ({detail}): start its server with a tool parser, or let the "
-        "model write its calls as text.",
+        f"{target.model}{target.where} does not accept tools ({detail}): start its server with a tool parser, or let "
+        "the model write its calls as text.",
         kind="tools",
     )
 
@@ -290,7 +290,7 @@ def _overflow(failure: Failure, target: Target) -> ModelError | None:
         return None
     if numbers.completion_limit is not None:
         return ContextOverflowError(
-            f"{target.model} writes at most {numbers.completion_limit} tokens in one reply: ask for no more.",
+            f"{target.model} writes at most {numbers.completion_limit} tokens in one reply: request fewer.",
             completion_limit=numbers.completion_limit,
         )
     if numbers.context_limit is not None:
@@ -298,8 +298,8 @@ def _overflow(failure: Failure, target: Target) -> ModelError | None:
     else:
         facts = f"the context of {target.model} ({failure.detail})"
     return ContextOverflowError(
-        f"The conversation and the reply asked for do not fit {facts}: ask for fewer tokens per call, give a "
-        "shorter task, or take a model with a longer context.",
+        f"The conversation and the requested reply do not fit {facts}: request fewer tokens per call, give a "
+        "shorter task, or use a model with a longer context.",
         context_limit=numbers.context_limit,
         prompt_tokens=numbers.prompt_tokens,
         completion_limit=numbers.completion_limit,
@@ -372,7 +372,7 @@ _RULES: tuple[Callable[[Failure, Target], ModelError | None], ...] = (
 )  # fmt: skip
 
 
-# --- the content of exceptions: our ServerError, and those of LiteLLM, OpenAI's client, httpx and aiohttp ---
+# --- the content of exceptions: ServerError, and exceptions of LiteLLM, OpenAI's client, httpx and aiohttp ---
 # LiteLLM maps errors by their text, and maps some incorrectly. The status, headers and body of the provider's answer
 # are further down the chain of exceptions, and count first.
 
@@ -533,7 +533,7 @@ def _numbers(body: Mapping[str, Any]) -> str:
 
 
 def _status(parts: list[BaseException], body: Mapping[str, Any]) -> int | None:
-    """Return the status of a failure without an answer. LiteLLM invents a 500 for a connection that failed."""
+    """Return the HTTP status of a failure; None for LiteLLM's invented 500 if a connection failed."""
     originals = [
         part for part in reversed(parts) if not type(part).__module__.startswith("litellm.exceptions")
     ]

@@ -37,7 +37,7 @@ _ENVIRONMENT = {
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
     "LITELLM_LOCAL_POLICY_TEMPLATES": "True",
     "LITELLM_LOCAL_BLOG_POSTS": "True",
-    # 0: otherwise LiteLLM searches the whole history for pictures to shorten in an unused log.
+    # 0, because otherwise LiteLLM searches the whole history for pictures to shorten in an unused log.
     "MAX_BASE64_LENGTH_FOR_LOGGING": "0",
 }
 COMPROMISED = ("1.82.7", "1.82.8", "1.107.0")
@@ -71,7 +71,7 @@ def backend() -> Any:
     # In other modes, LiteLLM reads a `.env` file of a parent folder.
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
     collecting = gc.isenabled()
-    gc.disable()  # the import makes millions of permanent objects: without the collector, it is a fifth faster
+    gc.disable()  # the import makes millions of permanent objects and is a fifth faster without the collector
     try:
         litellm: Any = importlib.import_module("litellm")
     finally:
@@ -80,7 +80,7 @@ def backend() -> Any:
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True
-    # A line of a table has many equal pieces, in which LiteLLM sees an endless loop. Tokens are limited anyway.
+    # LiteLLM mistakes the many equal pieces of a table's line for an endless loop. Tokens are limited anyway.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "openai._base_client"):
         logging.getLogger(name).addFilter(_KEY_FILTER)
@@ -95,7 +95,7 @@ async def loaded() -> Any:
 
 
 _CACHE_POINTS = [{"location": "message", "role": "system"}, {"location": "message", "index": -1}]
-"""Marks for Anthropic's prompt cache: everything sent before, which is most of an agent's request."""
+"""Marks for Anthropic's prompt cache, so that the history, most of an agent's request, is cached."""
 _LITELLM_HTTP = frozenset({"anthropic", "gemini"})
 """Providers that accept a client of LiteLLM's HTTP class; all others use LiteLLM's client."""
 _log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class LiteLLMRoad:
         if request.stream_options:
             arguments["stream_options"] = request.stream_options
         if request.tools:
-            # LiteLLM's table does not know every model with tools; the provider does.
+            # LiteLLM's table lacks some models that support tools, so the provider decides.
             arguments |= {"tools": request.tools, "allowed_openai_params": ["tools"]}
         if self.route.provider == "anthropic":
             arguments["cache_control_injection_points"] = _CACHE_POINTS

@@ -16,7 +16,7 @@ SendReasoning = Literal["auto", "none", "reasoning_content", "thinking_blocks"]
 REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "reasoning_details")
 """Fields in which servers send reasoning. Only servers that need reasoning get it back: others refuse it."""
 NOTHING_SAID = "(nothing)"
-"""Content of a reply without text and calls in the history: servers refuse a message without both."""
+"""Content in the history of a reply without text and calls, because servers refuse an empty message."""
 _STANDARD_FIELDS = {
     "system": ("content",),
     "user": ("content",),

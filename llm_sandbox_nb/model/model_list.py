@@ -17,7 +17,7 @@ from llm_sandbox_nb.trajectory.events import Usage
 _LIST = "model_prices_and_context_window_backup.json"
 _PROVIDER = re.compile(r'^    \w+ = "([^"]+)"', re.MULTILINE)
 DEFAULT_REPLY_TOKENS = 16_384
-"""Default maximum tokens of one reply: without a limit, a local model may write until its context is full."""
+"""Default maximum tokens of one reply. Without a limit, a local model may write until its context is full."""
 
 
 def _folder() -> Path:
@@ -40,7 +40,7 @@ def models_of_list() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def providers() -> frozenset[str]:
-    """Return the providers of LiteLLM, which can stand before a model's name."""
+    """Return the providers of LiteLLM: the possible parts before the slash of a model's name."""
     try:
         source = (_folder() / "types" / "utils.py").read_text("utf-8")
     except OSError:

@@ -59,7 +59,7 @@ def make_model(
         ModelError: if the script or local model does not exist, or the name is empty.
     """
     if not name.strip():
-        raise ModelError("No model is named: pass one with -m or --model.", kind="not_found")
+        raise ModelError("No model is named: name a model with -m or --model.", kind="not_found")
     if name.startswith("scripted/"):
         return ScriptedModel(name, load_script(name.removeprefix("scripted/")))
     if name.startswith(LOCAL):

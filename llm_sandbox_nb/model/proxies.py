@@ -23,7 +23,7 @@ from llm_sandbox_nb.model.contract import ModelError
 
 logging.getLogger("httpx").addFilter(
     KeyFilter()
-)  # its messages have the whole address, also a key in the query
+)  # its messages contain the whole address, and a key may be in the query
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _ACCEPTED_ENCODINGS = "gzip, deflate"
 """Compressions of answers: 64 KB unpack to at most 66 MB; with zstd to 2 GB, in one step."""

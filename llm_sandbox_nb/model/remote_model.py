@@ -59,11 +59,11 @@ from llm_sandbox_nb.trajectory.events import Usage
 _MAX_STORED_REASONINGS = 4096
 _CHARACTERS_PER_TOKEN = 4
 _REPORT_SECONDS = 60.0
-"""Seconds for which a reported context counts: a benchmark asks for each task, with up to five requests."""
+"""Seconds until the server is asked for its context again: a benchmark asks for each task, with up to five requests."""
 
 
 class _ListenerError(LLMSandboxError):
-    """Error of the callback for pieces, which is not the model's failure."""
+    """Error of the callback for pieces, as opposed to a failure of the model."""
 
 
 class RemoteModel:
@@ -80,7 +80,7 @@ class RemoteModel:
         self._known = KnownHistories()
         self._reasonings = ReasoningOfMessages()
         self._found: Found | None = None
-        """Result of a search for the server's models, after a path or model was not found."""
+        """Models of the server, once a path or model was not found."""
         self._reported: tuple[float, bool, int | None] = (-_REPORT_SECONDS, False, None)
         """Newest report of the context: its time, if the server had replied before, and the tokens."""
         self._importing: asyncio.Future[Any] | None = None
@@ -194,7 +194,7 @@ class RemoteModel:
             failure = self._explain(error, target, sent, messages)
             if failure.kind == "not_found" and self._access.api_base:
                 failure = await self._look_at_server(failure, route)
-            # The cause may contain the key: then it is not shown.
+            # The cause is not shown if it may contain the key.
             raise failure from (None if has_key(map(str, chain(error))) else error)
         self._habits.answered = True
         if not assembly.ended:
@@ -293,7 +293,7 @@ class RemoteModel:
         ):
             self._habits.refused.add(setting)
             return ModelError(
-                f"{self.name} does not take the setting {setting}: it is left out from now on.",
+                f"{self.name} does not accept the setting {setting}: it is left out from now on.",
                 kind="setting",
                 retryable=True,
                 learned=self._habits.recorded(),

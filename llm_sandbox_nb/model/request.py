@@ -1,4 +1,7 @@
-"""Content of a request: the route, and settings and a history that the provider accepts."""
+"""Content of a request: the route, and the settings and the history in a form that the provider accepts.
+
+The rules for one provider are the constants below, by the provider's name.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ _OWN_PROTOCOL = frozenset(
 _KEEPS_PROVIDER = frozenset(
     {"openai", "custom_openai", "hosted_vllm", "litellm_proxy", "openrouter", "deepseek"}
 )
-"""Providers of OpenAI's protocol for which LiteLLM sends the complete rest of the name to the given address."""
+"""Providers of OpenAI's protocol for which LiteLLM sends everything after the first slash of the name."""
 _NEEDS_THINKING_BLOCKS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
 _DIRECT = frozenset({"openai", "hosted_vllm", "deepseek"})
 """Providers that are asked without LiteLLM."""
@@ -116,7 +119,7 @@ def needs_responses(route: Route, api_base: str | None, extra_body: Mapping[str,
 
 
 def is_openai_itself(address: str) -> bool:
-    """Return True for an address of OpenAI, and not of a server that only speaks its protocol."""
+    """Return True for an address of OpenAI, False for another server with its protocol."""
     try:
         return f".{httpx.URL(address).host}".endswith(".openai.com")
     except httpx.InvalidURL:  # the request raises the error
@@ -179,7 +182,7 @@ def accepts_setting(route: Route, name: str, value: Any) -> bool:
         return False
     if (
         row.get("default_reasoning_effort") == "none"
-    ):  # it does not reason unless a request asks for reasoning
+    ):  # the model reasons only if a request asks for reasoning
         return name == "temperature" or bool(row.get("supports_none_reasoning_effort"))
     return name == "temperature" and value == 1
 

@@ -1,4 +1,4 @@
-"""Retries around a model, the only layer of them: bounded back-off with jitter, cancellable, every failure reported."""
+"""Retries around a model; no other layer retries. The waits grow up to a limit, with jitter, and can be cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Road from a model's name to its server: a request in, the pieces of the reply out."""
+"""Road to a model's server: a request in, the pieces of the reply out."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ class Road(Protocol):
         """Send a request and yield the pieces of the reply. `heard` is called when data arrives.
 
         Raises:
-            Exception: that `errors.to_model_error` explains.
+            Exception: any failure; `errors.to_model_error` explains it.
         """
         ...

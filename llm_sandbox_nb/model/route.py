@@ -13,7 +13,7 @@ class Route:
     provider: str
     openai_compatible: bool
     asked: str = ""
-    """Provider in the name that the person gave, if the request is sent to the person's server in OpenAI's protocol."""
+    """Provider in the name of a model of the person's own server, which is asked in OpenAI's protocol; else empty."""
 
     @property
     def sent_name(self) -> str:

@@ -134,7 +134,7 @@ class Script(_Part):
             if self.turns and any(call.tool == "submit" for call in self.turns[-1].calls):
                 return self.turns[-1]
             raise ModelError(
-                f"The script ends after {len(self.turns)} turns and the conversation asks for turn "
+                f"The script ends after {len(self.turns)} turns and the conversation needs turn "
                 f"{number + 1}: let its last turn call submit, or add turns.",
                 kind="script",
             )
@@ -208,7 +208,7 @@ def load_script(name: str) -> Script:
 
 
 def find_script(name: str) -> Path:
-    """Find the path of the script `name`.
+    """Return the path of the script `name`.
 
     Raises:
         ModelError: if there is no such script, with a list of the packaged scripts.
@@ -295,7 +295,7 @@ def _pieces(script: Script, turn: ScriptTurn) -> Iterator[tuple[str, str]]:
     yield from (("", piece) for piece in script.pieces(turn.reasoning))
     yield from ((piece, "") for piece in script.pieces(turn.text))
     for call in turn.calls:
-        yield "", ""  # its name
+        yield "", ""  # the call's name
         yield from (("", "") for _ in script.pieces(call.text))
 
 

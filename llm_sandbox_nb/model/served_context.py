@@ -86,7 +86,7 @@ class _Server:
             async with self._client.stream(method, address, json=body) as response:
                 if response.status_code != 200:
                     return None
-                # Not decoded: a small answer may unpack to a huge one.
+                # Not decoded, because a small answer may unpack to a huge text.
                 async for piece in response.aiter_raw():
                     found += piece
                     if len(found) > _MAX_ANSWER_BYTES:

@@ -1,6 +1,7 @@
 """Habits of a model's server, learned from its refusals and applied to all further requests.
 
-Habits that are known by the provider's name are in `request.py`; unusual forms of replies in `server_replies.py`.
+For a new quirk of a provider: rules by the provider's name are in `request.py`, unusual forms of replies are read in
+`server_replies.py`, and fields and roles of messages are changed in `message_form.py`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class ServerHabits:
     refused: set[str] = field(default_factory=set)
     """Names of request fields that the server refuses."""
     silent_ends: int = 0
-    """Number of replies in a row without a mark of their end. A single one may be a connection that was cut."""
+    """Number of replies in a row without a mark of their end. After a single one, the connection may have been cut."""
     calls_natively: bool = False
     """True once the server returned a native tool call."""
     answered: bool = False
@@ -76,7 +77,7 @@ class ServerHabits:
         return known | {name: True for name, value in flags.items() if value}
 
     def recall(self, recorded: Mapping[str, Any]) -> None:
-        """Restore knowledge from a record, as far as plausible: the record may come from a stranger."""
+        """Restore plausible knowledge from a record, which may come from a stranger."""
         for name, known in (
             ("refused", _CAN_BE_REFUSED),
             ("wanted", frozenset(_CAN_BE_WANTED)),
@@ -111,10 +112,10 @@ class ServerHabits:
         if self._takes_no_system(text, messages):
             self.no_system = True
             self.alternate = self.alternate or bool(_ALTERNATE.search(text))
-            return "takes no system message: its text goes into the first message of the user from now on"
+            return "does not accept a system message: its text is put into the first message of the user from now on"
         if _ALTERNATE.search(text) and not self.alternate and not _has_results(messages, text):
             self.alternate = True
-            return "wants user and assistant to alternate: messages in a row become one from now on"
+            return "wants user and assistant to alternate: messages in a row are merged from now on"
         if failure.status == 500:
             return None
         return self._learn_field(text, messages)
@@ -158,7 +159,7 @@ def _names(name: str, text: str) -> bool:
 
 
 def _could_miss(name: str, text: str) -> bool:
-    """Return True if a name that is a common word is used as the name of a message field."""
+    """Return True if the text uses a name, which may be a common word, as the name of a message field."""
     if name not in ("name", "content", "reasoning", "thinking"):
         return True
     return (

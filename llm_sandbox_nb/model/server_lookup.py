@@ -60,7 +60,7 @@ def meant_addresses(api_base: str) -> tuple[str, ...]:
 async def listed_models(
     client: httpx.AsyncClient, api_base: str, headers: Mapping[str, str], timeout: float
 ) -> tuple[str, ...]:
-    """Return the plain names in the answer of `/models`; empty if there is no such list."""
+    """Request `/models` and return the plain names in the answer; empty if there is no such list."""
     body = bytearray()
     try:
         async with (
@@ -71,7 +71,7 @@ async def listed_models(
         ):
             if response.status_code != 200:
                 return ()
-            async for piece in response.aiter_raw():  # not decoded: a small answer may unpack to a huge one
+            async for piece in response.aiter_raw():  # not decoded: a small answer may unpack to a huge text
                 body += piece
                 if len(body) > _MAX_ANSWER_BYTES:
                     return ()

@@ -46,8 +46,8 @@ async def read_reply(
 ) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of a successful reply as they arrive. `heard` is called when data arrives.
 
-    The last piece has the end and the usage; a reply that broke off has no such piece. A reply without a mark of its
-    end counts as complete if the previous one had none either.
+    The last piece has the end and the usage; a reply that broke off has no such piece. If two replies in a row lack
+    the mark of their end, the second one counts as complete.
 
     Raises:
         ServerError: if the reply has an error.

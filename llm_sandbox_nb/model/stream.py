@@ -92,7 +92,7 @@ class CallPiece:
 
 @dataclass(frozen=True)
 class Piece:
-    """Piece of a streamed reply. The last one has `ended`, unless the reply broke off."""
+    """Piece of a streamed reply. The last piece has `ended`, unless the reply broke off."""
 
     text: str = ""
     reasoning: str = ""
@@ -152,13 +152,13 @@ class Assembly:
     raw_text: str | None = None
     """Text before calls or thoughts were removed; None if the text was not changed."""
     refused_call: str = ""
-    """Reason why a call in the text does not count."""
+    """Reason why a call in the text is not executed."""
     _calls: list[_OpenCall] = field(default_factory=list)
     _at_index: dict[int, _OpenCall] = field(default_factory=dict)
     _block_open: bool = False
     _splitter: ThinkingSplitter = field(default_factory=ThinkingSplitter)
     _shown: int = 0
-    """Number of characters of the text that were returned, at most up to a possible mark of a call."""
+    """Number of characters of the text that were returned: at most those before a possible mark of a call."""
     _late: str = ""
     _length: int = 0
     _extra_length: int = 0

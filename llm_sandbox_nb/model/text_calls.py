@@ -1,4 +1,4 @@
-"""Read calls that a model has written as text: of any family, and only text that is certainly meant as a call.
+"""Reading of calls that a model of any family has written as text, if the text is certainly meant as a call.
 
     reply = read_text_calls('<tool_call>{"name": "ls", "arguments": {"d": "."}}</tool_call>', tools)
     reply.calls  # (TextCall(name='ls', arguments={'d': '.'}),)
@@ -138,7 +138,7 @@ _MAX_FAILURES = 8
 _OTHER_TURN = re.compile(
     r"<\|(?:im_start|start_header_id)\|>\s*+(?:user|system|tool|ipython)|<start_of_turn>user|\[INST\]|<\|user\|>"
 )
-"""Pattern of a turn that is not the model's: the model also wrote the other side."""
+"""Pattern of a turn of the user or a tool, which the model wrote itself."""
 _MAX_PLACES = 20_000
 """Number of fences, comments, results and marks after which the search ends."""
 
@@ -283,7 +283,7 @@ def _fenced(
             return _Found([], text, "more than one block, or a block that is not closed")
         content = group[0].content
         if ANY_MARK.match(content.lstrip()):
-            return _Found([], text, "it stands in a block of shell commands")
+            return _Found([], text, "it is in a block of shell commands")
         if not content.strip():
             return _Found([], text, "the block is empty")
         if content.lstrip().startswith("$ "):
@@ -296,7 +296,7 @@ def _fenced(
             return _Found([], text)
         calls += found
     if any(_calls_in(fence) for fence in before if fence.info in _JSON_FENCES):
-        return _Found(calls, rest, "other calls stand before it, in the text")
+        return _Found(calls, rest, "other calls are before it, in the text")
     return _Found(calls, rest, why_announced(text, group[0].start))
 
 
@@ -351,7 +351,7 @@ def _bare(text: str, fences: Sequence[Fence], end: int) -> _Found:
     for bracket in _brackets(text, last, end):
         if calls := _json_sequence(text, bracket, end):
             before = text[: text.rindex("\n", 0, bracket)]
-            why = "it stands in code" if _quoting(before[last:]) else why_announced(text, bracket)
+            why = "it is in code" if _quoting(before[last:]) else why_announced(text, bracket)
             return _Found(calls, before, why)
     return _Found([], text)
 
@@ -440,7 +440,7 @@ def _is(value: Any, name: str) -> bool:
 
 
 def _misfit(name: str, arguments: Mapping[str, Any], offered: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the reason why a call does not fit the tools, or an empty text. Values that tools convert ("30") fit."""
+    """Return the reason why a call does not fit the tools, else an empty text. Convertible values such as "30" fit."""
     if name not in offered:
         return f"there is no tool {json.dumps(name[:80])}"
     schema = offered[name]

@@ -58,7 +58,7 @@ class Format:
 
 
 MAX_CALLS = 256
-"""Maximum number of calls in one reply: a model that writes more repeats itself."""
+"""Maximum number of calls in one reply. A model that writes more is repeating itself."""
 _MAX_VALUES = 1000
 """Maximum number of arguments of a call, and of values in text that is not JSON."""
 _MAX_LENGTH_OUTSIDE_STRINGS = 10_000
@@ -66,8 +66,8 @@ _MAX_LENGTH_OUTSIDE_STRINGS = 10_000
 _MAX_DEPTH = 60
 _DECODER = json.JSONDecoder(strict=False)
 _SPACE = re.compile(r"\s*+")
-# A string without an end matches the complete rest, so that each place is read only once. The set of first characters
-# makes the search fast.
+# A string without an end matches the rest of the text, so that each place is read only once. The set of first
+# characters makes the search fast.
 _TOKENS = re.compile(
     r"[\"'{}\[\]()](?:(?<=\")(?:[^\"\\]++|\\.)*+\"?|(?<=')(?:[^'\\]++|\\.)*+'?|(?<=[{}\[\]()]))", re.DOTALL
 )
@@ -220,7 +220,7 @@ def _function_xml(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def _bare_function(text: str, place: int) -> tuple[WrittenCalls, int] | None:
-    """Read a call without the mark before; the mark after the call follows, or the end of the text."""
+    """Read a call without the mark before it; after it comes the usual mark, or the end of the text."""
     found = _function_xml(text, place)
     if found is None:
         return None
@@ -315,7 +315,7 @@ def _deepseek(text: str, place: int) -> tuple[WrittenCalls, int] | None:
 
 
 def _whole(calls: WrittenCalls, place: int) -> tuple[WrittenCalls, int] | None:
-    """Return the calls before an incomplete call; the rest of the text decides about them."""
+    """Return the complete calls before an incomplete one; the caller checks the rest of the text."""
     return (calls, place) if calls else None
 
 
@@ -392,7 +392,7 @@ def _kimi(text: str, place: int) -> tuple[WrittenCalls, int] | None:
     place += len("<|tool_calls_section_begin|>")
     while len(calls) < MAX_CALLS:
         begin = text.find("<|tool_call_begin|>", place)
-        done = text.find(end, place, len(text) if begin < 0 else begin)  # other text may be before both
+        done = text.find(end, place, len(text) if begin < 0 else begin)  # other text may precede both marks
         if done >= 0:
             return calls, done + len(end)
         if begin < 0:

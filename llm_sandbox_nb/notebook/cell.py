@@ -55,7 +55,7 @@ class CellRun:
         """Run the task to the end. Once the run exists, call `keep` with the run and its card's output.
 
         Raises:
-            SandboxUsageError, SandboxInputError, InputError, ModelError: nothing was started.
+            SandboxUsageError, SandboxInputError, InputError, ModelError: if the run cannot start.
             RunError: if the run failed.
             SandboxLimitError: if the run reached a limit before the model submitted.
             SandboxNoAnswerError: if the model gave no answer, or refused.

@@ -1,4 +1,8 @@
-"""The options of `%%sandbox`: names, help texts, values, and one-sentence errors for wrong values."""
+"""The options of `%%sandbox`: names, help texts, values, and one-sentence errors for wrong values.
+
+`OPTIONS` names the options that only a cell has. A new option that the command line has too is a row of
+`options/table.py`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ _NOT_IN_CELLS = {
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "ca_bundle", "index_url", "proxy"),
     *(row.name for row in RESOURCE_OPTIONS),
 }
-"""Options of the command line that a cell lacks; most apply to a whole notebook, so `%config` sets them."""
+"""Options of the command line that a cell lacks. Most apply to a whole notebook, so `%config` sets them."""
 _IN_CELLS: dict[str, dict[str, Any]] = {
     "tool": {
         "dest": "tools",

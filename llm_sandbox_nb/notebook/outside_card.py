@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llm_sandbox_nb.runs.run import Run
 
 _LAST_UPDATE_SECONDS = 1.0
-"""Seconds after the newest events until one more update of the card."""
+"""Seconds from an update to one more, which shows the events since."""
 
 
 class OutsideCard:

@@ -48,7 +48,7 @@ class OutsideRuns:
         """Execute a run to its end with the settings of the notebook; see `Starter`.
 
         Raises:
-            SandboxUsageError, SandboxInputError, InputError, ModelError: nothing was started.
+            SandboxUsageError, SandboxInputError, InputError, ModelError: if the run cannot start.
             RunError: if the run failed; its card shows the failure.
         """
         running = self._execute(request, listener, begun)

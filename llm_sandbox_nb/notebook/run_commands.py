@@ -244,7 +244,7 @@ def _take_values(name: str, words: list[str], option: str) -> list[str]:
 
 
 def _edit_next_call(run: Run, text: str) -> None:
-    """Change the waiting call, or after a rewind the first call that the newest earlier attempt made next."""
+    """Change the waiting call, or after a rewind the call that followed in the newest earlier attempt."""
     try:
         arguments = json.loads(text)
     except ValueError:

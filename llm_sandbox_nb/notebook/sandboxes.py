@@ -1,6 +1,6 @@
-"""The sandbox of a notebook: owned between cells by the Jupyter server if possible, else by this kernel.
+"""The sandbox of a notebook, owned by the Jupyter server if possible, else by this kernel.
 
-Everything here runs in the kernel's background event loop (`notebook/event_loop.py`), never in two loops.
+Everything here runs in the kernel's background event loop (`notebook/event_loop.py`).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class SandboxStatus:
     started: float | None = None
     """Seconds since the epoch."""
     details: dict[str, str] = field(default_factory=dict)
-    """More lines for a person: server address, idle time, how many others there are..."""
+    """More lines for a person, by label: server address, idle time, number of other sandboxes."""
 
 
 class SandboxKeeper(Protocol):
-    """Keeps the one sandbox of this notebook. One lives here, another speaks to the Jupyter server."""
+    """Owner of this notebook's sandbox: this kernel, or a client of the Jupyter server."""
 
     async def acquire(self, options: SandboxOptions, *, fresh: bool = False) -> Sandbox:
         """Return the running sandbox, or a new one if none runs, if the old one was lost, or if `fresh`.
@@ -56,7 +56,7 @@ class SandboxKeeper(Protocol):
         ...
 
     async def current(self) -> Sandbox | None:
-        """Return the sandbox when one is running, without starting one."""
+        """Return the running sandbox, or None."""
         ...
 
     async def status(self) -> SandboxStatus:
@@ -64,7 +64,7 @@ class SandboxKeeper(Protocol):
         ...
 
     async def prepare(self, options: SandboxOptions, count: int, seconds: float) -> None:
-        """Let the server or this kernel prepare sandboxes: see `PreparedSandboxes.prepare`."""
+        """Start to prepare sandboxes; see `PreparedSandboxes.prepare`."""
         ...
 
     async def stop(self, *, prepared: bool = False) -> bool:
@@ -76,7 +76,7 @@ class SandboxKeeper(Protocol):
         ...
 
     async def close(self) -> None:
-        """End this kernel's sandbox, or disconnect from a server's, at the end of the kernel."""
+        """Called at the end of the kernel: end this kernel's sandbox, or disconnect from the server's sandbox."""
         ...
 
 
@@ -86,7 +86,7 @@ _LOST_NOTICE = (
 
 
 class KernelSandboxes:
-    """Keeps the sandbox in this kernel: nbclient, VS Code, papermill, a server without the extension."""
+    """Owner of the sandbox in this kernel: for nbclient, VS Code, papermill, and servers without the extension."""
 
     def __init__(self) -> None:
         from llm_sandbox_nb.sandbox.open import start_sandbox
@@ -123,7 +123,7 @@ class KernelSandboxes:
         return sandbox
 
     async def current(self) -> Sandbox | None:
-        """See `SandboxKeeper.current`. One that no longer answers is closed."""
+        """See `SandboxKeeper.current`. A sandbox that no longer answers is closed."""
         if self._sandbox is not None and not await _answers(self._sandbox):
             self.notice = _LOST_NOTICE
             await self.stop()
@@ -160,14 +160,14 @@ Connect = Callable[[], Awaitable[SandboxKeeper | None]]
 
 
 class NotebookSandboxes:
-    """The sandbox for the magics. Decides once, at first use, who keeps the sandbox: server or kernel."""
+    """The sandbox for the magics. The first use decides between server and kernel as the owner."""
 
     def __init__(self, connect: Connect | None = None) -> None:
         self._connect = connect
         self._keeper: SandboxKeeper | None = None
         self._deciding = asyncio.Lock()
         self._used = False
-        """True once the keeper was needed for more than preparation, so that it stays."""
+        """True once the keeper was used for more than preparation; then the decision is final."""
         self._usual: SandboxOptions | None = None
         """Options of a cell without options at the last call of `prepare`."""
         self._newest: SandboxOptions | None = None
@@ -176,7 +176,7 @@ class NotebookSandboxes:
         """True after `stop`: nothing is prepared until a cell needs a sandbox again."""
 
     async def keeper(self) -> SandboxKeeper:
-        """Return the server's keeper when this kernel has such a server, else this kernel's own."""
+        """Return a keeper at this kernel's Jupyter server if there is one, else a keeper in this kernel."""
         self._used = True
         return await self._decide()
 
@@ -191,9 +191,9 @@ class NotebookSandboxes:
         """Prepare sandboxes like the newest sandbox, or with `options` if these have changed since.
 
         Args:
-            options: options of a cell that has none itself.
+            options: options of a cell without options.
             count: number of sandboxes; 0 ends the prepared ones.
-            seconds: seconds after which an unused one ends.
+            seconds: seconds after which an unused sandbox ends.
         """
         if self._stopped or (count == 0 and self._keeper is None):
             return
@@ -203,14 +203,14 @@ class NotebookSandboxes:
         await (await self._decide()).prepare(self._newest or options, count, seconds)
 
     async def reconsider(self) -> None:
-        """Decide again who keeps the sandbox, if only preparation has needed that decision so far."""
+        """Decide again between server and kernel, if the keeper was used only for preparation so far."""
         if self._keeper is not None and not self._used:
             keeper, self._keeper = self._keeper, None
             await keeper.stop(prepared=True)
             await keeper.close()
 
     async def publisher(self) -> RunPublisher | None:
-        """Return a publisher of runs at this kernel's server; None without such a server."""
+        """Return a publisher of runs at this kernel's Jupyter server; None without a server."""
         make = getattr(await self.keeper(), "publisher", None)
         return make() if make else None
 
@@ -237,7 +237,7 @@ class NotebookSandboxes:
         return await (await self.keeper()).stop(prepared=prepared)
 
     async def stop_idle(self) -> str | None:
-        """End the server's sandbox of another notebook that is idle longest; the notebook's name, None when none is."""
+        """End the longest idle sandbox of another notebook on the server. Return that notebook's name, or None."""
         stop = getattr(await self.keeper(), "stop_idle", None)
         name: str | None = await stop() if stop else None
         return name
@@ -251,7 +251,7 @@ class NotebookSandboxes:
         return notice
 
     async def close(self) -> None:
-        """See `SandboxKeeper.close`; does nothing when no sandbox was used."""
+        """See `SandboxKeeper.close`; does nothing if no sandbox was used."""
         if self._keeper is not None:
             await self._keeper.close()
 
@@ -285,26 +285,25 @@ def check_matches(wanted: SandboxOptions, *, started_with: SandboxOptions, prote
 
 
 class Forks:
-    """The runs that were forked in this kernel: kept with their open sandboxes until these are closed."""
+    """Runs that were forked in this kernel."""
 
     def __init__(self) -> None:
         self._runs: dict[Path, Run] = {}
 
     def add(self, run: Run) -> None:
-        """Keep a run."""
         self._runs[run.folder.resolve()] = run
 
     def at(self, path: Path) -> Run | None:
-        """Return the run in a folder, if it was forked off here."""
+        """Return the fork in a folder, or None."""
         return self._runs.get(path.expanduser().resolve())
 
     @property
     def open(self) -> list[Run]:
-        """The forks whose sandboxes are open."""
+        """Forks whose sandboxes are open."""
         return [run for run in self._runs.values() if run.context.living() is not None]
 
     async def close(self) -> None:
-        """End all their sandboxes; the files are kept."""
+        """End the sandboxes of all forks; the files are kept."""
         await asyncio.gather(*(_closed(run) for run in self.open), return_exceptions=True)
 
     def status_text(self) -> str:
@@ -324,7 +323,7 @@ class OpenSandbox:
         self._calls: OutsideCalls | None = None
 
     def keep(self, sandbox: Sandbox, calls: OutsideCalls) -> None:
-        """Outside agents can use `sandbox`."""
+        """Let outside agents use `sandbox`."""
         self._sandbox, self._calls = sandbox, calls
 
     def live(self, sandbox: Sandbox) -> bool:
@@ -341,7 +340,7 @@ class OpenSandbox:
 
 
 async def _closed(run: Run) -> None:
-    """End the sandbox of a run in the loop that owns it."""
+    """End the sandbox of a run in the event loop that owns the sandbox."""
     loop = run.context.loop
     if loop is None or loop is asyncio.get_running_loop():
         await run.context.close()

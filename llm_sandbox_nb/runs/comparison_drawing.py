@@ -224,7 +224,7 @@ def _facts(total: Totals) -> str:
 
 def _divergence_text(made: ComparedRuns[Any]) -> str:
     step = made.first_different_step
-    return "Every step is the same." if step is None else f"They part at step {step}."
+    return "Every step is the same." if step is None else f"First difference: step {step}."
 
 
 def _call(call: Call) -> str:

@@ -49,7 +49,7 @@ class EndFiles:
         return None if entry is None or entry.base else self._described(entry)
 
     def known_state(self, path: str) -> str | None:
-        """Return the same, with the image's entry for an unchanged path if the history knows it; None if deleted."""
+        """Return `state`, or for a path as in the image the image's entry, if known; None if the path was deleted."""
         if (state := self.state(path)) or self.hides(path):
             return state
         entry = self._reader.of_image(path)
@@ -93,7 +93,7 @@ class EndFiles:
 
 
 def _working_directory(run: RunRecord, manifest: dict[str, Entry] | Any) -> str:
-    """Return the root of the compared paths; in a sandbox without an image, the only top folder of the manifest."""
+    """Return the folder to which compared paths are relative: `/`, or the working directory in `process`."""
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     if not has_own_root(protection.get("isolation")):
         return _ROOT

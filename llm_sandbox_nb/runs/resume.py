@@ -173,8 +173,8 @@ def _servers(run: RunRecord, options: ResumeOptions) -> McpServers | None:
 def _check(run: RunRecord, options: ResumeOptions) -> None:
     if not run.has_journal:
         raise InputError(
-            "This conversation has no journal and no files: result.rebuild() executes its calls again, and the run "
-            "that this returns can resume."
+            "This conversation has no journal and no files: call result.rebuild(), which executes its calls again, "
+            "and resume the run that it returns."
         )
     if run.context.session is not None:
         raise InputError("The run has not ended: result.resume() without arguments resumes it after a pause.")

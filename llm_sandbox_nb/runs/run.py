@@ -224,7 +224,7 @@ class Run(RunRecord, Awaitable):
             others_given = {"retries": retries, "mcp": mcp, "mcp_allow": mcp_allow}
             named = (name for name, value in others_given.items() if value is not None)
             if given := [*given_check, *changed, *named]:
-                raise InputError(f"{given[0]} cannot change before the run has ended: resume it without.")
+                raise InputError(f"{given[0]} cannot change before the run has ended: leave it out.")
             if any(value is not None for value in (model, settings, limits)):
                 self._work_control().change(model=model, settings=settings, limits=limits)
             if text:

@@ -176,7 +176,7 @@ async def solve(
         approve: `"ask"` pauses before every call, `"edits"` before every command, `"auto"` never pauses.
         on_pause: reaction to a pause: a function of the run, `"stop"` or `"continue"`; see `OnPause`. Without
             one the run waits for its control.
-        show: True if a notebook's cell shows the live card; None: the setting `show` decides. A script shows none.
+        show: True if a notebook's cell shows the live card; None: the setting `show` decides. A script shows no card.
         more: options of `RunOptions` that have no argument here.
 
     Raises:

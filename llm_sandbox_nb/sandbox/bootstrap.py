@@ -1,11 +1,11 @@
 """The start of the executor: a small Python program in the sandbox reads the package `executor` from its stdin.
 
-The package travels as a JSON object of module sources, from which modules are imported without writing to the sandbox's
-disk. The compiled modules follow, for a Python of the same version: that saves a third of the start. Both are
-compressed, because an engine needs more time to pass bytes on than the sandbox needs to decompress them.
+The package is sent as a JSON object of module sources, which are imported without writing to the sandbox's disk. Then
+the compiled modules are sent, for a Python of the same version, which saves a third of the start. Both are compressed,
+because an engine needs more time to forward bytes than the sandbox needs to decompress them.
 
-In the executor, `signal` is the C module `_signal`: the package adds only names to its numbers, and imports `enum` for
-that, which takes as long as all modules of the executor.
+In the executor, `signal` is the C module `_signal`, because Python's `signal` imports `enum`, which takes as long as
+all modules of the executor.
 """
 
 from __future__ import annotations

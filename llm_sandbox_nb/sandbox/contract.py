@@ -26,7 +26,7 @@ OutputCallback = Callable[[StreamName, bytes], None]
 """Function called in the sandbox's event loop with each piece of output. It must not block."""
 
 DEFAULT_COMMAND_TIMEOUT = 120.0
-"""Seconds until a command is ended."""
+"""Seconds until a command is ended, unless the caller or the option `command_timeout` sets another number."""
 OUTPUT_LIMIT = 10 * 1024 * 1024
 """Maximum bytes of each output stream of a command; of a longer stream, the first half and the last half are kept."""
 HISTORY_LIMIT = 4 * 1024**3
@@ -533,7 +533,7 @@ class Sandbox(Checkpointing):
             limit: maximum bytes. The number of files and folders is limited too: 1,000, and one more for each 4 KiB of
                 `limit`, at most 100,000.
             kind: the kind of `source`. None: a folder if the path ends with a slash; a file if the name has an ending,
-                as `a.txt`; otherwise the sandbox decides, so that an untrusted image can write several files into
+                as `a.txt`; otherwise the sandbox decides. An untrusted image can then write several files into
                 `target`.
 
         Returns:

@@ -22,11 +22,11 @@ from llm_sandbox_nb.sandbox.options import SandboxOptions
 from llm_sandbox_nb.windows import NO_SANDBOX, is_windows
 
 USAGE_TIMEOUT = 20.0
-"""Seconds until an engine must have counted the files of a sandbox."""
+"""Seconds after which the measurement of a sandbox by its engine is given up."""
 
 
 class Implementation(Protocol):
-    """Functions of the module that `Isolation.implementation` names."""
+    """Functions that each isolation's module must have; `Isolation.implementation` is the name of the module."""
 
     async def start(
         self, options: SandboxOptions, *, labels: Mapping[str, str] | None = None
@@ -38,10 +38,10 @@ class Implementation(Protocol):
         """
 
     async def why_unavailable(self, image: str | None) -> str:
-        """Return the reason why the isolation does not work here with `image` (None: the default image), or ""."""
+        """Return the reason why the isolation cannot be used here with `image`, or "". None: the default image."""
 
     async def is_up_to_date(self, sandbox: Sandbox, options: SandboxOptions) -> bool:
-        """Return True if a sandbox that starts now with the same options would be like `sandbox` before its first use.
+        """Return True if a sandbox started now with the same options would equal `sandbox` before its first use.
 
         Raises:
             SandboxError: if the engine does not answer, or no longer has the image.
@@ -169,8 +169,8 @@ def open_sandbox(
         env: further environment variables. No other variable of this process is visible inside.
         allow: with the network `"allow"`: hosts that may be reached, as in `["pypi", "github.com:443", "*.a.org"]`.
         secrets: with the network `"allow"`: environment variables of this process, each with the hosts that get the
-            value, as in `{"GITHUB_TOKEN": "api.github.com"}`. The sandbox sees a placeholder, which is replaced in
-            headers, and with `+body` (`"api.github.com+body"`) in bodies too.
+            value, as in `{"GITHUB_TOKEN": "api.github.com"}`. Programs inside see a placeholder. The proxy replaces it
+            in headers, and with `+body`, as in `"api.github.com+body"`, in bodies too.
 
     Raises, at the start:
         IsolationUnavailableError: if the isolation does not work here; the message has the remedy.
@@ -237,7 +237,7 @@ def remove_temporary() -> None:
 
 
 _remove_temporary_once = functools.cache(remove_temporary)
-"""Once per process is enough, because a process that lives removes its own files."""
+"""Once per process is enough, because only files of killed processes are left."""
 
 
 def remove_leftovers() -> None:
@@ -257,7 +257,7 @@ async def choose_isolation(options: SandboxOptions) -> str:
     """Return the strongest isolation that works here with these options.
 
     Raises:
-        IsolationUnavailableError: if none works; the message has the reasons.
+        IsolationUnavailableError: if no isolation works; the message has the reasons.
     """
     problems: dict[str, str] = {}
     usable = [
@@ -285,12 +285,12 @@ async def choose_isolation(options: SandboxOptions) -> str:
 
 
 async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
-    """See `Implementation.is_up_to_date`."""
+    """Return the result of `Implementation.is_up_to_date` for the isolation of a sandbox."""
     return await load_isolation(sandbox.protection.isolation).is_up_to_date(sandbox, options)
 
 
 async def resource_usage(sandbox: Sandbox) -> ResourceUsage:
-    """Measure the resources that a living sandbox has used. Never fails: unknown figures are None."""
+    """Measure the resources that a living sandbox has used; unknown figures are None."""
     try:
         async with asyncio.timeout(USAGE_TIMEOUT):
             measure = load_isolation(sandbox.protection.isolation).resource_usage

@@ -1,7 +1,7 @@
 """Prepared sandboxes: started before a cell needs one, so that the cell begins at once.
 
-A prepared sandbox is an ordinary new one in which no command has run. The kernel prepares those that it keeps itself,
-the Jupyter server those that it keeps for a kernel; both use `PreparedSandboxes`.
+A prepared sandbox is an ordinary new sandbox in which no command has run. The process that keeps a notebook's sandbox,
+the kernel or the Jupyter server, also keeps the prepared ones, in `PreparedSandboxes`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llm_sandbox_nb.sandbox.open import is_up_to_date
 from llm_sandbox_nb.sandbox.options import SandboxOptions
 
 MIN_FREE_BYTES = 512 * 1024 * 1024
-"""Free memory below which no sandbox is prepared and the prepared ones end: the user's work may need that memory."""
+"""Minimum of free memory. With less, prepared sandboxes end, because the user's work may need the memory."""
 CHECK_INTERVAL = 10.0
 """Seconds between two checks for prepared sandboxes that have died, were not used in time, or need scarce memory."""
 ANSWER_TIMEOUT = 2.0

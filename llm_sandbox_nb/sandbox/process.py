@@ -59,12 +59,12 @@ async def why_unavailable(image: str | None) -> str:
 
 
 async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
-    """See `Implementation.is_up_to_date`: the sandbox sees this machine's files as they are now."""
+    """See `Implementation.is_up_to_date`. Always True, because the sandbox shows this machine's present files."""
     return True
 
 
 def resource_usage(sandbox: Sandbox) -> ResourceUsage:
-    """See `Implementation.resource_usage`: nothing is known, because nothing counts for these processes."""
+    """See `Implementation.resource_usage`. All figures are None, because the kernel does not sum them up."""
     return ResourceUsage()
 
 
@@ -108,7 +108,7 @@ def remove_leftovers() -> int:
 
 
 _remove_left_once = functools.cache(remove_leftovers)
-"""Once per process is enough, because a process that lives removes its own sandboxes."""
+"""Once per process is enough, because only killed processes leave sandboxes."""
 
 
 async def _start_in(folder: Path, options: SandboxOptions, owned: IO[str]) -> ChannelSandbox:

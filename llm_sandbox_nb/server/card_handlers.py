@@ -80,7 +80,7 @@ class ForeignRecordHandler(SandboxAPIHandler):
 async def _printed(
     module: str, *arguments: str, cwd: Path | None = None, given: IO[bytes] | None = None
 ) -> tuple[int | None, bytes]:
-    """Return exit code and output of a program of this package; the code is None if time or output is too much."""
+    """Return exit code and output of a program of this package; code None: it ran too long or printed too much."""
     async with _one_at_a_time:
         # -P: modules in the notebook's folder are not imported.
         process = await asyncio.create_subprocess_exec(

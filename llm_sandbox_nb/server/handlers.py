@@ -1,7 +1,7 @@
 """The REST routes of `/llm-sandbox/api`. `rest-api.yml` describes them, and a test compares both.
 
-Each verb is decorated in a concrete class and never in a base class, because `authorized` remembers the first resource
-that it sees: all subclasses would then be authorised for the resource of the subclass that was used first.
+Each verb is decorated in a concrete class, never in a base class. `authorized` remembers the first resource that it
+sees, so all subclasses of a decorated base would be authorised for the resource of the first used subclass.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class PrepareHandler(SandboxAPIHandler):
 
     @rest_verb
     async def post(self) -> None:
-        """Start sandboxes for the next requests of a kernel; end its prepared ones with other settings."""
+        """Prepare sandboxes for the next requests of a kernel; end its prepared sandboxes with other settings."""
         body = self.body()
         kernel_id, count, seconds = body.get("kernel_id"), body.get("count"), body.get("seconds")
         if not isinstance(kernel_id, str):

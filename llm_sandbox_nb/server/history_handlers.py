@@ -55,7 +55,7 @@ class CheckpointsHandler(HistoryAPIHandler):
 
 
 class JournalHandler(HistoryAPIHandler):
-    """The current record of a run, which may have been rewound or resumed after its end here."""
+    """The present record of a run, which may have been rewound or resumed after it ended at this server."""
 
     @rest_verb
     async def get(self, run_id: str) -> None:

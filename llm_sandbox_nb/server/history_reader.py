@@ -87,7 +87,7 @@ class HistoryReader:
         return self._content(place, self._entry(self._store.manifest(checkpoint), place), limit)
 
     def changes(self, before: str, after: str) -> Json:
-        """Return the paths that differ between two checkpoints, sorted. Different times alone are ignored.
+        """Return the paths that differ between two checkpoints, sorted. Paths that differ only in times are left out.
 
         Raises:
             HistoryError: if a checkpoint is missing.
@@ -153,7 +153,7 @@ class HistoryReader:
         return entry
 
     def _children(self, manifest: Mapping[str, Entry], place: str, entry: Entry) -> dict[str, Entry] | None:
-        """Return a folder's entries; None if they are those of the image and not known to the history."""
+        """Return a folder's entries; None for a folder as in the image, whose entries the history does not know."""
         if not entry.base:
             return {path: entry for path, entry in manifest.items() if path != "/" and parent(path) == place}
         known = self._store.image_entry(place)

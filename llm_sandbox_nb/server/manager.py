@@ -206,7 +206,7 @@ class SandboxManager(LoggingConfigurable):
     async def acquire(
         self, kernel_id: str, request: SandboxOptions, *, fresh: bool = False
     ) -> tuple[ManagedSandbox, bool]:
-        """Return the kernel's sandbox, and True if it is new. A lost sandbox is replaced; with `fresh`, any is.
+        """Return the kernel's sandbox, and True if it is new. A lost sandbox is replaced; `fresh` replaces any.
 
         Raises:
             UnknownSandboxError: if the kernel does not belong to this server.

@@ -1,8 +1,8 @@
 """Conversations as token ids: the first prompt, the text between two replies, and the parsed replies.
 
 A reply's ids are used as they were sampled. Only texts of the environment are encoded, each once, so that the trained
-ids are the sampled ids. A template is tested before use: after a reply it has to write the results of the tools and
-nothing else, and the replies that it writes have to be readable.
+ids are the sampled ids. A template is tested before use: after a reply, it must add only the results of the tools, and
+the replies that it writes must be parsed back to the same calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llm_sandbox_nb.model.stream import Assembly, ThinkingSplitter, split_lone_e
 _MARK = "\u2402mark\u2403"
 """Mark that no template changes: the template's text after a reply begins after the mark."""
 _CUT = "\u2402cut\u2403"
-"""Marks a split in a text that looks like a control token, until the pieces are encoded separately."""
+"""Mark between the parts of a text that looks like a control token, so that the parts are encoded separately."""
 _QUESTION, _RESULT = "probe question", "probe result"
 _PROBE = [{"role": "user", "content": _QUESTION}]
 _PROBE_TOOL = {
@@ -57,8 +57,8 @@ class ChatTokens:
     `in_text`: calls are written as text, so that the template needs no tools.
 
     Raises:
-        TemplateError: if there is no template, or it shows no end of a reply. With native calls also if it shows no
-            tools, calls or results of tools.
+        TemplateError: if the tokenizer has no template, or the template does not write the end of a reply. With native
+            calls also if the template leaves out tools, calls or results.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, in_text: bool = False) -> None:
@@ -102,7 +102,7 @@ class ChatTokens:
 
         def rendered(guarded: list[dict[str, Any]]) -> str:
             begun = self._text(_PROBE, (), reply=True)
-            following = [{**one, "content": _RESULT} for one in after]
+            following = [{**following_message, "content": _RESULT} for following_message in after]
             whole = self._written([*_PROBE, self._with_arguments(guarded[0]), *following], reply=False)
             if not whole.startswith(begun):
                 raise TemplateError(
@@ -163,7 +163,7 @@ class ChatTokens:
         if not self.tokenizer.eos_token or end not in rest:
             raise TemplateError(
                 f"The chat template ({self.family}) does not end a reply with the end token "
-                f"{self.tokenizer.eos_token!r}: set the tokenizer's eos_token to the one that ends a reply."
+                f"{self.tokenizer.eos_token!r}: set the tokenizer's eos_token to the token that ends a reply."
             )
         return rest.partition(end)[2]
 
@@ -230,10 +230,10 @@ class ChatTokens:
 
         text = rendered([{**guard(message), "role": message["role"]} for message in messages])
         return [
-            one
+            id
             for piece in text.split(cut)
             if piece
-            for one in self.tokenizer.encode(piece, add_special_tokens=False)
+            for id in self.tokenizer.encode(piece, add_special_tokens=False)
         ]
 
     # --- the template ---
@@ -255,7 +255,7 @@ class ChatTokens:
         self._check_after(1)
         try:
             self._check_after(2)
-        except TemplateError:  # Llama 3 writes one call only; what follows is the same
+        except TemplateError:  # Llama 3 writes one call only; the text after a reply is the same
             self._most_calls = 1
             self._check_after(2)
         call = {"name": "probe_tool", "arguments": _PROBE_ARGUMENTS}
@@ -263,7 +263,7 @@ class ChatTokens:
         self.check_reply({"role": "assistant", "content": "", "tool_calls": calls}, [_PROBE_TOOL])
 
     def _check_after(self, count: int) -> None:
-        """Raise TemplateError unless the results of `count` calls follow their reply, once, and nothing else."""
+        """Raise TemplateError unless the template adds the results of `count` calls, each once, and nothing else."""
         calls = [ToolCall(f"call_0_{place}", "probe_tool", "{}") for place in range(count)]
         results = [
             {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": f"{_RESULT} {place}"}
@@ -314,18 +314,18 @@ _MARKUP = re.compile(r"<[^\s<>]{1,60}>|\[[A-Z_/ ]{1,60}\]")
 
 
 def _control_tokens(tokenizer: Tokenizer) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns of the first character of each special token, and of each token that controls anything."""
+    """Return a pattern for the first character of a special token, and one for that of any control token."""
     special = {str(tokenizer.eos_token), *map(str, getattr(tokenizer, "all_special_tokens", ()))} - {
         "None",
         "",
     }
     added = tokenizer.get_added_vocab() if hasattr(tokenizer, "get_added_vocab") else {}
-    control = special | {one for one in added if _MARKUP.fullmatch(one)}
+    control = special | {token for token in added if _MARKUP.fullmatch(token)}
 
     def pattern(tokens: set[str]) -> re.Pattern[str]:
-        # Where a token begins, whatever others it overlaps with; a pattern without tokens matches nothing.
+        # Only the first character is matched, because tokens may overlap. `(?!)` matches nothing.
         first = "|".join(
-            f"{re.escape(one[0])}(?={re.escape(one[1:])})" for one in sorted(tokens) if len(one) > 1
+            f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in sorted(tokens) if len(token) > 1
         )
         return re.compile(first or r"(?!)")
 

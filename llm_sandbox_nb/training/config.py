@@ -285,18 +285,18 @@ def documented_keys() -> list[tuple[str, str, str]]:
 
 
 def _documented(kind: type[Any], prefix: str) -> typing.Iterator[tuple[str, str, str]]:
-    for one, inner in _fields(kind):
+    for key, inner in _fields(kind):
         if dataclasses.is_dataclass(inner):
-            yield from _documented(typing.cast(type[Any], inner), f"{prefix}{one.name}.")
+            yield from _documented(typing.cast(type[Any], inner), f"{prefix}{key.name}.")
         else:
-            default = _plain(one.default)
+            default = _plain(key.default)
             shown = yaml.safe_dump(default, default_flow_style=True).removesuffix("\n...\n").strip()
-            yield f"{prefix}{one.name}", shown, one.metadata["text"]
+            yield f"{prefix}{key.name}", shown, key.metadata["text"]
 
 
 def _fields(kind: type[Any]) -> list[tuple[dataclasses.Field[Any], Any]]:
     hints = typing.get_type_hints(kind)
-    return [(one, hints[one.name]) for one in dataclasses.fields(kind)]
+    return [(key, hints[key.name]) for key in dataclasses.fields(kind)]
 
 
 def _change(content: dict[str, Any], dotted: str, value: Any) -> None:
@@ -316,7 +316,7 @@ def _change(content: dict[str, Any], dotted: str, value: Any) -> None:
 def _made(kind: type[Any], content: Any, where: str) -> Any:
     if not isinstance(content, Mapping):
         raise ConfigError(f"{where.rstrip('.') or 'The configuration'} has to hold keys, not {content!r}.")
-    known = {one.name: inner for one, inner in _fields(kind)}
+    known = {field.name: inner for field, inner in _fields(kind)}
     for name in content:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, 1)
@@ -329,7 +329,7 @@ def _value(kind: Any, value: Any, name: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _made(typing.cast(type[Any], kind), value or {}, f"{name}.")
     if typing.get_origin(kind) is tuple:
-        if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
             raise ConfigError(f"{name} has to be a list of texts, not {value!r}.")
         return tuple(value)
     if kind is float and isinstance(value, str):

@@ -1,10 +1,10 @@
 """Sandboxes for TRL's own loop: a class for `GRPOTrainer(environment_factory=...)`, the stock path of TRL.
 
-TRL asks the model and calls our tools; the calls go through the loop of every other run, so observations, limits and
-records are the same. This path has limits: `submit` does not end a rollout (TRL requests one more reply, and its calls
-are refused), commands of different rollouts execute one after another, and a reply without a call is not answered.
-`rollout_func`, which `train run` uses, has none of these limits. TRL encodes observations itself, so a zero-width space
-is put into texts that look like a control token.
+TRL asks the model and calls the tools of this package. The calls are executed by the same loop as in other runs, so
+observations, limits and records are the same. This path has limits: `submit` does not end a rollout (TRL requests one
+more reply, whose calls are refused), commands of different rollouts execute one after another, and a reply without a
+call is not answered. `rollout_func`, which `train run` uses, does not have these limits. TRL encodes observations
+itself, so a zero-width space is put into texts that look like a control token.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _as_declared(method: _Method) -> _Method:
 
 
 class _AskedModel:
-    """A model whose replies are TRL's calls: `asked` gets the messages of each request, `answers` its replies."""
+    """Model whose replies are TRL's calls: `asked` receives the messages of each request, `answers` the replies."""
 
     scripted = False
     cut = False
@@ -80,7 +80,7 @@ class _AskedModel:
 
 
 class SandboxEnvironment:
-    """An environment of TRL: its public methods are the model's tools, `reset` begins a rollout."""
+    """An environment of TRL. The public methods are the model's tools, except `reset`, which begins a rollout."""
 
     def __init__(self, environments: SandboxEnvironments) -> None:
         self._environments = environments
@@ -172,7 +172,7 @@ class SandboxEnvironment:
         return None
 
     async def _end(self) -> Rollout | None:
-        """Return the rollout, after ending an unfinished one with a reply without calls."""
+        """Return the rollout; if unfinished, end it first with a reply without calls."""
         if self._work is None or self._model is None:
             return None
         if not self._work.done():
@@ -181,7 +181,7 @@ class SandboxEnvironment:
 
 
 class SandboxEnvironments:
-    """The parts for TRL's stock path: environments, rows, reward. `with` closes the sandboxes.
+    """Environments, rows and reward for TRL's stock path. `with` closes the sandboxes.
 
     Use it as `GRPOTrainer(environment_factory=made.environment, reward_funcs=[made.reward], train_dataset=
     Dataset.from_list(made.dataset()), args=grpo_config(config, out))`.
@@ -230,8 +230,10 @@ class SandboxEnvironments:
 
     async def _rewards(self, environments: Sequence[SandboxEnvironment]) -> list[float | None]:
         ended = await asyncio.gather(*(environment._end() for environment in environments))
-        scored = await asyncio.gather(*(self.workers.rewarded(one) for one in ended if one is not None))
-        return [one.reward for one in scored]
+        scored = await asyncio.gather(
+            *(self.workers.rewarded(rollout) for rollout in ended if rollout is not None)
+        )
+        return [rollout.reward for rollout in scored]
 
     def in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine in the event loop of the sandboxes."""

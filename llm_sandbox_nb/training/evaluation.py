@@ -143,7 +143,7 @@ def plan_evaluation(
         out: the folder of the results. Existing results there are not repeated.
 
     Raises:
-        ConfigError, ModelError, RecordError: if one of these does not exist or cannot be used.
+        ConfigError, ModelError, RecordError: if the training, task, rows or judge do not exist or cannot be used.
     """
     folder = Path(checkpoint).expanduser().absolute()
     record = TrainingRecord.around(folder)
@@ -217,8 +217,7 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
         check_gguf(path)
     if plan.learned_from:
         say(
-            "The policy has learned from these rows: name another task with --task to see how far the learning carries "
-            "over."
+            "The policy has learned from these rows: name another task with --task to measure the effect on new rows."
         )
     for name, path in plan.policies.items():
         say(f"{name}: {path}")
@@ -239,7 +238,7 @@ def evaluate(plan: EvaluationPlan, say: Callable[[str], None] = lambda text: Non
 
 
 def check_evaluation(plan: EvaluationPlan, path: str, out: Path) -> None:
-    """Compare policy, sampling, rows and prompts with those of the results in `out`, and plan the results.
+    """Compare policy, sampling, rows and prompts with those of the results in `out`, and prepare `out`.
 
     Raises:
         ResultsError: if one of them has changed.
@@ -297,7 +296,7 @@ def cells(plan: EvaluationPlan) -> Iterator[Cell]:
     for policy in plan.policies:
         results = counted_results(plan.out / policy)
         for mode in plan.modes:
-            found = [one for one in results if one.mode == mode and one.task == plan.task.name]
+            found = [result for result in results if result.mode == mode and result.task == plan.task.name]
             if found:
                 yield _cell(plan, policy, mode, found)
 
@@ -306,7 +305,7 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
     from llm_sandbox_nb.analysis.capability_rules import CAPABILITIES
     from llm_sandbox_nb.analysis.frames import run_row
 
-    good = [one for one in results if not one.error_kind]
+    good = [result for result in results if not result.error_kind]
     folder = cell_folder(plan.out / policy, plan.task.name, mode)
     rows = [run_row(run) for run in load_runs([folder / "runs"]).runs]
     turns = sum(row["turns"] for row in rows) or 1
@@ -316,10 +315,10 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
         score_interval(list(item_scores(results).values())),
         len(results),
         len(results) - len(good),
-        sum(one.score is not None for one in good),
+        sum(result.score is not None for result in good),
         len(plan.rows) * plan.repeats,
-        _mean([one.turns for one in good]),
-        _mean([one.model_tokens for one in good]),
+        _mean([result.turns for result in good]),
+        _mean([result.model_tokens for result in good]),
         _mean([row["calls"] for row in rows]),
         {name: sum(row[f"{name}_rate"] * row["turns"] for row in rows) / turns for name in CAPABILITIES},
         _mean([row["verification"] for row in rows]),
@@ -328,9 +327,11 @@ def _cell(plan: EvaluationPlan, policy: str, mode: str, results: Sequence[Result
 
 
 def differences(plan: EvaluationPlan) -> Iterator[tuple[str, str, Paired]]:
-    """Yield two policies and the change of the score in each mode, over the rows that both have scores for."""
+    """Yield the names of two policies, a mode, and the change of the score on the rows that both were scored on."""
     scores = {
-        (policy, mode): item_scores(one for one in counted_results(plan.out / policy) if one.mode == mode)
+        (policy, mode): item_scores(
+            result for result in counted_results(plan.out / policy) if result.mode == mode
+        )
         for policy in plan.policies
         for mode in plan.modes
     }

@@ -48,8 +48,8 @@ class BatchGenerator:
     """Collects the requests of rollouts in an event loop and answers them together in another thread.
 
     A batch is complete when every `active` rollout waits for a reply, or when the oldest request has waited for
-    `patience` seconds. So one slow command does not stop all others, and a batch has the same rows in the same order
-    whenever commands answer in time: sampling can be repeated from a seed.
+    `patience` seconds. So one slow command does not stop the other rollouts. If all commands end in time, each batch
+    has the same rows in the same order, so that a seed gives the same samples again.
     """
 
     patience: float = 30.0
@@ -101,23 +101,23 @@ class BatchGenerator:
         while batch := self._next_batch():
             started = time.monotonic()
             try:
-                made = answer([one.prompt for one in batch], [one.limit for one in batch])
+                made = answer([request.prompt for request in batch], [request.limit for request in batch])
             except BaseException as error:
-                for one in batch:
-                    one.loop.call_soon_threadsafe(_fail, one.answer, error)
+                for request in batch:
+                    request.loop.call_soon_threadsafe(_fail, request.answer, error)
                 raise
             finally:
                 self.seconds += time.monotonic() - started
                 self.batches += 1
-            for one, reply in zip(batch, made, strict=True):
-                one.loop.call_soon_threadsafe(_fulfil, one.answer, reply)
+            for request, reply in zip(batch, made, strict=True):
+                request.loop.call_soon_threadsafe(_fulfil, request.answer, reply)
 
     def _next_batch(self) -> list[_Request]:
         with self._changed:
             while not self._closed:
                 late = self._since + self.patience - time.monotonic()
                 if self._waiting and (len(self._waiting) >= self._active or late <= 0):
-                    batch, self._waiting = sorted(self._waiting, key=lambda one: one.order), []
+                    batch, self._waiting = sorted(self._waiting, key=lambda request: request.order), []
                     return batch
                 self._changed.wait(max(0.01, late) if self._waiting else None)
             return []

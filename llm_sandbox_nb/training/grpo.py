@@ -48,8 +48,9 @@ def require_packages(config: TrainingConfig) -> None:
 def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any:
     """Return TRL's configuration of the paper's objective.
 
-    - Leave-one-out baseline: a reward less the mean of its group is (G - 1)/G times a reward less the mean of the
-      others, so the weight G/(G - 1) makes one the other. Nothing is divided by the standard deviation.
+    - Leave-one-out baseline: the paper subtracts the mean of the other rewards, TRL the mean of all G rewards of the
+      group. The second difference is (G - 1)/G times the first, so the weight G/(G - 1) makes them equal. Nothing is
+      divided by the standard deviation.
     - Sequence sum of token terms, mean over sequences: `luspo` with ratios per token.
     - Clip at 1 - epsilon and 1 + epsilon_high, no KL divergence.
     """
@@ -88,7 +89,7 @@ def grpo_config(config: TrainingConfig, output: Path, processes: int = 1) -> Any
         num_generations=group,
         num_iterations=1,
         max_completion_length=rollouts.completion_tokens,
-        # A process may have to wait for the rollouts of another, all attempts of them.
+        # A process may wait for all attempts of the rollouts of another process.
         ddp_timeout=1800 + int(rollouts.attempts * (rollouts.time + GRACE)),
         temperature=rollouts.temperature,
         top_p=rollouts.top_p,
@@ -157,7 +158,7 @@ def make_trainer(
         return as_training_data(run(ids, trainer), int(tokenizer.eos_token_id), trainer.use_vllm)
 
     # The loop renders the prompts, from rows that it knows by their ids.
-    dataset = Dataset.from_list([{"prompt": [{"role": "user", "content": one, "row": one}]} for one in rows])
+    dataset = Dataset.from_list([{"prompt": [{"role": "user", "content": row, "row": row}]} for row in rows])
     made = Trainer(
         model=model,
         args=grpo_config(config, output, processes),
@@ -180,7 +181,7 @@ def as_training_data(rollouts: Sequence[Rollout], end: int, with_logprobs: bool)
         length = max((place for place, kept in enumerate(conversation.mask, 1) if kept), default=0)
         used = length > 0 and rollout.stop_reason != LOST and rollout.reward is not None
         prompts.append(conversation.prompt or [end])
-        completions.append(conversation.completion[:length] or [end])  # without ids after the last reply
+        completions.append(conversation.completion[:length] or [end])  # up to the last reply
         masks.append(conversation.mask[:length] if used else [0] * max(1, length))
         logprobs.append(conversation.logprobs[:length] or [0.0])
     return {
@@ -224,6 +225,8 @@ def generate_together(trainer: Any, prompts: list[list[int]], limits: list[int])
     ids, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
     made = []
     for place, (reply, limit) in enumerate(zip(ids, limits, strict=True)):
-        sampled = None if logprobs is None else tuple(float(one or 0.0) for one in logprobs[place][:limit])
+        sampled = (
+            None if logprobs is None else tuple(float(logprob or 0.0) for logprob in logprobs[place][:limit])
+        )
         made.append(Generated(tuple(map(int, reply[:limit])), sampled))
     return made

@@ -1,8 +1,8 @@
 """A task for a small pretrained model: questions about ledgers, as files in the sandbox.
 
-Each line of a ledger is a sale: `Norwick sold rye for 481`. A question is of one of four kinds, and each kind needs
+Each line of a ledger is a sale: `Norwick sold rye for 481`. There are four kinds of questions, and each kind needs
 another command. The scripted runs choose one of the four commands by chance, so that about a quarter of them is right:
-the policy has to learn which command answers which question.
+the policy has to learn the right command for each kind.
 """
 
 from __future__ import annotations
@@ -132,11 +132,11 @@ OTHER_KINDS: Mapping[str, QuestionKind] = {
         "cut -d ' ' -f 5 | sort -n | head -n 1",
     ),
 }
-"""Kinds that no training and no scripted run has."""
+"""Kinds for evaluations only: trainings and scripted runs do not use them."""
 
 
 def towns(*, held_out: bool) -> list[str]:
-    """Return the names of towns: those of held-out rows are in no row of a training, so that no row is in both."""
+    """Return the names of towns. Held-out rows have other towns than rows of a training, so that no row is in both."""
     pairs = itertools.product(enumerate(_BEGINNINGS), enumerate(_ENDINGS))
     return [
         beginning + ending
@@ -148,7 +148,7 @@ def towns(*, held_out: bool) -> list[str]:
 def ledger_rows(
     count: int, seed: int, kinds: Mapping[str, QuestionKind] = KINDS, *, held_out: bool = False
 ) -> list[Row]:
-    """Make rows: the same for the same arguments. No row is both held out and not."""
+    """Make rows; equal arguments give equal rows. Held-out rows never occur among the others."""
     chance = random.Random(f"ledger-{seed}-{held_out}-{','.join(kinds)}")
     names, listed = towns(held_out=held_out), list(kinds.items())
     rows = []
@@ -206,7 +206,7 @@ def asked_about(question: str) -> str:
 
 
 class LedgerDemonstrator:
-    """Plays a row in text mode: one command, of a kind chosen by chance, and its last line as the answer."""
+    """Model that plays a row in text mode: one command, chosen by chance, whose last line is the answer."""
 
     name = f"scripted/{LEDGER}"
     scripted = True

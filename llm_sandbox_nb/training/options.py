@@ -14,7 +14,7 @@ from llm_sandbox_nb.training.config import ConfigError, TrainingConfig, config_n
 
 RUNS = "training-runs"
 """Folder of trainings without `--out`."""
-_JUDGE = tuple(one for one in BENCHMARK_OPTIONS if one.name.startswith("judge_"))
+_JUDGE = tuple(option for option in BENCHMARK_OPTIONS if option.name.startswith("judge_"))
 JUDGE_REPEATS = _JUDGE[-1]
 
 
@@ -86,8 +86,8 @@ def add_training_actions(actions: argparse._SubParsersAction[Parser]) -> dict[st
         metavar="NETWORK",
         help="none, allow, public or open (not safe), instead of the training's; not in mode llm",
     )
-    for one in _JUDGE:
-        evaluate.add_option(evaluate, one)
+    for option in _JUDGE:
+        evaluate.add_option(evaluate, option)
     evaluate.add_argument(
         "--out", metavar="FOLDER", help="folder of the results (default: below the training)"
     )

@@ -74,7 +74,7 @@ def peft_config(lora: LoraConfig) -> Any:
 
 
 def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
-    """Load model and tokenizer from a folder, from the hub, or from a GGUF file, whose weights become those of `dtype`.
+    """Load model and tokenizer from a folder, from the hub, or from a GGUF file; its weights are converted to `dtype`.
 
     Raises:
         ConfigError: if they cannot be loaded.
@@ -89,7 +89,7 @@ def load_policy(path: str, dtype: str = "auto") -> tuple[Any, Any]:
         file = _gguf_file(path)
         folder, options = str(file.parent), {"gguf_file": file.name}
         if (packed := getattr(transformers, "GgufConfig", None)) is not None:
-            # Transformers 5.24 leaves the weights packed otherwise, and packed weights cannot be saved or trained.
+            # Without this, Transformers 5.24 leaves the weights packed, and packed weights cannot be saved or trained.
             dense = {"quantization_config": packed(dequantize=True)}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", **options)
@@ -164,7 +164,7 @@ def weights_digest(path: str) -> str:
     found = hashlib.sha256()
     files = folder.iterdir() if folder.is_dir() else [folder]
     for file in sorted(
-        one for one in files if one.suffix in (".safetensors", ".bin", ".json", ".jinja", ".gguf")
+        file for file in files if file.suffix in (".safetensors", ".bin", ".json", ".jinja", ".gguf")
     ):
         size = file.stat().st_size
         found.update(f"{file.name} {size}\n".encode())
@@ -244,8 +244,12 @@ class LocalGenerator(BatchGenerator):
 
         width, end = max(map(len, prompts)), self._tokenizer.eos_token_id
         padding = self._tokenizer.pad_token_id
-        ids = torch.tensor([[padding] * (width - len(one)) + one for one in prompts]).to(self._model.device)
-        mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in prompts]).to(ids.device)
+        ids = torch.tensor([[padding] * (width - len(prompt)) + prompt for prompt in prompts]).to(
+            self._model.device
+        )
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]).to(
+            ids.device
+        )
         sampling = self._sampling
         how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         with torch.no_grad():
@@ -266,10 +270,10 @@ class LocalGenerator(BatchGenerator):
 
 
 class PolicyModel:
-    """A policy as a model for `solve`, for benchmarks, and to resume a rollout with; for any number of conversations.
+    """A policy as a model for `solve`, for benchmarks and for resumed rollouts; for any number of conversations.
 
-    The ids of a conversation are kept between its requests, so that nothing is encoded twice. The ids of a conversation
-    that another model began are made from its messages.
+    The ids of a conversation are kept between its requests, so that nothing is encoded twice. If another model began a
+    conversation, the ids are made from its messages.
     """
 
     scripted = False
@@ -286,7 +290,7 @@ class PolicyModel:
 
     @classmethod
     def load(cls, folder: str | Path, *, temperature: float = 1.0) -> PolicyModel:
-        """Load the newest policy of a training, or that of a checkpoint. It samples in this process, until `close`.
+        """Load the newest policy of a training, or the policy of a checkpoint. It samples in this process.
 
         Raises:
             RecordError, ConfigError: if the policy does not exist.
@@ -314,7 +318,7 @@ class PolicyModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """Return the next reply; see `Model.reply`. Of the settings, only `max_tokens` counts."""
+        """Return the next reply; see `Model.reply`. Only the setting `max_tokens` is used."""
         conversation = self._conversation(messages, tools)
         reply = await conversation.reply(messages, tools, settings)
         self._open[_fingerprint([*messages, reply.message])] = conversation
@@ -328,7 +332,7 @@ class PolicyModel:
             self._generator.close()
 
     def _conversation(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> TokenModel:
-        replies = [place for place, one in enumerate(messages) if one["role"] == "assistant"]
+        replies = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         begun = messages[: replies[-1] + 1] if replies else []
         if begun and (known := self._open.pop(_fingerprint(begun), None)) is not None:
             return known

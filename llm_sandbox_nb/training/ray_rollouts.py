@@ -36,7 +36,7 @@ _Request = tuple[int, list[int], int, int]
 
 
 class Relay:
-    """The actor between loops on nodes and the trainer: stores requests until they are taken, and their answers."""
+    """The actor between the trainer and the loops on nodes: it stores requests and their answers."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -57,14 +57,14 @@ class Relay:
             del self._open[number]
 
     async def take(self) -> list[_Request]:
-        """Return all new requests, as soon as there is one."""
+        """Wait for a request, and return all new ones."""
         await self._arrived.wait()
         self._arrived.clear()
         taken, self._new = self._new, []
         return taken
 
     async def answer(self, number: int, reply: Generated | str) -> None:
-        """Answer a request, if its rollout still waits."""
+        """Answer a request, if a rollout still waits for the answer."""
         answer = self._open.get(number)
         if answer is not None and not answer.done():
             answer.set_result(reply)
@@ -97,7 +97,7 @@ class RolloutReply:
 
 
 class RolloutHost(NodeActor):
-    """The actor of one node. The sandboxes end with the actor, however that ends."""
+    """The actor of one node. When the actor ends, for any reason, its sandboxes end too."""
 
     def __init__(self, setting: RolloutSetting, at_once: int, relay: Any) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class RayRollouts:
             self._answering.cancel()
             await asyncio.gather(self._answering, return_exceptions=True)
         await self._hosts.__aexit__()
-        self._relay = None  # its actor ends with the last handle
+        self._relay = None  # the actor ends when its last handle is gone
 
     async def check(self) -> None:
         """Raise RolloutError if a scorer from a file cannot be loaded on a node."""
@@ -215,7 +215,7 @@ class RayRollouts:
             raise RolloutError(f"Node {address}: {reply.fatal}")
         rollout = reply.rollout
         if reply.folder:
-            # The folder's name on the node has no meaning here: a rollout's folder is named by its order.
+            # Each rollout's folder is named by its order, as without Ray; the node chose another name.
             target = folder / f"{order:04d}"
             await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
             await asyncio.to_thread(unpack, reply.record, folder)
@@ -232,7 +232,7 @@ class RayRollouts:
     async def _answer(self) -> None:
         """Pass the requests of all nodes to the generator, and its replies back.
 
-        One task does this for all steps: a cancelled call of `take` would still remove requests.
+        One task does this for all steps, because a cancelled call of `take` would still remove requests.
         """
         async with asyncio.TaskGroup() as group:
             while True:

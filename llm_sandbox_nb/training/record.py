@@ -130,8 +130,8 @@ class TrainingRecord:
             )
             if same != config:
                 raise RecordError(
-                    f"{folder} holds a training with another configuration: give another --out, or that one's "
-                    f"{CONFIG} to resume it."
+                    f"{folder} holds a training with another configuration: give another --out, or resume that "
+                    f"training with its own {CONFIG}."
                 )
         write_whole(file, config.as_yaml().encode())
 
@@ -143,7 +143,7 @@ class TrainingRecord:
         """Store digests of a training's inputs, or compare them with those of its beginning.
 
         Raises:
-            RecordError: if one has changed, and steps have already used the inputs.
+            RecordError: if a digest has changed after the first step.
         """
         path = self.folder / INPUTS
         if path.is_file() and (self.steps() or self.newest_checkpoint()):
@@ -167,9 +167,9 @@ class TrainingRecord:
     def around(cls, path: str | Path) -> TrainingRecord:
         """Find the training around a folder, such as a checkpoint, a rollout or its fork. Raises RecordError."""
         folder = Path(path).expanduser().absolute()
-        for one in (folder, *folder.parents[:5]):
-            if (one / CONFIG).is_file():
-                return cls(one)
+        for parent in (folder, *folder.parents[:5]):
+            if (parent / CONFIG).is_file():
+                return cls(parent)
         raise RecordError(
             f"{path} is not a training and not in the folder of one: give the folder that `train run` printed."
         )
@@ -203,16 +203,16 @@ class TrainingRecord:
     # --- steps ---
 
     def steps(self) -> list[dict[str, Any]]:
-        return [dict(one) for one in read_lines(self.folder / STEPS)]
+        return [dict(line) for line in read_lines(self.folder / STEPS)]
 
     def add_step(self, figures: Mapping[str, Any]) -> None:
-        """Append the figures of a step. On return they are written, and survive the end of this process."""
+        """Append the figures of a step. When this returns, the figures survive the end of this process."""
         append_line(self.folder / STEPS, dict(figures))
 
     def forget_after(self, step: int) -> None:
-        """Remove the records of later steps, which are repeated from a checkpoint."""
+        """Remove the records of the steps after a checkpoint, because a resume repeats them."""
         for file, figures in ((STEPS, self.steps()), (VALIDATIONS, self.validations())):
-            lines = (json.dumps(one) + "\n" for one in figures if one["step"] <= step)
+            lines = (json.dumps(line) + "\n" for line in figures if line["step"] <= step)
             write_whole(self.folder / file, "".join(lines).encode())
         for name in (ROLLOUTS, VALIDATION):
             for number, folder in self._step_folders(name):
@@ -222,7 +222,7 @@ class TrainingRecord:
     # --- validations ---
 
     def validations(self) -> list[dict[str, Any]]:
-        return [dict(one) for one in read_lines(self.folder / VALIDATIONS)]
+        return [dict(line) for line in read_lines(self.folder / VALIDATIONS)]
 
     def add_validation(self, figures: Mapping[str, Any]) -> None:
         append_line(self.folder / VALIDATIONS, dict(figures))
@@ -238,7 +238,7 @@ class TrainingRecord:
     def add_rollouts(
         self, step: int, rollouts: Sequence[Rollout], advantages: Sequence[float], first: int = 0
     ) -> list[RolloutRow]:
-        """Write reward and advantage of each rollout into its own journal, and all into the table of the step.
+        """Write reward and advantage of each rollout to its journal and to the table of the step.
 
         `first` is the index of the first rollout in the table, which several processes write.
         """
@@ -254,9 +254,9 @@ class TrainingRecord:
 
     def rollouts(self, step: int) -> list[RolloutRow]:
         """Return the table of a step; empty if no longer kept."""
-        names = {one.name for one in dataclasses.fields(RolloutRow)}
+        names = {field.name for field in dataclasses.fields(RolloutRow)}
         rows = read_lines(self.step_folder(step) / TABLE)
-        return [RolloutRow(**{key: one[key] for key in names}) for one in rows]
+        return [RolloutRow(**{key: row[key] for key in names}) for row in rows]
 
     def prune(self, keep: int) -> None:
         """Remove the rollouts of all but the newest `keep` steps, and of validations; 0 keeps all."""

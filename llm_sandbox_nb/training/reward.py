@@ -1,54 +1,25 @@
-"""The reward of a run that a person made from a rollout: a fork, or the rollout itself with an edited call.
-
-The reward of a rollout during training is `rollouts.reward`.
-"""
+"""The reward of a rollout. The rules that compare answers are in `benchmark/scorers.py`."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
+from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.text_scorers import Score
-from llm_sandbox_nb.runs.event_loops import EventLoops
-from llm_sandbox_nb.runs.run import Run
-from llm_sandbox_nb.training import rollouts
-from llm_sandbox_nb.training.record import RecordError, TrainingRecord
-from llm_sandbox_nb.training.training_run import task_and_rows
+from llm_sandbox_nb.training.config import RolloutConfig
 
 
-def reward_of(run: Run) -> Score:
-    """Score a run next to a rollout of a training, as the training scores its rollouts.
-
-    Raises:
-        RecordError: if the run does not belong to a training, or the table of its step is no longer kept.
-        ConfigError: if the rows of the training no longer exist.
-    """
-    record, group = _group_of(run.folder.absolute())
-    config = record.config
-    task, rows = task_and_rows(config)
-    row = next(one for one in rows if one.id == group)
-
-    async def score() -> Score:
-        async with Scoring() as scoring:
-            scorer = config.data.scorer or task.scorer
-            return await rollouts.reward(
-                scoring, scorer, config.rollouts, row, str(run.stop_reason), run.answer, run.folder
-            )
-
-    return asyncio.run_coroutine_threadsafe(score(), EventLoops.own()).result()
-
-
-def _group_of(folder: Path) -> tuple[TrainingRecord, str]:
-    """Return the training that a run belongs to, and the id of its row."""
-    record = TrainingRecord.around(folder)
-    siblings = folder.parent.relative_to(record.folder)
-    step = next(
-        (int(part[5:]) for part in siblings.parts if part.startswith("step-") and part[5:].isdigit()), 0
-    )
-    for row in record.rollouts(step):
-        if Path(row.run).parent == siblings:
-            return record, row.group
-    raise RecordError(
-        f"The rollouts of step {step} are not kept in {record.folder}, so the row of {folder} is not known."
-    )
+async def reward(
+    scoring: Scoring,
+    scorer: str,
+    config: RolloutConfig,
+    row: Row,
+    stop_reason: str,
+    answer: str | None,
+    run: Path | None,
+) -> Score:
+    """Return the score of a run's answer and files; 0 if the run ended at a limit in `zero_reward_for`."""
+    if stop_reason in config.zero_reward_for:
+        return Score(0.0, f"the limit of {stop_reason} was reached")
+    return await scoring.score(scorer, answer, row, run)

@@ -23,7 +23,7 @@ from llm_sandbox_nb.benchmark.attempt import Attempt, HowToAsk, in_sandbox, with
 from llm_sandbox_nb.benchmark.rows import Row
 from llm_sandbox_nb.benchmark.scoring_pool import Scoring
 from llm_sandbox_nb.benchmark.task import Task, without_network
-from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER, Score
+from llm_sandbox_nb.benchmark.text_scorers import NO_ANSWER
 from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.model.contract import Model, ModelSettings
 from llm_sandbox_nb.model.retries import RetryPolicy
@@ -33,18 +33,19 @@ from llm_sandbox_nb.sandbox.open import open_sandbox
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import RolloutConfig
 from llm_sandbox_nb.training.generation import BatchGenerator, Generator
+from llm_sandbox_nb.training.reward import reward
 from llm_sandbox_nb.training.token_model import TokenConversation, TokenModel
 from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 logger = logging.getLogger(__name__)
 LOST = "lost"
-"""Stop reason of a rollout that did not end in any attempt: masked, and never scored 0."""
+"""Stop reason of a rollout whose attempts all failed: left out of the training, and never scored 0."""
 GRACE = 120.0
-"""Seconds from the deadline of a rollout until the rollout is lost, whatever the reason."""
+"""Seconds after the deadline of a rollout at which a rollout that still runs counts as lost."""
 
 
 class RolloutError(LLMSandboxError):
-    """No rollout can work: no engine, no image, no scorer. The message is one sentence that names the remedy."""
+    """Rollouts cannot work, e.g. without engine, image or scorer. The message is one sentence with the remedy."""
 
 
 @dataclass
@@ -79,7 +80,7 @@ class RolloutSetting:
     scorer: str = ""
     """Scorer that replaces the task's, if not empty."""
     open: OpenSandbox | None = None
-    """Opener of sandboxes that replaces the options in `config`."""
+    """Function that opens a sandbox; if None, the options in `config` are used."""
     limits: RunLimits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +126,7 @@ class RolloutWorkers:
     """Runs rollouts in an event loop; `async with` closes their sandboxes and the processes of scorers."""
 
     def __init__(self, setting: RolloutSetting, at_once: int, folder: Path | None = None) -> None:
-        """Prepare the pool. `folder` is for temporary files of sandboxes; without a folder, a temporary one."""
+        """Prepare the pool. `folder` is for temporary files of sandboxes; None makes a temporary folder."""
         self.setting = setting
         self.pool = SandboxPool(at_once, folder, reuse=not setting.config.fresh_sandboxes)
         self._at_once = asyncio.Semaphore(at_once)
@@ -169,7 +170,7 @@ class RolloutWorkers:
         return check_ended([task.result() for task in tasks], self.setting)
 
     async def one(self, row: Row, generator: Generator, folder: Path, order: int) -> Rollout:
-        """Run one rollout with its reward, again while lost. The record is in `folder`, below `order`.
+        """Run and reward one rollout; repeat a lost one, up to the number of attempts. Its record is `folder`/`order`.
 
         Raises:
             RolloutError: if no sandbox can be opened at all.
@@ -201,7 +202,7 @@ class RolloutWorkers:
     async def attempt(
         self, row: Row, model: RolloutModel, folder: Path, waited_for: contextlib.ExitStack | None = None
     ) -> Rollout:
-        """Run one rollout without its reward; its record is below `folder`. `waited_for` is closed at the end.
+        """Run one rollout without its reward, recorded below `folder`. Close `waited_for` at the end.
 
         Raises:
             RolloutError: if no sandbox can be opened at all.
@@ -282,34 +283,20 @@ class RolloutWorkers:
         return rollout
 
 
-async def reward(
-    scoring: Scoring,
-    scorer: str,
-    config: RolloutConfig,
-    row: Row,
-    stop_reason: str,
-    answer: str | None,
-    run: Path | None,
-) -> Score:
-    """Return the reward of a run by its answer and its files: 0 at a limit, else the score."""
-    if stop_reason in config.zero_reward_for:
-        return Score(0.0, f"the limit of {stop_reason} was reached")
-    return await scoring.score(scorer, answer, row, run)
-
-
 def check_ended(rollouts: list[Rollout], setting: RolloutSetting) -> list[Rollout]:
-    """Return the rollouts of a step if at least one ended, and one was rewarded if the scorer was asked.
+    """Return the rollouts of a step unchanged, after checks that the step can be used.
 
     Raises:
-        RolloutError: if no rollout ended or was rewarded.
+        RolloutError: if all rollouts were lost, no prompt fits, or the scorer rewarded no answer.
     """
     if rollouts and all(rollout.stop_reason == LOST for rollout in rollouts):
         raise RolloutError(f"No rollout came to an end: {rollouts[0].detail.rstrip('.')}.")
     if rollouts and all(rollout.stop_reason == "tokens" and not rollout.turns for rollout in rollouts):
         finish = rollouts[0].trajectory.finish if rollouts[0].trajectory else None
         raise RolloutError(f"No prompt fits: {finish.error if finish else 'raise rollouts.prompt_tokens.'}")
-    ended = [one for one in rollouts if one.stop_reason not in (LOST, *setting.config.zero_reward_for)]
-    asked = [one for one in ended if one.detail != NO_ANSWER.detail]
+    unscored = (LOST, *setting.config.zero_reward_for)
+    ended = [rollout for rollout in rollouts if rollout.stop_reason not in unscored]
+    asked = [rollout for rollout in ended if rollout.detail != NO_ANSWER.detail]
     if asked and all(rollout.reward is None for rollout in asked):
         reason = asked[0].detail.rstrip(".")
         raise RolloutError(

@@ -1,8 +1,8 @@
 """A training that fits a laptop: a task that needs reading, scripted runs to imitate, a very small model.
 
-The task: four notes, of which one is in force, each with a code of four digits. The prompt names neither code nor
-note. The scripted runs search for one of four words, chosen at random, so that a quarter of them is right: the policy
-has to learn the right word.
+The task: there are four notes, each with a code of four digits, and only one note is in force. The prompt names neither
+code nor note. The scripted runs search for one of four words, chosen at random, so that a quarter of them is right: the
+policy has to learn the right word.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROBLEM = "Which code is in force today? The documents tell it. Answer with its 
 
 
 def notes_rows(count: int, seed: int) -> list[Row]:
-    """Make rows of the tiny task: the same for the same seed."""
+    """Make rows of the tiny task; equal seeds give equal rows."""
     chance = random.Random(f"notes-{seed}")
     rows = []
     for number in range(count):
@@ -105,7 +105,7 @@ def fixed_lines(texts: Sequence[str]) -> list[str]:
 def make_tokenizer(texts: Sequence[str], lines: Iterable[str], size: int, template: str) -> Any:
     """Train a byte-level BPE tokenizer on `texts`; each of `lines` becomes one token.
 
-    Otherwise, most of a tiny model's input would be the tokens of the same prompt again and again.
+    Without this, most of a tiny model's input would be the tokens of the same prompt again and again.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

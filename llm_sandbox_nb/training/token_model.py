@@ -52,15 +52,15 @@ class TokenConversation:
 
 
 class TokenModel:
-    """A conversation with a policy. Each conversation needs a new object.
+    """A policy as the model of one conversation; make a new object for each conversation.
 
     Args:
         name: the policy's name in records.
         chat: renders the messages.
         generator: writes the replies.
         prompt_limit: maximum ids of the first prompt.
-        completion_limit: maximum ids after the prompt, those of the environment included.
-        order: the place of its requests in a batch.
+        completion_limit: maximum ids after the prompt, including texts of the environment.
+        order: the place of this conversation's requests in a batch.
     """
 
     scripted = False
@@ -93,7 +93,7 @@ class TokenModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """Return the next reply; see `Model.reply`. Of the settings, only `max_tokens` counts.
+        """Return the next reply; see `Model.reply`. Only the setting `max_tokens` is used.
 
         Raises:
             ContextOverflowError: if the conversation has reached its limit of ids.
@@ -137,7 +137,7 @@ class TokenModel:
         known, rest = messages[: len(self._seen)], messages[len(self._seen) :]
         if known != self._seen or not rest or rest[0].get("role") != "assistant":
             raise ModelError(
-                "The conversation was changed, so its tokens are not those that were sampled: begin a new one.",
+                "Earlier messages were changed, so the sampled tokens no longer fit: begin a new conversation.",
                 kind="bad_request",
             )
         try:
@@ -172,12 +172,14 @@ def _named(messages: Sequence[dict[str, Any]], calls: Sequence[ToolCall]) -> lis
 def conversation_ids(
     chat: ChatTokens, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
 ) -> TokenConversation:
-    """Return the ids of a recorded conversation of any model, as if this policy had written the replies.
+    """Return the ids of a recorded conversation, of any model, as if this policy had written the replies.
 
     Messages after the last reply are left out.
     """
     found = TokenConversation()
-    first = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
+    first = next(
+        (place for place, message in enumerate(messages) if message["role"] == "assistant"), len(messages)
+    )
     found.prompt = chat.first(messages[:first], tools)
     calls: tuple[ToolCall, ...] = ()
     waiting: list[dict[str, Any]] = []
@@ -189,7 +191,7 @@ def conversation_ids(
             found.add_environment(chat.between(_named(waiting, calls), calls=calls))
             waiting = []
         calls = _calls_of(message)
-        after = itertools.takewhile(lambda one: one["role"] != "assistant", messages[place:])
+        after = itertools.takewhile(lambda message: message["role"] != "assistant", messages[place:])
         found.add_reply(tuple(chat.reply(message, _named(list(after), calls))), None)
     return found
 

@@ -1,4 +1,4 @@
-"""`train run`: from a configuration to a trained policy, resumed after the last checkpoint of a killed training."""
+"""`train run`: from a configuration to a trained policy. A killed training resumes after its last checkpoint."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _T = TypeVar("_T")
 OnFigures = Callable[[Mapping[str, Any]], None]
 logger = logging.getLogger(__name__)
 _MIN_ANSWER_CHARACTERS = 4
-"""Number of letters and digits: a shorter answer may be in a prompt by chance."""
+"""Minimum letters and digits of an answer to search for in a prompt; a shorter answer may be there by chance."""
 STEPS_WITHOUT_GRADIENT = 3
-"""Number of steps in a row, and multiples of the number, that cause a warning."""
+"""Number of steps in a row without a gradient that cause a warning, as do multiples of the number."""
 
 
 def task_and_rows(config: TrainingConfig) -> tuple[Task, list[Row]]:
@@ -110,7 +110,7 @@ def no_gradient(steps: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def input_digests(config: TrainingConfig, task: Task, rows: Sequence[Row]) -> dict[str, str]:
-    """Return digests of a training's inputs: a change between two starts would mix two trainings."""
+    """Return digests of a training's inputs, so that a resume with changed inputs is refused."""
     scorer = config.data.scorer or task.scorer
     code = code_of(scorer, task.folder) if scorer.endswith(".py") else ""
     return {
@@ -161,7 +161,7 @@ class TrainingRun:
         self._began = time.monotonic()
         self._rank = int(os.environ.get("RANK", "0"))
         self._processes = int(os.environ.get("WORLD_SIZE", "1"))
-        # The processes of one training share its folder: the first of them keeps other trainings out.
+        # The processes of one training share its folder. The first of them locks the folder.
         self.record = TrainingRecord.begin(folder.expanduser().absolute(), config, alone=self._rank == 0)
         try:
             self.record.check_inputs(input_digests(config, self.task, rows))
@@ -209,7 +209,7 @@ class TrainingRun:
     # --- the policy before the first step ---
 
     def _start_policy(self) -> tuple[Any, Any]:
-        """Return model and tokenizer to begin with: those of an earlier start of this training, else new ones."""
+        """Return model and tokenizer before the first step: from an earlier start of this training, else new ones."""
         config, folder = self.config, self.record.folder / START
         if config.model.path and not config.warm_up.steps and not needs_gguf(config.model.path):
             return load_policy(config.model.path, config.model.dtype)
@@ -217,7 +217,7 @@ class TrainingRun:
             if self._processes > 1:
                 raise ConfigError(
                     "The warm-up runs in one process: start this training once without `accelerate launch`, interrupt "
-                    "it after the first step, and resume it with."
+                    "it after the first step, and resume it with `accelerate launch`."
                 )
             if config.model.path:
                 self.say(f"Loading {config.model.path}")
@@ -243,7 +243,7 @@ class TrainingRun:
         config = self.config
         found = self._runs_to_imitate()
         template = tiny.chat_template()
-        texts = [tiny.rendered(template, one) for one in found]
+        texts = [tiny.rendered(template, run) for run in found]
         tokenizer = tiny.make_tokenizer(texts, tiny.fixed_lines(texts), config.model.vocabulary, template)
         tokens = config.rollouts.prompt_tokens + config.rollouts.completion_tokens
         model = tiny.make_model(config.model, tokenizer, tokens)
@@ -311,11 +311,11 @@ class TrainingRun:
         return Callback()
 
     def _run_rollouts(self, ids: list[str], trainer: Any) -> list[Rollout]:
-        """Run a rollout for each id. The figures are those of the rollouts of all processes."""
+        """Run a rollout for each id, and summarize the rollouts of all processes."""
         from accelerate.utils import gather_object
 
         assert self._workers is not None
-        rows = [self.rows[one] for one in ids]
+        rows = [self.rows[id] for id in ids]
         step = trainer.state.global_step + 1
         self._validate(step - 1, trainer)
         started = time.monotonic()
@@ -330,7 +330,7 @@ class TrainingRun:
         from accelerate.utils import gather_object
 
         how = self.config.validation
-        done = {one["task"] for one in self.record.validations() if one["step"] == step}
+        done = {figures["task"] for figures in self.record.validations() if figures["step"] == step}
         due = bool(how.every) and (step % how.every == 0 or step == self.config.steps)
         rollouts = dataclasses.replace(self.config.rollouts, zero_reward_for=())
         sampling = validation_sampling(self.config)
@@ -371,7 +371,7 @@ class TrainingRun:
     def _together(
         self, workers: RolloutWorkers | RayRollouts, rows: list[Row], folder: Path, trainer: Any
     ) -> tuple[list[Rollout], dict[str, Any]]:
-        """Run the rollouts in the event loop; this thread samples for those that wait, with the trainer's engine."""
+        """Run the rollouts in the event loop, while this thread samples their replies with the trainer's engine."""
         generator = BatchGenerator(self.config.generation.patience)
 
         def answer(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
@@ -393,7 +393,7 @@ class TrainingRun:
         folder: Path,
         how: RolloutConfig | Sampling,
     ) -> tuple[list[Rollout], dict[str, Any]]:
-        """Run the rollouts with replies of the vLLM server, which has the newest weights from the trainer."""
+        """Send the newest weights to the vLLM server, and run the rollouts with its replies."""
         config = self.config
 
         async def work() -> tuple[list[Rollout], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Validation: the policy is scored during its training, on other rows than those of the training."""
+"""Validation: scores of the policy during its training, on rows that the training does not use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llm_sandbox_nb.training.rollouts import LOST, Rollout
 
 _MADE_ROWS = 32
 BY_RULES = "routed"
-"""Scorer for tasks that a judge scores: a judge would be asked thousands of times."""
+"""Scorer that replaces a judge, which would be asked thousands of times."""
 
 
 def validation_sampling(config: TrainingConfig) -> Sampling:
@@ -53,8 +53,8 @@ def validation_tasks(config: TrainingConfig, learned: Iterable[Row]) -> list[tup
     for task, rows in found:
         if common := [row.id for row in rows if _question(row) in known]:
             raise ConfigError(
-                f"The policy learns from row {common[0]} of {task.name} ({len(common)} in common), so that row cannot "
-                "validate it: take it out of data.rows or of the validation's rows."
+                f"Row {common[0]} of {task.name} is used for both training and validation ({len(common)} in common): "
+                "remove it from data.rows or from the validation's rows."
             )
     return found
 
@@ -84,7 +84,7 @@ def validation_figures(step: int, task: str, rollouts: Sequence[Rollout], second
     for rollout in rollouts:
         if rollout.reward is not None:
             scores.setdefault(rollout.row.id, []).append(rollout.reward)
-    means = [sum(one) / len(one) for one in scores.values()]
+    means = [sum(repeats) / len(repeats) for repeats in scores.values()]
     interval = score_interval(means)
     ended = [rollout for rollout in rollouts if rollout.stop_reason != LOST]
     return {

@@ -2,7 +2,7 @@
 
 The server is `vllm serve` with its completions route. Sampling bypasses TRL, because TRL's own call expects the same
 number of prompts from every training process, and rollouts have different numbers of turns; TRL still sends the
-weights. Written against vLLM's documented protocol and a stand-in of it; not yet run on a GPU.
+weights. Tested with a stand-in for vLLM's documented protocol; not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ServerGenerator:
 
     Args:
         server: its address, such as `http://127.0.0.1:8000`.
-        sampling: how replies are sampled.
+        sampling: the settings of sampling.
         timeout: seconds for one reply.
     """
 
@@ -91,7 +91,9 @@ class ServerGenerator:
         logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
         if logprobs is None or len(logprobs) != len(ids):
             raise self._error("does not return a log-probability for each token", "server")
-        return Generated(tuple(map(int, ids[:limit])), tuple(float(one or 0.0) for one in logprobs[:limit]))
+        return Generated(
+            tuple(map(int, ids[:limit])), tuple(float(logprob or 0.0) for logprob in logprobs[:limit])
+        )
 
     async def _ask(
         self, method: str, path: str, part: str, body: dict[str, Any] | None = None

@@ -23,10 +23,10 @@ IGNORED = -100
 
 
 def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
-    """Load the recorded runs to imitate: submitted, and rewarded with enough if rewarded at all.
+    """Load the recorded runs to imitate: submitted runs, without those whose reward is below `least_reward`.
 
     Raises:
-        ConfigError: if there are none.
+        ConfigError: if there are no such runs.
     """
     warm_up = config.warm_up
     try:
@@ -34,10 +34,10 @@ def runs_to_imitate(config: TrainingConfig) -> list[Trajectory]:
     except FileNotFoundError as error:
         raise ConfigError(f"warm_up.runs: {error}") from error
     found = []
-    for one in (run.trajectory for run in reading.runs):
-        reward = one.reward.reward or 0.0 if one.reward else warm_up.least_reward
-        if one.stop_reason == "submitted" and reward >= warm_up.least_reward:
-            found.append(one)
+    for trajectory in (run.trajectory for run in reading.runs):
+        reward = trajectory.reward.reward or 0.0 if trajectory.reward else warm_up.least_reward
+        if trajectory.stop_reason == "submitted" and reward >= warm_up.least_reward:
+            found.append(trajectory)
     if not found:
         raise ConfigError(
             f"No run below {warm_up.runs} was submitted and rewarded with {warm_up.least_reward:g} or more: "
@@ -54,10 +54,10 @@ def conversations(chat: ChatTokens, trajectories: Iterable[Trajectory]) -> list[
     """
     found: list[TokenConversation] = []
     problems: list[TemplateError] = []
-    for one in trajectories:
-        messages, tools = list(one.messages()), one.start.tools if one.start else []
+    for trajectory in trajectories:
+        messages, tools = list(trajectory.messages()), trajectory.start.tools if trajectory.start else []
         if chat.in_text:
-            prompts = one.start.settings.get("prompts") if one.start else {}
+            prompts = trajectory.start.settings.get("prompts") if trajectory.start else {}
             form = load_text_form(str((prompts or {}).get("text_form", PromptConfig.text_form)))
             messages, tools = TextMode(form, tools).request(messages), []
         try:
@@ -93,12 +93,15 @@ def imitate(
     longest = config.rollouts.prompt_tokens + config.rollouts.completion_tokens
     rows = [
         {
-            "input_ids": one.ids,
-            "labels": [IGNORED] * len(one.prompt)
-            + [id if kept else IGNORED for id, kept in zip(one.completion, one.mask, strict=True)],
+            "input_ids": conversation.ids,
+            "labels": [IGNORED] * len(conversation.prompt)
+            + [
+                id if kept else IGNORED
+                for id, kept in zip(conversation.completion, conversation.mask, strict=True)
+            ],
         }
-        for one in data
-        if len(one.ids) <= longest
+        for conversation in data
+        if len(conversation.ids) <= longest
     ]
     if not rows:
         raise ConfigError(

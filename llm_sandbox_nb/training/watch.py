@@ -56,7 +56,7 @@ def rollout_lines(rows: Sequence[RolloutRow]) -> Iterator[str]:
     widths = (7, 7, 9, 5, 6, 7, 10, 24)
     yield _joined(columns, widths)
     group = None
-    for row in sorted(rows, key=lambda one: (one.group, one.place)):
+    for row in sorted(rows, key=lambda row: (row.group, row.place)):
         if row.group != group:
             group = row.group
             yield f"row {group}"
@@ -79,7 +79,7 @@ def overview(record: TrainingRecord) -> Iterator[str]:
     done = steps[-1]["step"] if steps else 0
     yield f"{config.name}: {done} of {plural(config.steps, 'step')}, {config.batch} rollouts each"
     yield heading()
-    for _, line in sorted([*_step_lines(record), *_validation_lines(record)], key=lambda one: one[0]):
+    for _, line in sorted([*_step_lines(record), *_validation_lines(record)], key=lambda pair: pair[0]):
         yield line
 
 
@@ -120,7 +120,7 @@ def step_text(record: TrainingRecord, step: int) -> Iterator[str]:
 
 
 def follow(record: TrainingRecord, emit: Callable[[str], None], pause: float = _LOOK_SECONDS) -> None:
-    """Pass each new step and validation to `emit` until the training has ended, once even if a resume repeats steps."""
+    """Pass each new step and validation to `emit`, once even if a resume repeats steps, until the training ends."""
     lines = overview(record)
     for _ in range(2):
         emit(next(lines))
@@ -143,7 +143,7 @@ def is_over(record: TrainingRecord) -> bool:
 
 
 def _alike(figures: Mapping[str, Any]) -> str:
-    """Return the number of groups with equal rewards, from which nothing is learned, of all groups."""
+    """Return text such as `2 of 8`: groups with equal rewards, from which nothing is learned, of all groups."""
     alike, groups = figures.get("groups_alike"), figures.get("groups")
     return "" if alike is None else f"{alike} of {groups}" if groups is not None else str(alike)
 
@@ -170,22 +170,28 @@ def plots(
 ) -> list[str]:
     """Draw reward with its spread, turns, tokens, capability use and stop reasons over `total` steps, as SVG texts.
 
-    With validations also the score of each of their tasks; that of the first policy stands above step 1.
+    With validations also the score of each of their tasks; the score of the first policy is above step 1.
     """
-    numbers = [int(one["step"]) for one in steps]
+    numbers = [int(figures["step"]) for figures in steps]
 
     def line(name: str, key: str) -> Line:
-        return name, [one.get(key) for one in steps]
+        return name, [figures.get(key) for figures in steps]
 
-    reward, spread = [one.get("reward") for one in steps], [one.get("reward_std") or 0.0 for one in steps]
+    reward = [figures.get("reward") for figures in steps]
+    spread = [figures.get("reward_std") or 0.0 for figures in steps]
     band = [
         None if mean is None else (max(0.0, mean - around), min(1.0, mean + around))
         for mean, around in zip(reward, spread, strict=True)
     ]
-    uses = [(name, [(one.get("capabilities") or {}).get(name) for one in steps]) for name in CAPABILITIES]
-    reasons = sorted({reason for one in steps for reason in one.get("stops") or ()})
-    counts: list[Mapping[str, int]] = [one.get("stops") or {} for one in steps]
-    stops = [(name, [one.get(name, 0) / max(1, sum(one.values())) for one in counts]) for name in reasons]
+    uses = [
+        (name, [(figures.get("capabilities") or {}).get(name) for figures in steps]) for name in CAPABILITIES
+    ]
+    reasons = sorted({reason for figures in steps for reason in figures.get("stops") or ()})
+    counts: list[Mapping[str, int]] = [figures.get("stops") or {} for figures in steps]
+    stops = [
+        (name, [figures.get(name, 0) / max(1, sum(figures.values())) for figures in counts])
+        for name in reasons
+    ]
     return [
         plot("Reward", [("mean", reward)], numbers, total, top=1.0, band=band),
         *([_validation_plot(validations, total)] if validations else ()),
@@ -202,9 +208,9 @@ def plots(
 
 
 def _validation_plot(validations: Sequence[Mapping[str, Any]], total: int) -> str:
-    after = sorted({int(one["step"]) for one in validations})
-    scores = {(one["task"], int(one["step"])): one["score"] for one in validations}
-    tasks = list(dict.fromkeys(str(one["task"]) for one in validations))[: len(_COLOURS)]
+    after = sorted({int(score["step"]) for score in validations})
+    scores = {(score["task"], int(score["step"])): score["score"] for score in validations}
+    tasks = list(dict.fromkeys(str(score["task"]) for score in validations))[: len(_COLOURS)]
     lines = [(task, [scores.get((task, step)) for step in after]) for task in tasks]
     return plot("Validation", lines, [max(1, step) for step in after], total, top=1.0)
 

@@ -801,7 +801,7 @@ class Rewarded(EventBase):
 
 
 class RunFinished(EventBase):
-    """Last event of a run, except for a rollout of a training."""
+    """The end of a run. Only a score, a reward, or the event of a resume may follow."""
 
     kind: Literal["run.finished"] = "run.finished"
     stop_reason: StopReason

@@ -1,4 +1,4 @@
-"""Upgrade of events of earlier versions, where some facts were only part of a text, to the fields of this version.
+"""Upgrade of events of earlier versions to the fields of this version: some facts were only part of a text there.
 
 Only this module parses texts that were written for the model, and only in events that lack these fields.
 """

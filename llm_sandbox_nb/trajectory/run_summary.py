@@ -119,7 +119,7 @@ def recorded_doubts(lines: list[bytes]) -> list[ev.Doubt] | None:
 
 
 def _doubts(folder: Path, lines: list[bytes], size: int, *, ended: bool) -> list[ev.Doubt]:
-    """Return the recorded doubts. If there are none, find them now, unless the journal is very long."""
+    """Return the recorded doubts. Without a record, find the doubts now, unless the journal is very long."""
     found = recorded_doubts(lines) if ended else None
     if found is None and size <= _READ_WHOLE_BYTES:
         with suppress(JournalError, OSError):

@@ -122,7 +122,7 @@ class RunState:
 _STOPPERS = {"on_pause": "the rule for its pauses"}
 """Words for sources of a stop other than a person."""
 _FAILED_REPLAY_ENDS = ("interrupted", "model_error", "sandbox_lost", "error")
-"""Stop reasons of a failed replay; any other reason means only that the record has ended."""
+"""Stop reasons that mean that a replay failed. With any other reason, the replay has reached the end of the record."""
 _RUN_NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
 _LIMITS: dict[str, Callable[[Any], str]] = {
     "steps": format_count,

@@ -375,7 +375,7 @@ class Trajectory:
         self._apply(event)
 
     def _follow_others(self, event: ev.Checkpointed | ev.RewindStarted) -> None:
-        """Store the changes by others up to a new checkpoint: those so far, and its changes if no step was executed."""
+        """Store the changes by others up to a new checkpoint, with the newest changes if no step has made them."""
         made = event.safety if isinstance(event, ev.RewindStarted) else event.checkpoint
         before = self.files
         if made is None or before is None or made == before or made in self._by_others:

@@ -104,7 +104,7 @@ def test_other_pictures_are_shown_and_what_is_none_says_so(view: Page) -> None:
         show(view, f"a.{format.lower()}", out.getvalue())
         view.wait_for_function("document.querySelector('.lsn-picture img').naturalWidth === 20")
     show(view, "a.png", b"<html><script>1</script>")
-    view.wait_for_selector("text=This is no picture")
+    view.wait_for_selector("text=This picture cannot be shown")
 
 
 def test_sound_plays_and_has_a_waveform(view: Page) -> None:

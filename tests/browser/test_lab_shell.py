@@ -78,7 +78,7 @@ def test_a_cell_that_finds_no_room_offers_to_make_some(browser: Browser, tmp_pat
         error = page.locator(".jp-OutputArea", has_text="as many as its site allows").last
         expect(error).to_contain_text("Idle: first.ipynb (for ")
         expect(error).to_contain_text("%sandbox stop --idle")
-        page.get_by_role("button", name="Stop the one idle longest and run again…").click()
+        page.get_by_role("button", name="Stop the longest idle sandbox and run again…").click()
         dialog = page.get_by_role("dialog")
         expect(dialog).to_contain_text("first.ipynb: its files are lost")
         dialog.get_by_role("button", name="Stop and run again").click()

@@ -94,7 +94,7 @@ function frameOf(loaded: ILoaded): HTMLElement {
             !host.offline &&
               button(
                 rights.network
-                  ? host.trans('Take the network from this file')
+                  ? host.trans('Forbid this file to use the network')
                   : host.trans('Allow this file to use the network'),
                 '',
                 () => toggle('network', !rights.network),
@@ -106,7 +106,7 @@ function frameOf(loaded: ILoaded): HTMLElement {
   };
   const sentence = (rights: IFrameRights, runs: boolean): string => {
     if (rights.network) {
-      return host.trans('It may load from https addresses and send to them what it shows.');
+      return host.trans('It may load data from https addresses, and send data to them.');
     }
     if (rights.scripts) {
       return host.trans('It has no network.');

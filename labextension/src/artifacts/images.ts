@@ -11,7 +11,7 @@ const LARGEST = 16;
 export function renderImage(loaded: ILoaded, kind: IKind): HTMLElement {
   const { host, bytes } = loaded;
   if (!pictureSize(bytes)) {
-    return h('p', { class: 'lsn-quiet' }, host.trans('This is no picture that can be shown.'));
+    return h('p', { class: 'lsn-quiet' }, host.trans('This picture cannot be shown.'));
   }
   return afterClick(pictureWarning(bytes, host), host.trans('Show it anyway'), () => pictureOf(loaded, kind));
 }
@@ -26,7 +26,7 @@ function pictureOf(loaded: ILoaded, kind: IKind): HTMLElement {
   const zoom = new Zoom(stage, picture, status, host.trans('whole'));
   picture.addEventListener('load', () => zoom.set(0));
   picture.addEventListener('error', () => {
-    stage.replaceChildren(h('p', { class: 'lsn-quiet' }, host.trans('This is no picture that can be shown.')));
+    stage.replaceChildren(h('p', { class: 'lsn-quiet' }, host.trans('This picture cannot be shown.')));
   });
   picture.addEventListener('click', event => zoom.cycle(event));
   stage.addEventListener('keydown', event => zoom.key(event));

@@ -25,7 +25,7 @@ export function pageWarning(text: string, host: IHost): string {
       ? host.trans('This page unfolds to %1 elements.', formatCount(elements))
       : host.trans('This page unfolds to more elements than can be counted.');
   }
-  return bytes > PICTURE_BOUND ? host.trans('What this page holds decodes to %1.', formatSize(bytes)) : '';
+  return bytes > PICTURE_BOUND ? host.trans('The content of this page decodes to %1.', formatSize(bytes)) : '';
 }
 
 const FORMATTING = 'a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u';

@@ -11,7 +11,7 @@ const USUAL_OBJECTS = 200_000;
 export function renderPdf({ host, bytes }: ILoaded): HTMLElement {
   const text = new TextDecoder('latin1').decode(bytes);
   if (!text.slice(0, 1024).includes('%PDF-')) {
-    return h('p', { class: 'lsn-quiet' }, host.trans('Named as a PDF document, but it is none.'));
+    return h('p', { class: 'lsn-quiet' }, host.trans('Not a PDF document, despite its name.'));
   }
   const { pages, objects, pictures } = pdfSize(text);
   const large =

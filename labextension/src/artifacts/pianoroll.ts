@@ -9,7 +9,7 @@ import { fitted } from './waveform';
 export function renderMidi({ artifact, host, bytes }: ILoaded): HTMLElement {
   const score = parseMidi(bytes);
   if (!score) {
-    return h('p', { class: 'lsn-quiet' }, host.trans('Named as a MIDI file, but it is none.'));
+    return h('p', { class: 'lsn-quiet' }, host.trans('Not a MIDI file, despite its name.'));
   }
   const facts = [
     plural(score.notes.length, host.trans('note'), host.trans('notes')),

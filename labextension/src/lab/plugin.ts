@@ -245,7 +245,7 @@ async function makeRoom(
   }
   const name = visibleName(oldest.notebook ?? trans('A kernel without a notebook'));
   const lost = trans('%1: its files are lost; records of runs stay. Then this cell runs again.', name);
-  if (await host.confirm(trans('Stop the sandbox that is idle longest?'), lost, trans('Stop and run again'))) {
+  if (await host.confirm(trans('Stop the longest idle sandbox?'), lost, trans('Stop and run again'))) {
     await sandboxes.api.stop(oldest.id);
     await sandboxes.refresh();
     const { content } = panel;
@@ -326,7 +326,7 @@ interface ICommandParts {
 function addCommands(app: JupyterFrontEnd, parts: ICommandParts): void {
   const { notebooks, sandboxes, host, settings, trans } = parts;
   const current = () => sandboxes.of(notebooks?.currentWidget?.context.path ?? null);
-  const lost = trans('Its files and everything that runs in it are lost. Records of runs stay.');
+  const lost = trans('Its files and running programs are lost. Records of runs stay.');
   app.commands.addCommand(CommandIDs.insertCell, {
     label: trans('Insert a Sandbox Cell'),
     caption: trans('Insert a cell whose text is a task for a language model'),

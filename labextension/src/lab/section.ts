@@ -218,7 +218,7 @@ export class SandboxSection {
         await action();
       }
     };
-    const lost = trans('Its files and everything that runs in it are lost. Records of runs stay.');
+    const lost = trans('Its files and running programs are lost. Records of runs stay.');
     return h(
       'div',
       { class: 'lsn-panel-actions', role: 'group', 'aria-label': trans('Actions') },
@@ -230,7 +230,7 @@ export class SandboxSection {
       ),
       button(
         trans('Stop'),
-        trans('End it and free what it uses'),
+        trans('End the sandbox and free its memory and disk'),
         ask(trans('Stop the sandbox?'), lost, trans('Stop'), () => api.stop(this._sandbox.id))
       )
     );

@@ -31,7 +31,7 @@ export function renderComparison(left: Trajectory, head: Trajectory, host: IHost
     h(
       'caption',
       {},
-      first < 0 ? trans('Every step is the same.') : trans('They part at step %1.', number(rows[first]))
+      first < 0 ? trans('Every step is the same.') : trans('First difference: step %1.', number(rows[first]))
     ),
     h('thead', {}, h('tr', {}, corner, ...titles)),
     h('tbody', {}, ...bodyRows(shown, first, host), totals(left, head, host))

@@ -269,7 +269,7 @@ export class PausePanel {
         this._button(label, () => {
           this._decisions
             .change(changed)
-            .then(() => row.replaceChildren(h('code', {}, plainText(host)), trans('Allowed; the model is told.')))
+            .then(() => row.replaceChildren(h('code', {}, plainText(host)), trans('Allowed; the model reads a note.')))
             .catch(error => this._tell(error));
         });
       row.append(

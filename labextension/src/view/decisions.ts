@@ -20,7 +20,7 @@ function renderDecision(decided: ICallDecided, call: ICall, host: IHost): HTMLEl
   const known = Object.hasOwn(words, decided.action);
   const label = h(
     'span',
-    { class: 'lsn-decided', title: decided.source && trans('By way of %1', plainText(decided.source)) },
+    { class: 'lsn-decided', title: decided.source && trans('Decided in: %1', plainText(decided.source)) },
     known ? words[decided.action] : plainText(decided.action)
   );
   const before = decided.action === 'edit' ? call.rawArguments : originalText(decided);

@@ -49,7 +49,7 @@ export function renderRequestSeen(step: IStep, trajectory: Trajectory, host: IHo
   (bar.firstElementChild as HTMLElement).style.width = `${share}%`;
   const line = h(
     'span',
-    { class: 'lsn-context-fill', title: own ? trans('That the run may use') : trans('That the model can take in') },
+    { class: 'lsn-context-fill', title: own ? trans('Limit of the run') : trans('Context of the model') },
     limit !== null && bar,
     text
   );

@@ -30,7 +30,7 @@ export class SettingsForm {
         type: step ? 'number' : 'text',
         step: step || null,
         min: step ? 0 : null,
-        placeholder: step ? trans('as it is') : model,
+        placeholder: step ? trans('unchanged') : model,
         'data-lm-suppress-shortcuts': 'true'
       });
       onEnter(input, () => this._apply());

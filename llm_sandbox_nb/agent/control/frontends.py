@@ -1,6 +1,6 @@
 """Frontends of `RunControl`: decisions as JSON, debug commands that a person types, and `on_pause` of a program.
 
-All of them end in a method of `RunControl`. REST, the panel and the magics send a decision of `trajectory.decisions`.
+All of them end in a method of `RunControl`. REST, the panel and the magics send an object of `trajectory.decisions`.
 A prompt, `%sandbox` and a string that `on_pause` returns are debug commands, one per line, see `HELP`.
 """
 
@@ -243,7 +243,7 @@ class Prompt:
     """
 
     def __init__(self, control: RunControl, *, source: str, trajectory: Trajectory | None = None) -> None:
-        """`trajectory` is needed only for a question that names the place where a call would run."""
+        """Make the prompt. `trajectory` is needed only for a question that names the place where a call would run."""
         self._control = control
         self._trajectory = trajectory
         self._source = source

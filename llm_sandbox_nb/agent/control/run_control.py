@@ -481,7 +481,7 @@ class PausePoints:
     meter: Meter
 
     async def before_call(self, call: ToolCall) -> Decision | None:
-        """Return the decision about a call before the execution; None if the run does not pause at the call."""
+        """Pause before a call, if there is a reason, and return the decision; None without a pause."""
         return await self._pause(call, {"at": "call"}, Decision.event)
 
     async def after_call(

@@ -17,9 +17,9 @@ from llm_sandbox_nb.known_keys import public_address, remember_address, remember
 
 CONFIG_FILE = ".mcp.json"
 ServerNames = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
-"""Servers as a caller names them: see `server_configs`."""
+"""Servers in any of the forms that `server_configs` accepts."""
 _SERVER_NAME = re.compile(r"(?=.{1,31}$)[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*")
-"""Pattern of names without `__`, so that `server__tool` names one server only."""
+"""Pattern of names without `__`, so that `server__tool` is unambiguous."""
 _INLINE = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SECRET_NAME = re.compile(r"key|token|secret|passw|authorization|cookie|credential", re.IGNORECASE)
@@ -70,7 +70,7 @@ def server_configs(given: ServerNames, folder: Path | None = None) -> list[Serve
                 raise InputError(
                     f"Two MCP servers have the name {config.name}: give one of them another name."
                     if same == [config.name]
-                    else f"The names of the MCP servers {same[0]} and {config.name} are too alike: change one."
+                    else f"The names of the MCP servers {same[0]} and {config.name} are too similar: change one."
                 )
             found[config.name] = config
     return list(found.values())
@@ -194,7 +194,7 @@ def _config(name: object, entry: Mapping[str, Any], source: str) -> ServerConfig
 
 
 def _texts(value: Any, where: str) -> dict[str, str]:
-    """Return variables or headers. Values whose names are those of secrets are removed from every record."""
+    """Return variables or headers. The records never contain values whose names suggest a secret."""
     if not isinstance(value, Mapping) or not all(
         isinstance(item, str | int | float) for item in value.values()
     ):

@@ -1,7 +1,7 @@
 """Connection to an MCP server: handshake, list of tools, calls. Requests of the server are refused.
 
-Servers up to version 2025-11-25 begin with `initialize`. A server that refuses this gets the version, the client and
-its abilities in `_meta` of each request instead, as since 2026-07-28.
+The client begins with `initialize`, as in the protocol up to version 2025-11-25. If the server refuses `initialize`,
+each request has the version, the client and the client's abilities in `_meta`, as in the protocol since 2026-07-28.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_LISTED_CHARACTERS = 32 * 1024**2
 """Characters of all definitions together."""
 _MAX_LISTED_PAGES = 100
 _MAX_ANSWERS = 1_000
-"""Requests of a server that are answered; more are a fault."""
+"""Maximum requests of a server that are answered; a server that sends more is disconnected."""
 _CANCEL_SECONDS = 1.0
 _CLIENT = {"name": "llm-sandbox-nb", "version": __version__}
 
@@ -53,13 +53,13 @@ class McpConnection:
     """An open connection. Requests are sent one after the other."""
 
     def __init__(self, transport: ServerTransport, note: Callable[[str], None]) -> None:
-        """`note` gets sentences about a server's requests that were refused."""
+        """Call `note` with a sentence about each refused request of the server."""
         self._transport = transport
         self._note = note
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RpcMessage]] = {}
         self._meta: Json | None = None
-        """`_meta` of each request to a server that knows no handshake."""
+        """`_meta` of each request to a server without a handshake; None after a handshake."""
         self._answers = 0
         self._answering: set[asyncio.Task[None]] = set()
         self._invalid = ""
@@ -67,7 +67,7 @@ class McpConnection:
         self._ended = ""
         """Reason why no more messages can come."""
         self.facts: dict[str, str] = {}
-        """Name, version and protocol version of the server, as it states them."""
+        """Name, version and protocol version, as stated by the server."""
 
     @property
     def usable(self) -> bool:
@@ -114,11 +114,11 @@ class McpConnection:
         return tools[:MAX_LISTED_TOOLS]
 
     async def call(self, tool: str, arguments: Json, timeout: float) -> Json:
-        """Return the result of a call. Raises McpServerError if there is none after `timeout` seconds."""
+        """Return the result of a call. Raises McpServerError if the result does not arrive in `timeout` seconds."""
         async with _within(timeout, "did not answer"):
             result = await self._result("tools/call", {"name": tool, "arguments": arguments})
         if result.get("resultType") == "input_required":
-            raise McpServerError("asks for input of a person, which this client refuses")
+            raise McpServerError("asks a person for input, which this client refuses")
         return result
 
     async def close(self) -> None:
@@ -150,8 +150,10 @@ class McpConnection:
             return await future
         except asyncio.CancelledError:
             if self._invalid:
-                self._note(f"The MCP server sent what is not a message of MCP, such as {self._invalid!r}.")
-            if not isinstance(self._transport, WebService):  # there, the end of the request is the sign
+                self._note(
+                    f"The MCP server sent text that is not a message of MCP, such as {self._invalid!r}."
+                )
+            if not isinstance(self._transport, WebService):  # a web service notices the end of the request
                 await self._cancel(number)
             raise
         finally:

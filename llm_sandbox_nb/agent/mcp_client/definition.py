@@ -17,7 +17,7 @@ from llm_sandbox_nb.mcp_server.messages import Json
 from llm_sandbox_nb.trajectory import events as ev
 
 _MAX_NAME_CHARACTERS = 64
-"""Characters of a tool's name that every provider accepts."""
+"""Maximum characters of a tool's name that every provider accepts."""
 _MAX_DESCRIPTION_CHARACTERS = 4_000
 _ODD_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
 
@@ -54,7 +54,7 @@ class DefinedTool(RecordedTool):
         return dict(self.definition.parameters)
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check only that required arguments are there: the server checks the others, also those without a schema."""
+        """Check only that required arguments are there; the server checks everything else."""
         properties = self.properties(DEFAULT_OPTIONS)
         known = {
             name: converted(value, properties.get(name, {}))

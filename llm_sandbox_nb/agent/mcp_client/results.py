@@ -17,7 +17,7 @@ from llm_sandbox_nb.mcp_server.messages import Json
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 
 _MAX_FILES = 20
-"""Files of one result that are written."""
+"""Maximum files of one result that are written."""
 _FOLDER = "mcp"
 """Folder of these files, in the output folder of the sandbox."""
 

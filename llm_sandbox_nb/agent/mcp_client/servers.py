@@ -27,16 +27,17 @@ from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
 
 MAX_TOOLS = 100
-"""Tools of a server that are offered without a choice: providers allow 128 in a request, and each costs tokens."""
+"""Maximum offered tools of a server without `tools`: providers allow 128 in a request, and each costs tokens."""
 _MAX_SCHEMA_CHARACTERS = 32_000
 _MAX_NOTES = 20
-"""Different sentences about a server in the record."""
+"""Maximum number of different sentences about a server in the record."""
 
 
 class McpServer:
-    """A server of a run. It is started when it is needed, and again after its end.
+    """A server of a run, started when needed, and again after its end.
 
-    A server that does not list its tools in time is silent: calls fail at once, until it answers in the background.
+    If the server does not list its tools in time, calls fail at once, until the server answers a request that waits in
+    the background.
     """
 
     def __init__(self, config: ServerConfig, servers: McpServers) -> None:
@@ -71,7 +72,7 @@ class McpServer:
             raise McpServerError("does not answer; its tools work again when it does")
 
     async def _ask_until_it_answers(self) -> None:
-        """Ask for the list of tools. The end of the server, or an error, is an answer too: the next call reports it."""
+        """Request the list of tools until the server answers, or ends. The next call reports any error."""
         while True:
             try:
                 await self._list()
@@ -121,7 +122,7 @@ class McpServers:
     """All servers of a run."""
 
     def __init__(self, configs: Iterable[ServerConfig], allowed: Iterable[str] = ()) -> None:
-        """`allowed` are names of servers and tools (`server__tool`) whose calls need no approval."""
+        """Prepare the servers. `allowed` are names of servers and tools (`server__tool`) that need no approval."""
         self.servers = {config.name: McpServer(config, self) for config in configs}
         self.allowed = frozenset(allowed)
         self.box: Sandbox | None = None
@@ -132,7 +133,7 @@ class McpServers:
 
     @classmethod
     def from_names(cls, given: ServerNames | None, allowed: str | Iterable[str] = ()) -> McpServers | None:
-        """Return the servers that a caller names, which are not started yet; None without any.
+        """Return the named servers, not started yet; None if no server is named.
 
         Raises:
             InputError: if a configuration is invalid.
@@ -142,7 +143,7 @@ class McpServers:
         return cls(server_configs(given), [allowed] if isinstance(allowed, str) else allowed)
 
     def renewed(self, allowed: Iterable[str] | None = None) -> McpServers:
-        """Return the same servers, with connections of their own."""
+        """Return new objects for the same servers, with separate connections."""
         configs = (server.config for server in self.servers.values())
         return McpServers(configs, self.allowed if allowed is None else allowed)
 
@@ -173,11 +174,11 @@ class McpServers:
             raise InputError(f"The MCP server {server.config.name} {error}.") from error
 
     def _offered(self, server: McpServer, listing: list[Json]) -> list[Json]:
-        """Return the tools of a server that are offered."""
+        """Return the tools of a server that the model may call."""
         name, wanted = server.config.name, server.config.tools
         tools = [tool for tool in listing if isinstance(tool.get("name"), str) and tool["name"]]
         if wanted is not None:
-            missing = [tool for tool in wanted if tool not in {one["name"] for one in tools}]
+            missing = [tool for tool in wanted if tool not in {listed["name"] for listed in tools}]
             if missing:
                 raise InputError(f"The MCP server {name} has no tool {missing[0]!r:.80}: correct `tools`.")
             tools = [tool for tool in tools if tool["name"] in wanted]
@@ -231,7 +232,7 @@ class McpTool(DefinedTool):
     """Tool of a server. The model reads the definition that the run began with."""
 
     def __init__(self, definition: Definition, server: McpServer, *, allowed: bool) -> None:
-        """`allowed` is True if calls need no approval."""
+        """Make the tool. `allowed` is True if calls need no approval."""
         super().__init__(definition)
         self._server = server
         self._allowed = allowed
@@ -247,7 +248,7 @@ class McpTool(DefinedTool):
         name, tool = self._server.config.name, self.definition.tool
         refusal = (
             f"Not called: a person has to approve this call of the MCP server {name}, "
-            "and no person is here to do it"
+            "and nobody can be asked here"
         )
         changed = await self._change()
         self._changed = changed["sha256"] if changed else ""
@@ -267,7 +268,7 @@ class McpTool(DefinedTool):
         )
 
     async def _change(self) -> dict[str, str] | None:
-        """Return the definition now if it is neither that of the run's beginning nor accepted."""
+        """Return the server's present definition if it has changed and the change was not accepted; else None."""
         self._unlisted = ""
         try:
             listing = await self._server.listed()
@@ -279,12 +280,12 @@ class McpTool(DefinedTool):
             for raw in listing
             if raw.get("name") == self.definition.tool
         ]
-        if not now or any(one.sha256 in self._accepted for one in now):
+        if not now or any(definition.sha256 in self._accepted for definition in now):
             return None
         return {"sha256": now[0].sha256, "description": now[0].description}
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """Call the tool at the server. A failure is the result that the model reads."""
+        """Call the tool at the server. If the call fails, the model reads the error as the result."""
         if self._changed:
             self._accepted.add(self._changed)
             self._server.note(

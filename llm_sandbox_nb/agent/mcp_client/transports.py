@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * 1024
 _MAX_STDERR_BYTES = 2_000
-"""Bytes of the end of stderr that an error may show."""
+"""Maximum bytes of the end of stderr that an error may show."""
 _EXIT_SECONDS = 2.0
 """Seconds for a program to exit after the end of its input, and again after SIGTERM."""
 _CONNECT_SECONDS = 30.0
@@ -37,11 +37,11 @@ _INHERITED_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "SSL_CERT_FILE", "TERM", "TMPDIR", "USER",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
-"""Variables that a program on this machine gets in addition to those of its configuration: never a key."""
+"""Variables of this process that a server program on this machine inherits. Keys are not among them."""
 
 
 class McpServerError(LLMSandboxError):
-    """The server cannot be reached, has ended, or reports an error. The text is the end of a sentence about it."""
+    """The server cannot be reached, has ended, or reports an error. The text continues "The MCP server NAME ..."."""
 
 
 class McpTimeoutError(McpServerError):
@@ -49,7 +49,7 @@ class McpTimeoutError(McpServerError):
 
 
 class ServerTransport(Protocol):
-    """Connection to a server. `receive` gets each received message, `end` the reason when no more can come."""
+    """Connection to a server. `receive` is called with each message, `end` with the reason of a lost connection."""
 
     @property
     def exhausted(self) -> bool:
@@ -74,7 +74,7 @@ class LineSplitter:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete now. Raises McpServerError if a line is too long."""
+        """Add data and return the complete lines. Raises McpServerError if a line is too long."""
         start = len(self._rest)
         self._rest += data
         if self._rest.find(b"\n", start) < 0:
@@ -88,7 +88,9 @@ class LineSplitter:
 
 def printable(text: str) -> str:
     """Return the beginning of a server's text on one line, without terminal codes."""
-    return " ".join("".join(one if one.isprintable() else " " for one in text[:500]).split())[:300]
+    return " ".join(
+        "".join(character if character.isprintable() else " " for character in text[:500]).split()
+    )[:300]
 
 
 class _StderrTail:
@@ -155,7 +157,7 @@ class HostProgram:
             while data := await process.stdout.read(_PIECE_BYTES):
                 for line in filter(bytes.strip, lines.feed(data)):
                     receive(line)
-                    await asyncio.sleep(0)  # an endless stream must not block the event loop
+                    await asyncio.sleep(0)  # so that an endless stream does not block the event loop
         except McpServerError as error:
             end(str(error))
             return
@@ -188,7 +190,7 @@ class HostProgram:
                 process.stdin.close()
             for number in (0, signal.SIGTERM, signal.SIGKILL):
                 if number:
-                    # The group, also after the end of its first process: it may have started others.
+                    # The whole group, because the program may have started other processes.
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(process.pid, number)
                 with contextlib.suppress(TimeoutError):
@@ -280,11 +282,11 @@ class WebService:
         self._receive, self._end = receive, end
 
     def use_version(self, version: str) -> None:
-        """Name the protocol version in each later request."""
+        """Send the protocol version in each later request."""
         self._headers["MCP-Protocol-Version"] = version
 
     async def send(self, message: Json) -> None:
-        """Send a message, and pass on the messages of the response until the awaited one."""
+        """Send a message, and pass the messages of the response to `receive` until the awaited one arrives."""
         import httpx
 
         assert self._client is not None
@@ -322,7 +324,7 @@ class WebService:
                 f"refuses access (HTTP {response.status_code}): put a valid token into `headers`"
             )
         elif response.status_code >= 300:
-            # An answer to `initialize` of a server that knows only newer versions may have such a status.
+            # A server that knows only newer versions may answer `initialize` with an error status.
             async for text in _whole(response):
                 answered = self._receive(text) or answered
             if not answered:

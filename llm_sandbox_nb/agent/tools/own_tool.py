@@ -128,7 +128,7 @@ class RecordedTool(Tool):
     in_sandbox = False
 
     def __init__(self, function: Mapping[str, Any]) -> None:
-        """`function` is the schema of the tool in the record."""
+        """Make the tool. `function` is the schema of the tool in the record."""
         self.name, self.description = str(function.get("name")), str(function.get("description", ""))
         parameters = function.get("parameters")
         schema = parameters if isinstance(parameters, Mapping) else {}

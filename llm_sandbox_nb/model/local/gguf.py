@@ -95,7 +95,7 @@ def read_header(path: Path) -> GgufHeader:
         if path.is_dir():
             raise ModelError(f"{path} is a folder: name the GGUF file in it.", kind="setup")
         if not path.is_file():
-            kind = "not a plain file" if path.exists() else "not there"
+            kind = "not a plain file" if path.exists() else "missing"
             raise ModelError(f"The model's file {path} is {kind}: check the path.", kind="not_found")
         with path.open("rb") as file:
             return _Reader(file, path.stat().st_size).header()
@@ -118,7 +118,7 @@ class _Reader:
             raise _NotGgufError("is not a GGUF file: give a model in the format of llama.cpp.")
         if (version := self._number("I")) not in (2, 3):
             raise _NotGgufError(
-                f"is a GGUF file of version {version}, and 2 and 3 can be read: convert it anew."
+                f"is a GGUF file of version {version}, but only versions 2 and 3 can be read: convert the model again."
             )
         tensors, keys = self._number("Q"), self._number("Q")
         if keys > _MAX_KEYS or tensors > _MAX_TENSORS:
@@ -131,7 +131,7 @@ class _Reader:
             values[name] = self._value(self._number("I"))
         architecture = values.get("general.architecture")
         if not isinstance(architecture, str) or not architecture or not tensors:
-            raise _NotGgufError("has no language model: it names no architecture, or has no tensors.")
+            raise _NotGgufError("has no language model: the architecture or the tensors are missing.")
         last = max(self._tensor() for _ in range(tensors))
         alignment = values.get("general.alignment")
         alignment = alignment if isinstance(alignment, int) and 0 < alignment <= 1 << 20 else 32

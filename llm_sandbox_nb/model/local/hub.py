@@ -19,7 +19,7 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
 
     Raises:
         ModelError: if the file cannot be fetched, or differs from the file in the repository.
-        FetchStoppedError: if nobody waits for the file any more.
+        FetchStoppedError: if all callers have stopped waiting.
     """
     import huggingface_hub
     from huggingface_hub import errors
@@ -34,8 +34,8 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
         path = Path(huggingface_hub.hf_hub_download(repository, file, tqdm_class=bar, **where))
     except errors.GatedRepoError as error:
         raise ModelError(
-            f"{repository} gives its files only to those who accepted its terms: accept them on its page, then call "
-            "`hf auth login`.",
+            f"{repository} gives its files only to people who have accepted its terms: accept them on its page, then "
+            "call `hf auth login`.",
             kind="authentication",
         ) from error
     except errors.RepositoryNotFoundError as error:
@@ -63,7 +63,7 @@ def fetch_hub_file(repository: str, file: str, stop: Stop) -> Path:
 
 
 def _check_sum(path: Path, name: str, stop: Stop) -> None:
-    """Raise ModelError if a large file, whose stored name is its SHA-256, has another checksum."""
+    """Raise ModelError if a large file does not have the SHA-256 in its stored name."""
     blob = path.resolve()
     if not _SUM.fullmatch(blob.name):
         return

@@ -1,4 +1,4 @@
-"""List of the local models with a name: requirements and presence on this machine; fetching of a model."""
+"""Lists the named local models: what each needs, and whether it is on this machine. Fetches a model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def fetch_model(name: str) -> Path:
 
 
 def local_models() -> str:
-    """Return a sentence for `doctor`: local models can run with this much memory, or the missing package."""
+    """Return a sentence for `doctor`: the free memory for local models, or the package that is missing."""
     if problem := missing_extra():
         return problem
     engine = importlib.metadata.version("xllamacpp")

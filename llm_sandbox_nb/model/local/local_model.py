@@ -21,7 +21,7 @@ from llm_sandbox_nb.model.message_form import SendReasoning
 from llm_sandbox_nb.model.remote_model import RemoteModel
 
 REPLY_SHARE = 4
-"""Maximum part of the context for one reply: a small model may repeat itself until its context is full."""
+"""Divisor: a reply gets at most a quarter of the context, because a small model may repeat itself without end."""
 SERVER_LOG = "model-server.log"
 """The engine's log in the folder of a run."""
 
@@ -41,7 +41,7 @@ class LocalModel:
     scripted = False
 
     def __init__(self, name: str, *, send_reasoning: SendReasoning = "auto") -> None:
-        """Raise ModelError if the name does not mean a model."""
+        """Raise ModelError if no model has this name."""
         self.name = name
         self._source = find_source(name.removeprefix(PREFIX))
         self._send_reasoning = send_reasoning
@@ -126,8 +126,8 @@ class LocalModel:
         served = await self._ready()
         if tools and not served.server.takes_tools:
             raise ModelError(
-                f"{self.name} takes no tools (its chat template has no place for them): let it write its calls as "
-                "text.",
+                f"{self.name} does not accept tools (its chat template has no place for them): let it write its calls "
+                "as text.",
                 kind="tools",
             )
         limit = served.server.plan.context // REPLY_SHARE

@@ -31,7 +31,7 @@ _ENGINE_BYTES = 300_000_000
 _WEIGHTS_FACTOR = 1.4
 """Memory of the weights divided by the size of their file: the engine also stores many of them in a faster form."""
 _MIN_CONTEXT_TOKENS, _MAX_CONTEXT_TOKENS = 4096, 16_384
-"""Below the minimum, no run fits; above the maximum, a processor reads for many minutes."""
+"""Context of a server. A run needs the minimum. A CPU needs many minutes to read more than the maximum."""
 _MAX_SLOTS = 4
 """Maximum number of requests answered at the same time: on 2 cores, 4 together give 1.8 times the tokens per second
 of one, and 16 give little more."""
@@ -134,7 +134,7 @@ class ModelServer:
 
         Raises:
             ModelError: if the server cannot load the model.
-            FetchStoppedError: if nobody waits for the model any more.
+            FetchStoppedError: if all callers have stopped waiting.
         """
         # The thread must live as long as the process: on Linux the kernel ends a child when its parent thread ends.
         threading.Thread(target=self._keep, name="local-model-server", daemon=True).start()
@@ -159,7 +159,7 @@ class ModelServer:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C in a terminal is for the run, not for its model
-                # Active waiting of threads for each other is very slow on a busy machine.
+                # Threads that wait actively for each other are very slow on a busy machine.
                 env={"OMP_WAIT_POLICY": "passive", **os.environ},
             )
             assert process.stdin
@@ -274,7 +274,7 @@ def serve(file: Path, name: str, header: GgufHeader, stop: Stop) -> ModelServer:
 
     Raises:
         ModelError: if the memory is too small, or the model cannot be loaded.
-        FetchStoppedError: if nobody waits for the model any more.
+        FetchStoppedError: if all callers have stopped waiting.
     """
     while not _starting.acquire(timeout=0.2):
         stop.check()

@@ -71,7 +71,7 @@ class ListedSource:
         """Return the file, fetched if necessary. Raise ModelError if it cannot be fetched."""
         if (path := self.present(stop)) is not None:
             return path
-        if self.target.exists():  # damaged later: the checksum was correct after the fetch
+        if self.target.exists():  # damaged after the fetch, when the checksum was correct
             self.target.unlink()
         model = self.model
         fetch_once(
@@ -138,7 +138,7 @@ def find_source(name: str) -> Source:
     near = begun or difflib.get_close_matches(name.lower(), MODELS, 1, 0.4)
     hint = f"did you mean {PREFIX}{near[0]}? " if near else ""
     raise ModelError(
-        f"There is no local model {name!r:.100}: {hint}`llm-sandbox-nb models` lists those that have a name, and "
-        f"{PREFIX}PATH.gguf or {PREFIX}hf:OWNER/REPOSITORY/FILE.gguf is any other.",
+        f"There is no local model {name!r:.100}: {hint}`llm-sandbox-nb models` lists the models with a name; write "
+        f"{PREFIX}PATH.gguf or {PREFIX}hf:OWNER/REPOSITORY/FILE.gguf for any other.",
         kind="not_found",
     )

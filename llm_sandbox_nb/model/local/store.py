@@ -25,11 +25,11 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class FetchStoppedError(LLMSandboxError):
-    """Signal that nobody waits for the file any more."""
+    """The fetch was stopped, because all callers have stopped waiting."""
 
 
 class Stop(threading.Event):
-    """Event that is set when nobody waits for a file any more."""
+    """Event that is set when all callers have stopped waiting for a file."""
 
     def check(self) -> None:
         """Raise FetchStoppedError if the event is set."""
@@ -55,7 +55,7 @@ def check_disk(folder: Path, needed: int, name: str) -> None:
     if free < needed:
         raise ModelError(
             f"{name} needs {format_size(needed)} of disk to be fetched, and {folder} has {format_size(free)}: free "
-            f"some, or name a folder on another disk in {FOLDER_VARIABLE}.",
+            f"space, or name a folder on another disk in {FOLDER_VARIABLE}.",
             kind="setup",
         )
 
@@ -66,7 +66,7 @@ def only_here(target: Path, stop: Stop) -> Iterator[None]:
 
     Raises:
         ModelError: if the folder cannot be written.
-        FetchStoppedError: if nobody waits for the file any more.
+        FetchStoppedError: if all callers have stopped waiting.
     """
     import filelock
 
@@ -97,8 +97,8 @@ def fetch_once(
     again with the incomplete file.
 
     Raises:
-        ModelError: if the file cannot be fetched or written, or has a wrong checksum; then it is removed.
-        FetchStoppedError: if nobody waits for the file any more.
+        ModelError: if the file cannot be fetched or written, or was removed because of a wrong checksum.
+        FetchStoppedError: if all callers have stopped waiting.
     """
     with only_here(target, stop):
         if target.exists():
@@ -151,7 +151,7 @@ def computed_sum(path: Path, what: str, stop: Stop) -> str:
 
 def _remember(path: Path, sha256: str) -> None:
     note = _note_of(path)
-    with contextlib.suppress(OSError):  # then the checksum is computed again next time
+    with contextlib.suppress(OSError):  # without the cache, the checksum is computed again next time
         note.parent.mkdir(parents=True, exist_ok=True)
         partial = note.with_name(f"{note.name}.{secrets.token_hex(4)}")
         partial.write_text(json.dumps({"file": _identity(path), "sha256": sha256}), "utf-8")

@@ -56,7 +56,7 @@ def write_parts(model: ListedModel, partial: Path, stop: Stop) -> None:
 
     Raises:
         ModelError: if pip cannot fetch a wheel, or a wheel is invalid.
-        FetchStoppedError: if nobody waits for the model any more.
+        FetchStoppedError: if all callers have stopped waiting.
     """
     note = partial.with_name(f"{partial.name}.json")
     done, size = _kept(note, partial, model)
@@ -94,7 +94,7 @@ def _kept(note: Path, partial: Path, model: ListedModel) -> tuple[int, int]:
 
 
 def _installed(model: ListedModel) -> dict[WheelPart, Path]:
-    """Return the parts in installed packages. A single part is skipped: its checksum was found to be wrong before."""
+    """Return the parts in installed packages. A model of one part gives none: that part was found damaged before."""
     if len(model.parts) == 1:
         return {}
     return {part: path for part in model.parts if (path := installed_file(part))}

@@ -1,9 +1,9 @@
 """Start of a program under bubblewrap: command line, file descriptors, and the steps before the program runs.
 
-An ordinary user runs bubblewrap once. Real root runs it twice: the outer run only mounts, with root's rights, the files
-that the inside may see. Then `user_namespace.py` gives up root for user ids that nobody has, and the inner run makes
-the other namespaces. So 'root' inside is nobody on the host: if it were mapped to the host's root, it would own the
-files that belong to root, /proc/sys/kernel/core_pattern among them.
+An ordinary user runs bubblewrap once. Root runs it twice: the outer run mounts the visible files with root's rights.
+Then `user_namespace.py` changes from root to unused user ids, and the inner run makes the other namespaces. So root
+inside is an unused user id of the host. If root inside were root of the host, it could write root's files, for example
+/proc/sys/kernel/core_pattern.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from llm_sandbox_nb.sandbox.protocol.frames import StreamTransport
 from llm_sandbox_nb.sandbox.seccomp import load_filter
 
 START_TIMEOUT = 20.0
-"""Seconds that bubblewrap may need until the program can run."""
+"""Maximum seconds until bubblewrap is ready to run the program."""
 _FIRST_HOST_USER = 1_900_000_000
-"""First of the user ids that sandboxes get. Neither distributions nor systemd assign these ids."""
+"""First user id for sandboxes. Neither distributions nor systemd assign ids from here on."""
 _USERS_PER_SANDBOX = 65536
 _HOST_USER_BLOCKS = 3584
-"""Blocks of `_USERS_PER_SANDBOX` ids, from which each sandbox gets a random one."""
+"""Number of blocks of `_USERS_PER_SANDBOX` ids. Each sandbox gets a random block."""
 PREPARING_CAPABILITIES = ("CAP_CHOWN", *TO_BECOME)
-"""Capabilities that the steps of `prepared` need; the last step drops them."""
+"""Capabilities for the steps of `prepared`; the last step drops them."""
 STDERR_KEPT_BYTES = 4096
 EXIT_TIMEOUT = 1.0
 """Seconds until an executor that does not exit is killed."""
@@ -60,7 +60,7 @@ def bubblewrap_path() -> str | None:
 
 
 def is_host_root() -> bool:
-    """Return True if this process is root with (nearly) all user ids, and can give some to a sandbox."""
+    """Return True if this process is root with nearly all user ids, so that it can assign some to a sandbox."""
     if os.getuid() != 0:
         return False
     ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
@@ -73,7 +73,7 @@ def is_host_root() -> bool:
 def inner_arguments(
     view: View, environment: Mapping[str, str], *, profile: str, share_network: bool, many_users: bool
 ) -> list[Argument]:
-    """Return the options of the (inner) bubblewrap, without those that name file descriptors."""
+    """Return the options of the only or inner bubblewrap, without options that name file descriptors."""
     kinds = ["pid", "ipc", "uts", "cgroup"] + ([] if share_network else ["net"])
     arguments: list[Argument] = [f"--unshare-{kind}" for kind in kinds]
     if many_users:
@@ -88,20 +88,20 @@ def inner_arguments(
         arguments += ["--setenv", name, value]
     arguments += view.arguments
     if os.getuid() == 0 and not is_host_root():
-        # Root of a small user namespace may be mapped to the host's root, which can write /proc/sys.
+        # With few user ids, root inside may be root of the host, who can write /proc/sys.
         arguments += ["--ro-bind", "/proc/sys", "/proc/sys"]
     return [*arguments, "--chdir", view.root]
 
 
 def outer_arguments(view: View, bwrap: str) -> list[Argument]:
-    """Return the options of root's outer bubblewrap, which shows the inner one's sources, /proc, /dev and `bwrap`."""
+    """Return the options of root's outer bubblewrap, which mounts `bwrap`, /proc, /dev and the files of the view."""
     # bubblewrap uses /tmp as a mount point while it runs.
     arguments: list[Argument] = ["--die-with-parent", "--perms", "0755", "--dir", "/tmp"]
     arguments += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
     for position, argument in enumerate(view.arguments):
         if argument == "--symlink":
             target, path = view.arguments[position + 1 : position + 3]
-            # Top-level links such as /lib64, which the programs between the two runs need.
+            # Top-level links such as /lib64, needed by the programs between the two runs.
             if isinstance(path, str) and path.count("/") == 1:
                 arguments += ["--symlink", target, path]
     sources = dict.fromkeys(view.shown)
@@ -115,7 +115,7 @@ def outer_arguments(view: View, bwrap: str) -> list[Argument]:
 
 
 class _Descriptors:
-    """File descriptors that bubblewrap inherits, to be closed here afterwards."""
+    """File descriptors for bubblewrap to inherit, closed here afterwards."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -128,7 +128,7 @@ class _Descriptors:
         return number
 
     def add_arguments(self, arguments: Iterable[Argument]) -> int:
-        """Write all arguments into a file for `--args`, so that a list of processes does not show them."""
+        """Write arguments to a file for `--args`, so that a list of processes does not show them."""
         strings = [a if isinstance(a, str) else str(self.add_file(a)) for a in arguments]
         return self.add_file("".join(f"{word}\0" for word in strings).encode())
 
@@ -154,10 +154,11 @@ async def launch(
     place: Callable[[int], None],
     pass_fds: Sequence[int] = (),
 ) -> Launched:
-    """Start `program` under bubblewrap with the options `arguments`, inside of another one with the options `outer`.
+    """Start `program` under bubblewrap with the options `arguments`.
 
-    `outer` is None for an ordinary user. `python` runs `user_namespace.py`. `place` is called with the program's
-    process id before the program runs, to put it under limits. The program inherits the descriptors `pass_fds`.
+    `outer` has the options of root's outer bubblewrap, and is None for an ordinary user. `python` runs
+    `user_namespace.py`. `place` is called with the program's process id before the program runs, to apply limits. The
+    program inherits the descriptors `pass_fds`.
 
     Raises:
         IsolationUnavailableError: if bubblewrap fails; the message has the reason.
@@ -194,7 +195,7 @@ async def launch(
                 pass_fds=[*descriptors.numbers, *pass_fds],
                 env={},
                 cwd="/",
-                # An interrupt signals the whole process group of a kernel. It must not reach the sandbox.
+                # An interrupt is sent to the kernel's process group and must not reach the sandbox.
                 start_new_session=True,
             )
         )
@@ -211,8 +212,8 @@ async def launch(
 async def _kill_group(spawn: asyncio.Future[asyncio.subprocess.Process]) -> None:
     """Kill the whole process group of a start that failed.
 
-    asyncio waits until a process's pipes are closed, but kills only that process when its start is cancelled. A
-    child that does not die with its parent yet would keep the pipes open.
+    When a start is cancelled, asyncio kills only the process itself, and then waits until the pipes are closed. A child
+    that survives its parent would keep the pipes open.
     """
     await asyncio.wait({spawn})
     if spawn.exception() is None:
@@ -261,8 +262,8 @@ def explanation(stderr: str) -> str:
     """Return the cause of bubblewrap's error message and the remedy; empty if the cause is not known."""
     if "/proc" in stderr and "mount" in stderr:
         return (
-            "the container that this runs in hides parts of /proc; start it with"
-            f" `--security-opt systempaths=unconfined`, or run outside of it ({stderr})"
+            "this container hides parts of /proc; start the container with"
+            f" `--security-opt systempaths=unconfined`, or run outside of a container ({stderr})"
         )
     if not any(word in stderr for word in ("namespace", "uid map", "setting up", "No space left")):
         return ""
@@ -295,12 +296,12 @@ def chown_folders(user, home):
     for folder in (os.getcwd(), home, home + '/.venv'):
         os.lchown(folder, user, user)
 """
-"""bubblewrap makes the folders as root inside."""
+"""The folders need a new owner, because bubblewrap makes them as root inside."""
 _END_WITH_PARENT = """
 import ctypes
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 """
-"""prctl 1, 9: SIGKILL when the parent ends. A change of the user clears this setting, which is therefore repeated."""
+"""prctl 1, 9: SIGKILL when the parent ends. Repeated here, because a change of the user clears this setting."""
 
 
 def prepared(
@@ -334,7 +335,7 @@ async def join(
 ) -> asyncio.subprocess.Process:
     """Start `argv` in all namespaces and control groups of process `pid`, with the rights of `ROOT_INSIDE`.
 
-    Needs root on the host.
+    This needs root on the host.
     """
     order = {
         "pid": pid,
@@ -383,10 +384,10 @@ class PipedExecutor:
 
 
 def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
-    """Kill bubblewraps that nobody will ever release; return their process ids.
+    """Kill abandoned bubblewrap processes, which wait for ever; return their process ids.
 
-    All processes of a sandbox die with its owner, with one exception: when the outer bubblewrap dies in the instant
-    before releasing the inner one, the inner one waits for ever in the new namespaces.
+    All processes of a sandbox die with the owner, with one exception: if the outer bubblewrap dies just before it
+    releases the inner one, the inner one waits for ever in the new namespaces.
     """
     killed = []
     for entry in proc.iterdir():
@@ -399,9 +400,10 @@ def kill_waiting(proc: Path = Path("/proc")) -> list[int]:
 
 
 def _waits_for_nobody(process: Path) -> bool:
-    """Return True for this package's bubblewrap that is first in its process namespace, without the one outside.
+    """Return True for a bubblewrap of this package that waits although the outer bubblewrap has died.
 
-    A released bubblewrap has executed the program, and so has another name.
+    Such a process is the first in its process namespace, and is still named `bwrap`: a released one has executed the
+    program, and so has another name.
     """
     if _read(process, "comm").strip() != "bwrap" or PROGRAM_MARK not in _read(process, "cmdline"):
         return False

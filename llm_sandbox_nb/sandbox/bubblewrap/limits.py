@@ -25,13 +25,13 @@ MAX_OPEN_FILES = 65536
 
 _CPU_PERIOD_US = 100_000
 _NO_LIMIT_BYTES = 2**60
-"""Larger than any real limit: version 1 shows 'no limit' as a page-rounded 2**63."""
+"""A value from here on means no limit: version 1 of control groups shows 'no limit' as 2**63, rounded to pages."""
 _GROUP_NAME = re.compile(rf"^{GROUP_PREFIX}-(\d+)-(\d+)-(\d+)-[\w.-]+$")
 
 
 @dataclass(frozen=True)
 class Base:
-    """A folder of the control group file system in which this user can make groups for some controllers."""
+    """A folder of the control group file system where this user can make groups for some controllers."""
 
     folder: Path
     version: int
@@ -40,7 +40,7 @@ class Base:
 
 @dataclass(frozen=True)
 class InForce:
-    """Limits as read back from the kernel. None: not limited."""
+    """Limits as the kernel reports them. None: not limited."""
 
     memory_bytes: int | None = None
     pids: int | None = None
@@ -85,7 +85,7 @@ def _folder_of(
     controllers: frozenset[str],
     group: str,
 ) -> tuple[Path, Path] | None:
-    """Return the folder of this process's own group, and the mount point above that folder."""
+    """Return the folder of this process's group, and the mount point above that folder."""
     for mount_version, mount_controllers, root, point in mounts:
         if mount_version != version or not controllers <= mount_controllers:
             continue
@@ -99,7 +99,8 @@ def _folder_of(
 def _base_v2(own: Path, top: Path) -> Base | None:
     """Return the nearest writable folder, from `own` upwards, that passes memory and pids on to its children.
 
-    Processes can only be in leaves of the tree, so this is usually the parent, which systemd gave to the user.
+    Processes can only be in leaves of the tree, so this is usually the parent folder, which systemd assigned to the
+    user.
     """
     for folder in (own, *own.parents):
         passed_on = _words(folder / "cgroup.subtree_control")
@@ -230,7 +231,7 @@ def _remove(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class GroupOwner:
-    """Identity of a process: the kernel reuses process ids, but not together with the start time."""
+    """Identity of a process: process id and start time, because the kernel reuses process ids."""
 
     namespace: int
     pid: int
@@ -264,7 +265,7 @@ class GroupOwner:
 
 
 def find_groups(proc: Path = PROC) -> list[Path]:
-    """Return the folders of all groups that this package named, wherever their owners made them."""
+    """Return the folders of all groups with a name of this package, in any part of the tree."""
     found = []
     for point in dict.fromkeys(point for *_, point in find_hierarchies(proc)):
         for parent, names, _ in os.walk(point):
@@ -273,7 +274,7 @@ def find_groups(proc: Path = PROC) -> list[Path]:
 
 
 def reap_groups(folders: Iterable[Path]) -> list[str]:
-    """Remove the groups whose owners died, with the processes in them; return their names."""
+    """Kill the processes in groups of dead owners, and remove the groups; return their names."""
     removed = []
     for folder in folders:
         match = _GROUP_NAME.match(folder.name)
@@ -295,7 +296,7 @@ def process_limits(limits: Limits, held: InForce) -> tuple[dict[int, int], InFor
     pids = held.pids
     by = [held.by] if held.by != "nothing" else []
     if held.memory_bytes is None and limits.memory_bytes is not None:
-        # For each process, not for all together: so the sum stays reported as not limited.
+        # This limit is for each process, so the memory of all together is still reported as not limited.
         values[resource.RLIMIT_DATA] = limits.memory_bytes
         by.append("memory for each process by rlimit")
     # Before Linux 5.14, this limit counted all processes of the host's user, not those of the user namespace.

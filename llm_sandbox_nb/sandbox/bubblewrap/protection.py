@@ -1,4 +1,4 @@
-"""Protection of a bubblewrap sandbox, as the kernel reports for the process inside."""
+"""Protection of a bubblewrap sandbox, as reported by the kernel for the process inside."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ from llm_sandbox_nb.sandbox.protocol.channel import Channel
 from llm_sandbox_nb.sandbox.seccomp import filter_program
 
 INHERITED_VARIABLES = ("TZ",)
-"""The only variables of this process's environment that the inside gets."""
+"""Environment variables of this process that are passed to the sandbox."""
 _SYSTEM_FOLDERS = (
     "/usr",
     "/bin",
@@ -75,7 +75,7 @@ _has_worked = False
 
 
 async def why_unavailable(image: str | None) -> str:
-    """See `Implementation.why_unavailable`. Start a sandbox to find out; a success is remembered."""
+    """See `Implementation.why_unavailable`. This starts a sandbox; a success is cached."""
     global _has_worked
     if not sys.platform.startswith("linux"):
         return "bubblewrap needs Linux"
@@ -91,7 +91,7 @@ async def why_unavailable(image: str | None) -> str:
 
 
 async def is_up_to_date(sandbox: Sandbox, options: SandboxOptions) -> bool:
-    """See `Implementation.is_up_to_date`: the sandbox sees this machine's files as they are now."""
+    """See `Implementation.is_up_to_date`. Always True, because the sandbox shows this machine's present files."""
     return True
 
 
@@ -105,7 +105,7 @@ def resource_usage(sandbox: Sandbox) -> ResourceUsage:
 async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = None) -> ChannelSandbox:
     """Start a sandbox under bubblewrap. `labels` are ignored: the sandbox does not outlive its owner.
 
-    The sandbox ends with the thread that calls this, because the parent-death signal of the kernel does so.
+    The sandbox ends when the calling thread ends, because the kernel sends its parent-death signal then.
 
     Raises:
         IsolationUnavailableError: if bubblewrap is not installed or does not work here.
@@ -123,7 +123,7 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
 
 
 def choose_python(*, read_by_others: bool) -> tuple[Python, str]:
-    """Return the Python for the inside, and the reason if that is not the running one (else an empty text).
+    """Return the Python for the sandbox, and the reason if that is not the running one (else an empty text).
 
     Raises:
         IsolationUnavailableError: if neither the running Python nor the system's can be used.
@@ -136,7 +136,7 @@ def choose_python(*, read_by_others: bool) -> tuple[Python, str]:
     if system is None:
         raise IsolationUnavailableError(
             f"The Python of this environment cannot be used in a sandbox because {reason}, and the system"
-            " has no Python: install python3, or make an environment that others may read."
+            " has no Python: install python3, or make an environment that other users may read."
         )
     return system, reason
 
@@ -177,7 +177,7 @@ class _Start:
         making = asyncio.ensure_future(asyncio.to_thread(_make_group, name, options.resources))
         try:
             return cls(options, name, bwrap, await asyncio.shield(making))
-        except BaseException:  # when this task is cancelled, the thread continues and makes the groups
+        except BaseException:  # after a cancellation, the thread still makes the groups
             await asyncio.wait({making})
             if making.exception() is None and (group := making.result()) is not None:
                 group.remove()
@@ -363,15 +363,11 @@ def remove_leftovers() -> list[str]:
 
 
 _remove_leftovers_once = cache(remove_leftovers)
-"""Once per process is enough, because a process that lives removes its own sandboxes."""
+"""Once per process is enough, because only killed processes leave sandboxes."""
 
 
 def check_root(root: str) -> None:
-    """Check that a working directory does not hide a part of the system inside.
-
-    Raises:
-        ValueError: if the path hides a part, or is not normalized and absolute.
-    """
+    """Raise ValueError if a working directory would hide system folders inside, or is not normalized and absolute."""
     inside_system = any(root == folder or root.startswith(f"{folder}/") for folder in _SYSTEM_FOLDERS)
     if not root.startswith("/") or root == "/" or posixpath.normpath(root) != root or inside_system:
         raise ValueError(

@@ -2,15 +2,15 @@
 
     python -I -S -c SOURCE USER COUNT BWRAP ARGUMENT...
 
-The namespace belongs to the host's user id USER and maps the COUNT ids from USER on to those from 0 on inside. No
-further user namespace can be made in it. Then this process becomes USER and executes BWRAP in its place.
+The namespace belongs to the host's user id USER. Inside, the ids from 0 on are the host's COUNT ids from USER on. No
+further user namespace can be made in it. Then this process becomes USER and is replaced by BWRAP.
 
-`launch.py` passes the text of this file to `python -c` in a place that shows the system's files only. So this file
-imports nothing but the standard library, and stays valid for the oldest Python of a host (3.8).
+`launch.py` passes the text of this file to `python -c` where only the system's files are visible. So this file imports
+only the standard library, and stays valid for the oldest Python of a host (3.8).
 
-Changing the user id clears the parent-death signal. Only the inner bubblewrap sets it again, and as late as it does: a
-bubblewrap that is killed before it releases its child leaves that child waiting (see `launch.kill_waiting`). If the
-owner dies earlier, the inner bubblewrap starts, finds its pipes closed, and ends.
+Changing the user id clears the parent-death signal, and only the inner bubblewrap sets it again. If a bubblewrap is
+killed after that and before it releases its child, the child waits for ever (see `launch.kill_waiting`). If the owner
+dies earlier, the inner bubblewrap starts, finds its pipes closed, and ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that a bubblewrap sandbox sees: system and Python read-only, a generated /etc, writable folders in memory."""
+"""Files inside a bubblewrap sandbox: system and Python read-only, a generated /etc, writable folders in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from llm_sandbox_nb.sandbox.options import SYSTEM_PATH
 
 Argument = str | bytes
-"""An argument of bubblewrap. Bytes are replaced by the number of a file descriptor with this content."""
+"""An argument of bubblewrap. Bytes become a file; the argument is then the number of its descriptor."""
 
 
 class User(NamedTuple):
@@ -58,15 +58,15 @@ _HOSTS = "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n"
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
 _WORLD_WRITABLE = ("/tmp", "/dev/shm")
 _SIZES_IN_64THS = {"root": 22, "/tmp": 11, "home": 11, "/dev/shm": 8, "/run": 1, "other": 1, "/etc": 1}
-"""Maximum size of each writable folder, in 64ths of the memory limit. Their sum is smaller than the limit, so that a
-full folder is an error for the program that writes there, and never kills every process inside."""
+"""Maximum size of each writable folder, in 64ths of the memory limit. The sum is smaller than the limit, so that full
+folders cause write errors before the kernel kills processes for lack of memory."""
 _COPIED_MODE = 0o644
 _MAX_COPIED_BYTES = 16 * 1024
-"""Maximum size of a file of /etc that is copied: the copies take memory of the sandbox's /etc."""
+"""Maximum size of a file of /etc that is copied, because the copies use the sandbox's memory."""
 _MEMORY_BYTES = 4 * 1024**3
-"""Memory to which the sizes refer when memory is not limited."""
+"""Memory for the calculation of sizes if memory is not limited."""
 CA_FILE = "/etc/llm-sandbox/ca.pem"
-"""Path inside of a site's certificates."""
+"""Path of the site's certificates inside."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,10 @@ class _Builder:
         self.arguments += ["--perms", mode, "--file", content.encode(), target]
 
     def etc(self, path: str) -> None:
-        """Show a file or folder of /etc, if there is one: a small file as a copy, because mounts take longer.
+        """Show a file or folder of /etc if it exists: a small file as a copy, anything else as a mount.
 
-        bubblewrap reads the list of all mounts once for each mount: the time grows with the square of their number.
+        Mounts are slow: bubblewrap reads the list of all mounts for each mount, so the time grows with the square of
+        their number.
         """
         source = Path(path)
         try:
@@ -158,7 +159,7 @@ def running_python() -> Python:
 
 
 def system_python() -> Python | None:
-    """Return the system's Python, which is used when the running one cannot be shown inside; None if missing."""
+    """Return the system's Python, for a running Python that cannot be shown inside; None if missing."""
     for name in ("/usr/bin/python3", "/usr/local/bin/python3"):
         if Path(name).exists():
             return Python(os.path.realpath(name))
@@ -168,7 +169,8 @@ def system_python() -> Python | None:
 def why_unusable(python: Python, *, read_by_others: bool) -> str:
     """Return the reason why a Python cannot be bound into a sandbox; empty if there is no such reason.
 
-    `read_by_others`: the inside has another user id than this process, so everybody must be allowed to read the files.
+    `read_by_others`: programs inside have another user id than this process, so all users must be able to read the
+    files.
     """
     home = Path.home()
     for folder in python.folders:
@@ -228,11 +230,11 @@ def build_view(
     memory = memory or _MEMORY_BYTES
     builder.folder("/etc", memory * _SIZES_IN_64THS["/etc"] // 64, "0755")
     _add_etc(builder, open_network=open_network, ca_bundle=ca_bundle)
-    # With this mount, message queues are files, so that a restore can remove those that commands have made.
+    # With this mount, message queues are files, so that a restore can remove queues that commands have made.
     builder.arguments += ["--proc", "/proc", "--dev", "/dev", "--mqueue", "/dev/mqueue"]
     homes = {"/home": "other", "/root": "other"}
     homes["/root" if home == "/root" else "/home"] = "home"
-    # In the order of mounting: the working directory may be in one of the others.
+    # In the order of mounting, because the working directory may be in another folder of the list.
     kinds = {"/tmp": "/tmp", **homes, "/run": "/run", "/dev/shm": "/dev/shm", root: "root"}
     writable = {folder: memory * _SIZES_IN_64THS[kind] // 64 for folder, kind in kinds.items()}
     for folder, size in writable.items():
@@ -263,13 +265,13 @@ def _add_etc(builder: _Builder, *, open_network: bool, ca_bundle: Path | None) -
 
 
 def _add_environment_folder(builder: _Builder, folder: str, python: Python) -> dict[str, str]:
-    """Add a writable virtual environment for `pip install`, over the host's read-only one; return the variables."""
+    """Add a writable virtual environment on top of the host's read-only one; return its environment variables."""
     interpreter = Path(python.executable).name
     library = "python" + ".".join(python.version.split(".")[:2]) if python.version else interpreter
     packages = f"{folder}/lib/{library}/site-packages"
     for name in dict.fromkeys(("python", "python3", interpreter)):
         builder.link(python.executable, f"{folder}/bin/{name}")
-    # A known list of package folders replaces the system's.
+    # If the package folders are known, they replace the folders of the system.
     system = "false" if python.packages else "true"
     settings = f"home = {Path(python.executable).parent}\ninclude-system-site-packages = {system}\n"
     builder.file(f"{folder}/pyvenv.cfg", settings)

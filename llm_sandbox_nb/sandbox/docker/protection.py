@@ -22,7 +22,7 @@ PROBED_FILES = (_STATUS, _CONFINEMENT, _INTERFACES, *(f"/sys/fs/cgroup/{name}" f
 
 
 def read_probe(files: Mapping[str, str | None]) -> dict[str, str]:
-    """Parse the texts of `PROBED_FILES` that the executor sent into names and values."""
+    """Convert the texts of `PROBED_FILES`, sent by the executor, to names and values."""
     status = (line.partition(":") for line in (files.get(_STATUS) or "").splitlines())
     interfaces = (line.partition(":") for line in (files.get(_INTERFACES) or "").splitlines()[2:])
     limits = {name: files.get(f"/sys/fs/cgroup/{name}") for name in _LIMIT_FILES}

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-MAX_SPILL_BYTES = 256 * 1024 * 1024  # a command that prints for ever must not fill the disk
+MAX_SPILL_BYTES = 256 * 1024 * 1024  # so that a command that prints for ever does not fill the disk
 
 
 class Capture:
-    """The output of one command: the first half is sent at once, the last half is held back until the end.
+    """The output of one command. The first half of the limit is sent at once, the last half at the end.
 
     Above the limit, all output (both streams, in order of arrival) also goes to a file, up to `MAX_SPILL_BYTES`.
     """
@@ -35,7 +35,7 @@ class Capture:
         self.log: list[bytes] | None = []
 
     def feed(self, stream: int, data: bytes) -> None:
-        """Send output of the command, or hold back the tail, and log everything for the file."""
+        """Add output: send the first half of the limit, hold back the rest, and store everything for the file."""
         self.total[stream] += len(data)
         self._keep(data, self.total[stream] > self.limit)
         head = data[: self.room[stream]]

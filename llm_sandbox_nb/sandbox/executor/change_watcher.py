@@ -45,7 +45,7 @@ class ChangeWatcher(ServiceProcess):
         self.forgotten = ""
 
     def start(self) -> None:
-        """Start the child if a process can be made, and hold commands back during the first look."""
+        """Start the child, if it can be forked, and make commands wait during its first look."""
         try:
             super().start()
         except OSError:
@@ -110,7 +110,7 @@ class ChangeWatcher(ServiceProcess):
         request, self.current = self.current, None
         if request:
             outcome["incomplete"] = (self.forgotten + " " + outcome.get("incomplete", "")).strip()
-            if self.pid:  # else changes until the next child's first look are lost too
+            if self.pid:  # without a child, changes until the next child's first look are lost too
                 self.forgotten = ""
             request.respond(outcome)
         self.next()
@@ -149,7 +149,7 @@ class ChangesRequest(Request):
 
 
 def file_signature(info: os.stat_result) -> tuple[int, ...]:
-    """Return type, size, times and inode: values that differ once a file was changed."""
+    """Return type, size, times and inode, of which at least one differs after a change of the file."""
     return (stat.S_IFMT(info.st_mode), info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
 
 
@@ -209,14 +209,14 @@ class ChangeTracker:
         return None if b"\0" in data or len(data) > MAX_TEXT_BYTES else data
 
     def keep(self, path: bytes, text: bytes | None) -> None:
-        """Replace the remembered text of a file, as far as there is room."""
+        """Replace the remembered text of a file, if it fits into the limit of memory."""
         self.texts_size -= len(self.texts.pop(path, b""))
         if text is not None and self.texts_size + len(text) <= MAX_TEXTS_BYTES:
             self.texts[path] = text
             self.texts_size += len(text)
 
     def start(self) -> None:
-        """Take the first look, without a report."""
+        """Read the first state, without a report."""
         self.seen = self.scan()
         for path, signature in self.seen.items():
             self.keep(path, self.text(path, signature))
@@ -263,7 +263,7 @@ def in_base64(data: bytes | None) -> str | None:
 
 
 def track_changes(root: bytes) -> None:
-    """Serve in the child: a byte on fd 0 asks for the changes, a line on fd 3 marks their end."""
+    """Serve in the child: a byte on fd 0 requests the changes, a line on fd 3 marks their end."""
     tracker = ChangeTracker(root)
     tracker.start()
     while True:

@@ -1,4 +1,4 @@
-"""Forked children: some serve one request, services serve many."""
+"""Forked children: some serve one request, services serve all requests of a kind."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fork_with_pipes(
         The child's pid and the executor's ends of the pipes.
 
     Raises:
-        OSError: commands inside have used up all processes or descriptors.
+        OSError: if commands inside have used up all processes or descriptors.
     """
     pipes: dict[int, tuple[int, int]] = {}
     try:
@@ -77,9 +77,9 @@ def enter_child(fds: dict[int, int], child: Callable[[], None], handed: bool = F
 
 
 def supervise(become_program: Callable[[], None]) -> None:
-    """Run a program in a grandchild, write its exit code to fd 3, and return.
+    """Run a program in a grandchild, write the program's exit code to fd 3, and return.
 
-    This child adopts the program's orphans, so that all of them are found and killed when the request ends.
+    This child adopts the program's orphans, so that the end of the request finds and kills them all.
     """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
@@ -106,7 +106,7 @@ def program_environment(added: dict[str, str]) -> dict[bytes, bytes]:
 
 
 def find_operation(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return the function of a file operation; the import compiles its module on first use."""
+    """Return the function of a file operation. Its module is imported, and compiled, at the first use."""
     if name == "describe":
         from .snapshotter import describe
 
@@ -159,7 +159,7 @@ class ServiceProcess:
         raise NotImplementedError
 
     def died(self) -> None:
-        """Handle the end of a child that was killed: its memory is lost."""
+        """Handle the end of a child that was killed, whose memory is lost."""
         raise NotImplementedError
 
     def read_data(self) -> None:
@@ -185,13 +185,13 @@ class ServiceProcess:
             self.finish_if_drained()
 
     def finish_if_drained(self) -> None:
-        """Finish the request once its outcome and all its data have come."""
+        """Finish the request once its outcome and all its data have arrived."""
         if self.outcome is not None and self.left <= 0:
             outcome, self.outcome = self.outcome, None
             self.finish(outcome)
 
     def close(self) -> None:
-        """Forget the child, which has ended or is about to."""
+        """Forget the child, which has ended or is ending."""
         for fd in (self.requests_w, self.data_r, self.outcome_r):
             self.executor.unwatch(fd)
         quietly_close(self.requests_w, self.data_r, self.outcome_r)
@@ -201,7 +201,7 @@ class ServiceProcess:
 
 
 class ChildRequest(Request):
-    """A request that a forked child serves, with the body as stdin; stdout and stderr return as output.
+    """A request for a forked child: the body is the child's stdin; stdout and stderr are the output.
 
     The child writes its outcome as JSON to fd 3 and ends.
     """
@@ -255,7 +255,7 @@ class ChildRequest(Request):
             self.pump()
 
     def take_head(self, data: bytes) -> None:
-        """Read large arguments, which travel as the first bytes of the body."""
+        """Read large arguments, which are the first bytes of the body."""
         self.body.append(memoryview(data))
         self.acknowledge(len(data))
         joined = b"".join(self.body)
@@ -301,7 +301,7 @@ class ChildRequest(Request):
             self.body = []
 
     def close_stdin(self) -> None:
-        """Close the child's stdin, as the body is complete or nobody reads."""
+        """Close the child's stdin, because the body is complete or the child does not read it any more."""
         self.executor.unwatch(self.stdin_w)
         quietly_close(self.stdin_w)
         self.stdin_w = -1
@@ -391,8 +391,8 @@ class ChildRequest(Request):
 class ExecRequest(ChildRequest):
     """A program separate from the shell. A supervisor adopts its orphans, so that all can be killed.
 
-    The supervisor lives as long as any of them. So they never become children of the executor, where they would
-    look like orphans of the shell's command.
+    The supervisor lives as long as any orphan. So orphans never become children of the executor, where they would look
+    like orphans of the shell's command.
     """
 
     notice = ""
@@ -404,7 +404,7 @@ class ExecRequest(ChildRequest):
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
 
     def end_with(self, text: str) -> bool:
-        """End the program because of a broken limit. Returns False unless the program is running."""
+        """End the program because of an exceeded limit. Returns False if the program is not running."""
         if not self.pid or self.reason:
             return False
         self.notice = text
@@ -423,7 +423,7 @@ class ExecRequest(ChildRequest):
                 os._exit(0)
 
     def result_arrived(self) -> None:
-        if self.read_result() and self.outcome and self.status is None:  # else `ended` responds
+        if self.read_result() and self.outcome and self.status is None:  # in other cases `ended` responds
             self.executor.helpers.discard(self.pid)
             self.executor.keepers.add(self.pid)
             self.drain()
@@ -433,7 +433,7 @@ class ExecRequest(ChildRequest):
         super().ended(status)
 
     def become_program(self) -> None:
-        """Switch user and directory, then become the program; earlier failures are an error outcome."""
+        """Switch user and directory, then become the program. A failure before that is reported as an error."""
         try:
             os.setsid()
             if self.params["user"] is not None:

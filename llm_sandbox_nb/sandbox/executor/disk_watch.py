@@ -1,12 +1,13 @@
-"""Limits the size and number of all files of the sandbox together, where no quota does.
+"""Limits on the total size and number of files of a sandbox without a quota.
 
 Counting files is slow, so there are two steps:
 
-- `tick` reads how full the filesystems are, several times a second. Other users may fill them too, so this only shows
-  that the sandbox may have passed a limit. Others who delete files can even hide growth, so a count is also due
-  after movement in either direction and after some time: 1.5 s near a limit, 30 s far from it. While no process of
-  the sandbox runs, nothing can change, and no count starts.
-- `count` makes a child count the sandbox's own files: those younger than the sandbox, and deleted ones still open.
+- `tick` reads the usage of the filesystems, several times a second. Other programs of the machine use them too, so this
+  only shows that the sandbox may have exceeded a limit. Other programs that delete files can even hide growth. So a
+  count is also due after any change of the usage, and after some time: 1.5 s near a limit, 30 s far from it. While no
+  process of the sandbox runs, no count starts.
+- `count` makes a child count the sandbox's files: files younger than the sandbox, and deleted files that are still
+  open.
 
 The result of each count decides (`apply_count`):
 
@@ -15,9 +16,9 @@ The result of each count decides (`apply_count`):
     settling    above the first bound       count + 1/16 limit     as before
     exceeded    above the limits, settling  count + 1/16 limit     count + limit
 
-`settling` means that commands were just ended; only the next count, which has no ceiling, shows how much they wrote
-until then. In `exceeded`, further commands may remove files. If they write instead, they are ended again (settling),
-until the files have grown by as much again as the limit.
+`settling`: commands were just ended. Only the next count, which has no ceiling, shows how much they have written.
+`exceeded`: further commands may remove files. If they write instead, they are ended again (`settling`). If the files
+grow by another full limit, the sandbox ends.
 """
 
 from __future__ import annotations
@@ -54,27 +55,27 @@ if TYPE_CHECKING:
         """State of filesystems and processes at one time."""
 
         used: DiskUsage
-        """Usage of the filesystems by everybody."""
+        """Usage of the filesystems by all programs of the machine."""
         movement: DiskUsage
         """Sum of all increases and decreases of `used` until then."""
         cpu_seconds: float
         """Processor time of the sandbox's living processes."""
         threads: frozenset[tuple[str, bytes]]
-        """Their threads with the time that each has run: unchanged as long as none runs."""
+        """Threads of these processes, with their run times; unchanged while no thread runs."""
 
     class Count(NamedTuple):
         """Result of the last count."""
 
         usage: DiskUsage
-        """Usage by the sandbox's own files."""
+        """Usage by the sandbox's files."""
         start: Observation
         """State when the count began."""
         ended_at: float
         """Monotonic time when the count ended."""
         children_seconds: float
-        """Processor time of ended children then."""
+        """Processor time of ended children when the count ended."""
         cost: float
-        """Processor time that the count took."""
+        """Processor time of the count."""
 else:  # `typing` is slow to import
     _DiskUsage = named_tuple("_DiskUsage", "size files")
     Observation = named_tuple("Observation", "used movement cpu_seconds threads")
@@ -100,22 +101,22 @@ NONE = DiskUsage(0, 0)
 ACTIVE_TICK_SECONDS, IDLE_TICK_SECONDS = 0.2, 1.0
 """Seconds between two ticks, with and without a request."""
 CPU_SHARE, COMMANDS_CPU_SHARE = 1 / 20, 1 / 4
-"""Counts may use this share of one processor, plus this share of the processor time of commands."""
+"""Limits on the processor time of counts: a share of the elapsed time, plus a share of the commands' processor time."""
 MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 1.5, 30.0
-"""Seconds until a count is due without movement of the filesystems, near a limit and far from any."""
+"""Seconds until a count is due while the usage of the filesystems stays equal: near a limit, and far from it."""
 MAX_HIDDEN_GROWTH = DiskUsage(100_000_000, 5_000)
-"""Bytes and files per second that others who delete files may hide."""
+"""Growth per second, in bytes and files, that other programs may hide by deleting files."""
 GRACE_DIVISOR = 16
-"""Commands may add the limit divided by this before they are ended again."""
+"""Divisor of a limit: in `exceeded`, commands that add more than this part of the limit are ended again."""
 CEILING_FACTOR = 4
-"""The first count may stop at this multiple of a limit: the sandbox's commands end anyway."""
+"""Multiple of a limit at which the first count may stop, because the commands are ended anyway."""
 MAX_PATH_BYTES = 3000  # below PATH_MAX; deeper folders are opened relative to an open one
 MAX_DEEP_FOLDERS = 256  # each holds a descriptor open
 BLOCK_BYTES = 512  # unit of st_blocks
 
 
 class DiskWatch:
-    """The watch over the sandbox's files, for as long as the sandbox lives."""
+    """The watch over the sandbox's files during the life of the sandbox."""
 
     def __init__(self, executor: ExecutorContext, shell: Shell, epoch: Epoch) -> None:
         self.executor = executor
@@ -132,10 +133,10 @@ class DiskWatch:
         """Usage and movement at the last tick, see `Observation`."""
         self.last = Count(NONE, Observation(NONE, NONE, 0.0, frozenset()), 0.0, 0.0, 0.0)
         self.next_observation = 0.0
-        """Monotonic time before which the processes are not observed again."""
+        """Earliest monotonic time of the next observation of the processes."""
         self.counting = False
         self.failed_counts = 0
-        """Number of children in a row that were killed, or could not be forked, before they had counted."""
+        """Number of failed counts in a row: the child was killed, or could not be forked."""
 
     def watch(self, limits: DiskUsage) -> None:
         """Start the watch, or change its limits."""
@@ -150,7 +151,7 @@ class DiskWatch:
             self.tick()
 
     def tick(self) -> None:
-        """Measure the filesystems, and count if a limit could be passed."""
+        """Measure the filesystems, and count the files if a limit may be exceeded."""
         self.executor.after(ACTIVE_TICK_SECONDS if self.executor.requests else IDLE_TICK_SECONDS, self.tick)
         used = filesystem_usage(self.places)
         change = used.minus(self.used)
@@ -174,7 +175,7 @@ class DiskWatch:
             self.count(Observation(used, self.movement, cpu_seconds, threads))
 
     def max_interval(self) -> float:
-        """Return the seconds until a count is due without movement: the time in which a limit could be reached."""
+        """Return the seconds until a count is due while the usage stays equal: the time to reach a limit."""
         left, counted = self.end_commands_above, self.last.usage
         seconds = []
         if left.size:
@@ -186,8 +187,8 @@ class DiskWatch:
     def count(self, now: Observation) -> None:
         """Count in a child, or in this process if commands have killed two children in a row.
 
-        Among hundreds of processes that fork, the executor's own fork would be slow, and when they have used up all
-        processes, it fails: then all growth of the filesystems counts as the sandbox's.
+        If hundreds of processes fork, the executor's own fork is slow, and it fails if no more processes are allowed.
+        Then all growth of the filesystems is attributed to the sandbox.
         """
         if is_crowd():
             if self.upper_bound().exceeds(self.end_commands_above):
@@ -213,13 +214,13 @@ class DiskWatch:
         self.executor.watch(result_r, IN, lambda _: answer.append(os.read(result_r, 4096)))
 
     def upper_bound(self) -> DiskUsage:
-        """Return the last count plus all growth of the filesystems since."""
+        """Return the last count plus all growth of the filesystems since then."""
         growth = self.used.minus(self.last.start.used)
         return self.last.usage.plus(DiskUsage(max(0, growth.size), max(0, growth.files)))
 
     @property
     def ceiling(self) -> DiskUsage:
-        """Usage at which a count may stop, as a larger one makes no difference."""
+        """Return the usage at which a count may stop, because more usage would not change the result."""
         if self.settling:
             return NONE
         if any(self.end_sandbox_above):
@@ -248,7 +249,7 @@ class DiskWatch:
         self.apply_count(DiskUsage(size, files), start, cost)
 
     def apply_count(self, usage: DiskUsage, start: Observation, cost: float = 0.0) -> None:
-        """Enter the next state, see the module; end the commands, or the sandbox, above a bound."""
+        """Enter the next state, as in the module's table; end the commands, or the sandbox, above a bound."""
         self.failed_counts = 0
         self.last = Count(usage, start, time.monotonic(), ended_children_seconds(), cost)
         settled, self.settling = self.settling, False
@@ -262,7 +263,8 @@ class DiskWatch:
                 sys.stderr.write("its files kept growing beyond its limit\n")
                 sys.stderr.flush()
                 self.executor.leave()
-            self.last = self.last._replace(cost=0.0)  # the next count, which shows the rest, must not wait
+            # The next count, of the whole usage, then starts at once.
+            self.last = self.last._replace(cost=0.0)
             self.end_commands_above = self.bound_above(usage, GRACE_DIVISOR)
             self.settling = True
             self.end_commands(self.notice(usage))
@@ -276,7 +278,7 @@ class DiskWatch:
         )
 
     def notice(self, usage: DiskUsage) -> str:
-        """Return the sentence that the user and the model read."""
+        """Return the sentence for the user and the model."""
         size, files = self.limits
         if usage.exceeds(DiskUsage(size, 0)):
             used, limit = "%.1f MB" % (usage.size / 2**20), "%.1f MB" % (size / 2**20)
@@ -288,7 +290,7 @@ class DiskWatch:
         )
 
     def end_commands(self, text: str) -> None:
-        """End all processes of commands, with `text` as notice of a running command, else of the next."""
+        """End all processes of commands. `text` is the notice of the running command, else of the next one."""
         reported = False
         for request in list(self.executor.requests.values()):
             if isinstance(request, (ShellCommand, ExecRequest, TerminalRequest)) and not request.done:
@@ -300,7 +302,7 @@ class DiskWatch:
 
 
 def filesystems(folder: str) -> Iterator[tuple[bytes, bool]]:
-    """Yield a path on each writable filesystem, and True for one in memory that only the sandbox uses."""
+    """Yield a path on each writable filesystem, and True if it is in memory and used by the sandbox alone."""
     if folder:
         yield os.fsencode(folder), False
         return
@@ -312,7 +314,7 @@ def filesystems(folder: str) -> Iterator[tuple[bytes, bool]]:
 
 
 def filesystem_usage(places: list[bytes]) -> DiskUsage:
-    """Return the usage of the filesystems at these paths by everybody."""
+    """Return the usage of the filesystems at these paths by all programs of the machine."""
     used = NONE
     for path in places:
         found = os.statvfs(path)
@@ -322,7 +324,7 @@ def filesystem_usage(places: list[bytes]) -> DiskUsage:
 
 
 def ended_children_seconds() -> float:
-    """Return the processor time of all ended children, including the descendants they waited for."""
+    """Return the processor time of all ended children, including descendants that they have waited for."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ended.ru_utime + ended.ru_stime
 
@@ -343,7 +345,7 @@ def process_activity() -> tuple[float, frozenset[tuple[str, bytes]]]:
 
 
 def describe_disk(limits: DiskUsage, folder: str) -> dict[str, Any]:
-    """Return the limits, and the total size of the filesystems, which is the limit set by a quota or memory."""
+    """Return the limits, and the total size of the filesystems; with a quota, or in memory, this size is the limit."""
     totals: dict[bool, dict[int, int]] = {True: {}, False: {}}
     for path, in_memory in filesystems(folder):
         try:
@@ -362,7 +364,7 @@ def count_own_files(folder: str, epoch: Epoch, ceiling: DiskUsage, executor_pid:
     """Return the usage by the sandbox's files; the count may stop at the ceiling.
 
     Args:
-        folder: all files in this folder count, of any age; if empty, all younger files that commands can write.
+        folder: folder whose files of any age are counted; if empty, count all younger files that commands can write.
         epoch: when the sandbox began.
         ceiling: stop above this usage.
         executor_pid: the sandbox's processes are its descendants.
@@ -381,14 +383,14 @@ def count_own_files(folder: str, epoch: Epoch, ceiling: DiskUsage, executor_pid:
 
 
 class FileCounter:
-    """The sum over files whose ctime is at least `since` (nanoseconds): those are the sandbox's own."""
+    """Sum of the sandbox's files: files whose ctime is at least `since` (nanoseconds)."""
 
     def __init__(self, since: int, ceiling: DiskUsage) -> None:
         self.since = since
         self.ceiling = ceiling
         self.size = self.files = 0
         self.inodes: set[tuple[int, int]] = set()
-        """Device and inode of counted files that may be met again."""
+        """Device and inode of counted files with several names."""
         self.memory_devices: set[int] = set()
         self.deep_folders = 0
 
@@ -405,7 +407,7 @@ class FileCounter:
             self.files += used.files
 
     def add(self, info: os.stat_result) -> None:
-        """Add a file or folder, once for all its names."""
+        """Add a file or folder. A file with several names (hard links) is counted once."""
         if info.st_ctime_ns < self.since or info.st_dev in self.memory_devices:
             return
         if info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode):
@@ -416,9 +418,9 @@ class FileCounter:
         self.files += 1
 
     def walk(self, top: bytes, skip: set[bytes], folders_since: int) -> None:
-        """Add everything below `top`, except in folders with a ctime before `folders_since`: nothing there is new.
+        """Add everything below `top`, except in folders with a ctime before `folders_since`, where nothing is new.
 
-        A stack entry is an open folder, a path relative to that, and the whole path, perhaps cut.
+        An entry of the stack is an open folder, a path relative to that folder, and the whole path, which may be cut.
         """
         todo = [(os.open("/", os.O_PATH | os.O_CLOEXEC), top, top)]
         while todo and not self.usage.exceeds(self.ceiling):
@@ -482,7 +484,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def open_folder(base: int, name: bytes) -> tuple[int, int | None]:
-    """Open a folder for reading, even if its owner has closed it to everybody.
+    """Open a folder for reading, even if its mode forbids that.
 
     Returns:
         The descriptor, and the mode to restore afterwards if it was changed.

@@ -1,10 +1,10 @@
-"""The only way out of a sandbox whose network is an allow-list: a loopback listener whose connections go to the host.
+"""The only way out of a sandbox with a list of allowed hosts: a loopback listener whose connections the host forwards.
 
-The host asks for connections: each request `connection` gets one. Its body consists of records, see `stream_request`,
-with one more kind, `d`: the number of bytes that follow for the program inside. STDOUT frames carry bytes from the
-program; STDERR frames carry `begun` (a program has connected) and `ended` (the program sends no more). Connections that
-no request waits for are closed after a few seconds: without its host the door leads nowhere. Where possible, the host
-accepts connections itself: see `HandOutRequest`.
+Each request `connection` of the host gets one connection. The body of the request consists of records, see
+`stream_request`, with one more kind, `d`: the number of bytes that follow for the program inside. STDOUT frames hold
+bytes from the program; STDERR frames hold `begun` (a program has connected) and `ended` (the program sends no more). A
+connection without a waiting request is closed after a few seconds. If possible, the host accepts connections itself:
+see `HandOutRequest`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BEGUN, ENDED = b"begun", b"ended"
 BACKLOG = 1024  # programs that connect at once
 WAIT_SECONDS, BUSY_WAIT_SECONDS = 2.0, 30.0
-"""Seconds that a connection waits for a request of the host: while none is served, and while some are."""
+"""Seconds that a connection waits for a request of the host: if no other request is served, and if some are."""
 
 
 class DoorListener:
@@ -77,12 +77,12 @@ class DoorListener:
         """Queue a request for a connection."""
         self.waiting.append(request)
         if self.port:
-            self.open(self.port)  # closed if an earlier host has accepted connections itself
+            self.open(self.port)  # it is closed if an earlier host has accepted connections itself
         if self.listener is not None:
             self.executor.watch(self.listener.fileno(), IN, lambda _: self.knocked())
 
     def knocked(self) -> None:
-        """Connect a program to a waiting request, or let the program wait a while for one."""
+        """Connect a program to a waiting request, or make the program wait a while for a request."""
         assert self.listener is not None
         if not self.waiting:
             self.executor.watch(self.listener.fileno(), 0, lambda _: None)
@@ -97,7 +97,7 @@ class DoorListener:
         self.waiting.pop(0).begun(connection)
 
     def accept(self) -> socket.socket:
-        """Accept the next connection. Raises OSError if none waits."""
+        """Accept the next connection. Raises OSError if no connection waits."""
         assert self.listener is not None
         return socket.socket(fileno=self.listener._accept()[0])  # type: ignore[attr-defined] # not in the stubs
 
@@ -169,7 +169,7 @@ class ConnectionRequest(StreamRequest):
         self.finish()
 
     def drained(self) -> None:
-        """Shut down the program's direction after the host's last byte, and end once both are over."""
+        """Shut down the direction to the program after the host's last byte; end once both directions are over."""
         if self.body_over and self.socket is not None:
             try:
                 self.socket.shutdown(socket.SHUT_WR)

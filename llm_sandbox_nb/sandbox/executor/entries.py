@@ -30,7 +30,7 @@ OPEN_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def signature(info: os.stat_result) -> Signature:
-    """Return values that differ once an entry was changed. The size of a folder does not count."""
+    """Return values of which at least one differs after a change of the entry. The size of a folder is ignored."""
     return (
         info.st_mode, info.st_uid, info.st_gid, info.st_size if stat.S_ISREG(info.st_mode) else 0,
         info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_dev,
@@ -69,7 +69,7 @@ def xattrs_of(path: bytes) -> dict[str, str] | None:
 
 
 def is_mounted(folder: int, name: bytes, there: os.stat_result | None) -> bool:
-    """Return True if a file is mounted on this name, which then cannot be replaced."""
+    """Return True if a file is mounted on this name, so that the name cannot be replaced."""
     if there is None or not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
         return False
     if there.st_dev == os.fstat(folder).st_dev:

@@ -31,7 +31,7 @@ def open_regular(path: bytes) -> int:
 
     Raises:
         IsADirectoryError: if the path is a directory.
-        PermissionError: if it is a device, FIFO or socket, or access is denied.
+        PermissionError: if the path is a device, FIFO or socket, or access is denied.
         FileNotFoundError, OSError: as from `open`.
     """
     check_regular(path, os.stat(path))
@@ -79,15 +79,15 @@ def body_into(fd: int) -> None:
 
 
 def body_complete(params: dict[str, Any], fd: int) -> bool:
-    """Return True if the whole body has come; a host that died must not leave half a file."""
+    """Return True if the whole body has arrived. A host that died must not leave half a file."""
     return bool(os.lseek(fd, 0, os.SEEK_END) == params["size"])
 
 
 def write(params: dict[str, Any]) -> dict[str, Any]:
-    """Write the body into a file, whole or not at all.
+    """Write the body into a file, completely or not at all.
 
-    A new file in the same folder is renamed over the target, with the old mode and owner. A file with other names
-    (hard links), in a folder that allows no new file, or with a mount on it, is overwritten in place.
+    A new file in the same folder, with the old mode and owner, is renamed to the target. A file is overwritten in place
+    if it has other names (hard links), a mount is on it, or the folder does not allow new files.
     """
     path = text_to_bytes(params["path"])
     if path.endswith(b"/"):
@@ -111,7 +111,7 @@ def write(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_replaceable(target: bytes, old: os.stat_result) -> None:
-    """Raise the error that opening for writing would raise; refuse special files."""
+    """Raise the error of opening the target for writing, or an error for a special file."""
     if stat.S_ISDIR(old.st_mode):
         raise fail(errno.EISDIR, target)
     if not stat.S_ISREG(old.st_mode):

@@ -1,4 +1,4 @@
-"""A scan of all files that can have changed: the differences from the previous scan, with the content of new files."""
+"""A scan of the files: the differences from the previous scan, with the content of new files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .folder_watches import FolderWatches
     from .mounts import Epoch, Mount
 
-# Defaults that bound the child's memory and the time of a scan; the host may send its own limits.
+# Default limits of the child's memory and the time of a scan; the host may send others.
 MAX_ENTRIES = 150_000
 MAX_FILE_BYTES = 2 * 1024**3
 MAX_CONTENT_BYTES = 4 * 1024**3
@@ -50,7 +50,7 @@ class ScanLimits:
 
 
 class KnownDigests:
-    """Counts of the digests in a memory, made when first needed and changed with it."""
+    """Counts of the digests in a memory, made when first needed and updated with the memory."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -71,7 +71,7 @@ class KnownDigests:
                 self.counts[digest] = self.counts.get(digest, 0) + number
 
     def replace(self, memory: Memory, changed: dict[bytes, Record | None]) -> None:
-        """Follow the memory to its next state, which differs in these paths."""
+        """Update the counts for the next state of the memory, which differs in these paths."""
         if self.counted:
             for path, record in changed.items():
                 self.count(self.memory.get(path), -1)
@@ -80,11 +80,11 @@ class KnownDigests:
 
 
 class FilesystemScan:
-    """The differences of all files from the previous scan: found by a walk, or at paths that were reported (`rescan`).
+    """The differences from the previous scan, found by a walk over all files (`scan`) or at some paths (`rescan`).
 
     Args:
-        writer: receives the differences.
-        old: files of the previous scan, its `new`.
+        writer: writer of the differences.
+        old: files of the previous scan, which are its `new`.
         content: False for metadata only.
         known: digests in `old`.
     """
@@ -101,16 +101,16 @@ class FilesystemScan:
         self.writer = writer
         self.old = old
         self.new: Memory = {}
-        """All entries after a walk; after a rescan those that it examined."""
+        """All entries after a walk; after a rescan, the examined entries."""
         self.changed: dict[bytes, Record | None] = {}
-        """The entries that differ from `old`; None for those that are gone."""
+        """The entries that differ from `old`; None for a deleted entry."""
         self.limits = limits
         self.content = content
         self.digests = known or KnownDigests(old)
         self.watches: FolderWatches | None = None
         self.walking = True
         self.always: set[bytes] = set()
-        """Paths whose changes need not be reported by a watch of their folder."""
+        """Paths that may change without a report by the watch of their folder."""
         self.reader = ContentReader(
             writer.chunk if content else None, self.is_known, limits.file, limits.bytes
         )
@@ -174,10 +174,10 @@ class FilesystemScan:
         return folder is not None and stat.S_ISDIR(folder[0][0]) and not folder[1]
 
     def status(self, path: bytes) -> os.stat_result | None:
-        """Return the status of a path that may have changed; None if there is nothing that a scan reports.
+        """Return the status of a path that may have changed; None if a scan would not report an entry there.
 
         Raises:
-            WalkNeeded: if other paths may have changed with it.
+            WalkNeeded: if other paths may have changed together with this path.
         """
         was = self.old.get(path)
         was_folder = was is not None and stat.S_ISDIR(was[0][0])
@@ -191,7 +191,7 @@ class FilesystemScan:
         if info is not None and stat.S_IFMT(info.st_mode) not in KINDS:
             info = None
         if was_folder != (info is not None and stat.S_ISDIR(info.st_mode)):
-            raise WalkNeeded("a folder has come or gone")
+            raise WalkNeeded("a folder was made or removed")
         if was is not None and info is not None and was_folder and was[1] and was[0] != signature(info):
             raise WalkNeeded("a folder of the image has changed")
         if info is not None and not was_folder and info.st_nlink > 1 and path not in self.always:
@@ -199,7 +199,7 @@ class FilesystemScan:
         return info
 
     def walk(self, path: bytes, info: os.stat_result, skip: set[bytes], since: tuple[int, int]) -> None:
-        """Note an entry and everything below, breadth first: limits leave out the deepest entries."""
+        """Note an entry and everything below, breadth first, so that limits leave out the deepest entries."""
         todo = deque([(path, info)])
         while todo:
             path, info = todo.popleft()
@@ -420,11 +420,11 @@ class UnkeptError(Exception):
 
 
 class ContentReader:
-    """A reader of files that sends pieces new to the host.
+    """A reader of files that sends new pieces to the host.
 
     Args:
-        send: receives each new piece; None for metadata only.
-        known: returns True if the host has the piece of a digest.
+        send: called with each new piece; None for metadata only.
+        known: function of a digest; returns True if the host has the piece.
         file_limit: maximum bytes of one file.
         limit: maximum bytes to send.
     """
@@ -445,7 +445,7 @@ class ContentReader:
         self.left = limit
         self.sent: set[str] = set()
         self.buffer: memoryview | None = (
-            None  # for every piece: new memory would cost more than reading into it
+            None  # shared by all pieces, because allocating memory is slower than reading into it
         )
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:
@@ -511,7 +511,7 @@ def open_same(path: bytes, info: os.stat_result) -> int:
 
 
 def open_unnoticed(path: bytes, info: os.stat_result) -> int:
-    """Open a file without a trace in its times, even if its owner has made it unreadable."""
+    """Open a file without a change of its times, even if its mode forbids reading."""
     try:
         return os.open(path, OPEN_READ | os.O_NOFOLLOW | NOATIME)
     except PermissionError:
@@ -533,7 +533,7 @@ def open_unnoticed(path: bytes, info: os.stat_result) -> int:
 
 
 def parts(fd: int, info: os.stat_result) -> Iterator[tuple[int, int]]:
-    """Yield offset and length of a file's data, cut at multiples of the chunk size: a growing file keeps its pieces."""
+    """Yield offset and length of a file's data, cut at multiples of the chunk size: growth then changes few pieces."""
     end = info.st_size
     if info.st_blocks * 512 >= end:
         yield from cut(0, end)

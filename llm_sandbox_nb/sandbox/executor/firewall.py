@@ -1,10 +1,10 @@
-"""Closes parts of the network around a sandbox: the first program does so, while permitted, and tests it later.
+"""Packet filter that closes parts of the network around a sandbox, installed and later tested by the first program.
 
-Closed are the addresses of the network that the sandbox is on (the host at its gateway, the neighbours), the host at
-other bridges, metadata services of clouds, and name servers that know the neighbours; in `public` also the host's
-other addresses and all addresses outside the internet. Routes alone are not enough: a socket that is bound to an
-interface bypasses them. So this is a packet filter in the sandbox's own network namespace, sent to the kernel as
-nftables messages: no program such as `nft` is needed inside.
+Always closed: the sandbox's network (the host at its gateway, the neighbours), the host at other bridges, metadata
+services of clouds, and name servers that know the neighbours. In `public` also: the host's other addresses, and all
+addresses outside the internet. Routes would not suffice, because a socket that is bound to an interface bypasses them.
+The filter is in the sandbox's network namespace. It is sent to the kernel as nftables messages, so that a program such
+as `nft` is not needed inside.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ NOT_PUBLIC = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.0.0.0/24", "192.88.99.0/24",
     "192.168.0.0/16", "198.18.0.0/15", "2001::/32", "2001:db8::/32", "2002::/16",
 )  # fmt: skip
-"""Private, carrier and test addresses, and IPv6 transition addresses (Teredo, 6to4), which may lead to such."""
+"""Private, carrier and test addresses, and IPv6 transition addresses (Teredo, 6to4), which may lead to private ones."""
 INTERNET_IPV6 = "2000::/3"
-"""The only open IPv6 addresses in `public`: others are local, or embed an IPv4 address (mapped, NAT64)."""
+"""The only open IPv6 addresses in `public`, because others are local, or embed an IPv4 address (mapped, NAT64)."""
 PRIVATE_PROBES = ("10.0.0.1", "100.64.0.1", "172.16.0.1", "192.168.0.1", "198.18.0.1",
          "fc00::1", "64:ff9b::a00:1", "2002:a00:1::1")  # fmt: skip
 NEIGHBOUR_DISCOVERY = (133, 135, 136, 143)
@@ -54,14 +54,14 @@ REFUSALS = (
     errno.EADDRNOTAVAIL,
     errno.EAFNOSUPPORT,
 )
-"""Errors from sending a packet that does not leave; the last two occur without IPv6."""
+"""Errors of sending a packet that is refused; the last two occur without IPv6."""
 
 in_force: dict[str, Any] = {}
-"""The order that `close_network` got in this process."""
+"""The argument of `close_network` in this process."""
 
 
 def close_network(order: dict[str, Any]) -> None:
-    """Close the addresses that the module names, as root with CAP_NET_ADMIN. Failures leave the network open.
+    """Close the addresses in the module's description, as root with CAP_NET_ADMIN. A failure leaves the network open.
 
     `order`: `public`, True to leave only the internet open; `hosts`, addresses of the host to close too, and
     `complete`, True if that list is complete; `resolvers`, name servers to ask, if known; `open`, pairs of an
@@ -92,7 +92,7 @@ def rules(
 ) -> Iterator[list[bytes]]:
     """Yield the rules in the order of evaluation, each as expressions.
 
-    `forwards`: the engine's own name server asks others, perhaps at closed addresses, from inside this namespace.
+    `forwards`: True if the engine's name server, inside this namespace, asks other servers, even at closed addresses.
     """
     yield [*meta(META_MARK, struct.pack("=I", MARK)), accept]
     for name in names:
@@ -132,7 +132,7 @@ def is_closed(address: str, nets: Iterable[str]) -> bool:
 
 
 def own_networks() -> Iterator[str]:
-    """Yield the networks that this namespace is on, as ADDRESS/BITS."""
+    """Yield the networks of this namespace, as ADDRESS/BITS."""
     for fields in table("/proc/net/route"):
         if fields[1:3] != ["00000000", "00000000"] and fields[2] == "00000000" and fields[0] != "lo":
             address = struct.pack("<I", int(fields[1], 16))
@@ -150,7 +150,7 @@ def gateways() -> Iterator[str]:
 
 
 def table(path: str, skip: int = 1) -> list[list[str]]:
-    """Return the lines of a table of /proc, split into fields; empty without such a table."""
+    """Return the lines of a table of /proc, split into fields; empty if the table does not exist."""
     try:
         with open(path) as file:
             return [line.split() for line in file][skip:]
@@ -224,7 +224,7 @@ def payload(base: int, offset: int, size: int) -> bytes:
 
 
 def destination(net: str, how: int = EQUAL) -> list[bytes]:
-    """Match packets to this network or address, or, with `DIFFERENT`, to others of the same IP version."""
+    """Match packets to this network or address, or with `DIFFERENT` to all others of the same IP version."""
     version, address, mask = parsed(net)
     offset = 16 if version == 4 else 24
     bits = nested(4, attribute(1, mask)), nested(5, attribute(1, bytes(len(mask))))
@@ -244,7 +244,7 @@ reject = expression(b"reject", number(1, 2), attribute(2, b"\x03"))
 
 
 def install(all_rules: Iterable[list[bytes]]) -> None:
-    """Install a table with these rules for outgoing packets: all or nothing. Raises OSError."""
+    """Install a table with all these rules for outgoing packets, or no rule. Raises OSError."""
     hook = nested(4, number(1, 3), number(2, 0))
     chain = (attribute(1, TABLE), attribute(3, CHAIN), hook, number(5, 1), attribute(7, b"filter\0"))
     messages = [(NEW_TABLE, attribute(1, TABLE)), (NEW_CHAIN, b"".join(chain))]
@@ -281,7 +281,7 @@ def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> byt
 
 
 def reachable() -> dict[str, bool]:
-    """Send probe packets and return for each closed place True if still reachable; empty without a network."""
+    """Send probe packets. Return for each closed destination True if still reachable; empty without a network."""
     hosts = list(gateways())
     if not hosts:
         return {}

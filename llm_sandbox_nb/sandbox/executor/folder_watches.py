@@ -1,6 +1,6 @@
-"""Folder watches: the kernel reports (inotify) the paths that may have changed since a walk over all files.
+"""Folder watches: paths that may have changed since a walk over all files, as reported by the kernel (inotify).
 
-A checkpoint needs all changes, and inotify misses some. So `FolderWatches.changed` returns paths only when nothing can
+A checkpoint needs all changes, and inotify misses some. So `FolderWatches.changed` returns paths only if no change can
 be missing; otherwise it raises `WalkNeeded`, and the snapshotter walks over all files:
 
 =========================================  ==========================================================================
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from .entries import Memory
 
 MIN_WATCHED_ENTRIES = 2_000
-"""Entries from which on folders are watched: a walk over fewer takes less than 10 ms."""
+"""Minimum entries for watching folders, because a walk over fewer takes less than 10 ms."""
 MAX_WATCHED_FOLDERS = 32_768
-"""Maximum folders of one sandbox: each takes about 1 kB of the kernel's memory."""
+"""Maximum watched folders of one sandbox. A watch takes about 1 kB of the kernel's memory."""
 WATCHES_SHARE = 8  # of the user's watches that one sandbox may take
 SPARE_INSTANCES = 32  # inotify descriptors left to other programs of this user, whose default limit is 128
-MIN_KERNEL = (5, 10)  # the oldest that this was tested for; emulations of Linux name older ones
+MIN_KERNEL = (5, 10)  # the oldest tested kernel; emulations of Linux report older versions
 REPORTING_FILESYSTEMS = frozenset(b"btrfs ext2 ext3 ext4 f2fs overlay tmpfs xfs".split())
 READ_BYTES = 256 * 1024
 EVENT = struct.Struct("iIII")
@@ -78,10 +78,10 @@ class WalkNeeded(Exception):  # noqa: N818 - it is not an error
 
 
 class FolderWatches:
-    """Watches of all folders that one walk lists. The walk adds each before it lists the folder.
+    """Watches of all folders of a walk. The walk adds a watch before it lists the folder.
 
     Raises:
-        OSError: if this user may have no more of them.
+        OSError: if this user may not have more inotify descriptors.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class FolderWatches:
         self.unlisted = b""
         """A folder that the walk leaves out, but where a file can get another name."""
         self.always: set[bytes] = set()
-        """Paths to examine each time, as changes of them may go unreported."""
+        """Paths to examine each time, because inotify may not report their changes."""
 
     def new_instance(self) -> int:
         return int(self.libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
@@ -111,7 +111,7 @@ class FolderWatches:
         self.fd = -1
 
     def add(self, path: bytes) -> None:
-        """Watch a folder. After a failure `changed` asks for a walk."""
+        """Watch a folder. After a failure, `changed` raises WalkNeeded."""
         if self.why_walk:
             return
         if len(self.folders) >= self.room:
@@ -135,23 +135,24 @@ class FolderWatches:
             self.give_up("a folder cannot be listed")
 
     def give_up(self, why: str) -> None:
-        """Let `changed` ask for a walk, and stop watching."""
+        """Stop watching; `changed` raises WalkNeeded from now on."""
         self.why_walk = why
         self.close()
 
     def changed(self, known: Memory, mapped: set[bytes]) -> set[bytes]:
-        """Return all paths that may have changed since the walk, or since the previous call, and perhaps others.
+        """Return all paths that may have changed since the walk or the previous call.
 
         Args:
-            known: all entries then.
-            mapped: the `mapped_files` of this moment.
+            known: all entries at that time.
+            mapped: the present result of `mapped_files`.
 
         Raises:
             WalkNeeded: if there may be other changes.
         """
         if self.why_walk:
             raise WalkNeeded(self.why_walk)
-        found = written_files(mapped) | self.always  # before the events: closing a file makes one
+        # Before the events are read, because closing a file makes an event.
+        found = written_files(mapped) | self.always
         appeared: set[bytes] = set()
         for watch, mask, name in self.events():
             if mask & (IN_Q_OVERFLOW | IN_UNMOUNT | IN_IGNORED) or watch not in self.folders:
@@ -191,7 +192,7 @@ def max_watches() -> int:
 
 
 def reports_changes(folders: Iterable[bytes], skipped: set[bytes]) -> bool:
-    """Return True if the kernel reports changes below these folders: nothing else can write to their filesystems."""
+    """Return True if the kernel reports all changes below these folders, because only this kernel writes there."""
     version = os.uname().release.split(".")
     if not all(part.isdigit() for part in version[:2]) or tuple(map(int, version[:2])) < MIN_KERNEL:
         return False
@@ -259,10 +260,10 @@ def writable_again(pid: str, paths: set[bytes]) -> set[bytes]:
 
 
 def written_files(mapped: set[bytes]) -> set[bytes]:
-    """Return the files that a process holds open for writing, and those of `mapped`.
+    """Return the files that a process has open for writing, and `mapped`.
 
     Raises:
-        WalkNeeded: if a process does not show its files, or writes to one through a name that is gone.
+        WalkNeeded: if a process does not show its files, or writes to a file whose name is gone.
     """
     found = set(mapped)
     if any(path.endswith(DELETED) and not path.startswith(UNNAMED_MEMORY) for path in mapped):

@@ -1,4 +1,4 @@
-"""Frames: their format, the pipe to the host, and the small helpers that all modules use.
+"""Frames: their format, the pipe to the host, and small helpers for all modules.
 
 The format is a deliberate copy of `sandbox/protocol/frames.py`, which cannot be imported inside a sandbox.
 """
@@ -26,7 +26,7 @@ PIPE_READ = 256 * 1024
 F_SETPIPE_SZ = 1031
 PIPE_BYTES = 1024 * 1024  # the default maximum for ordinary users
 HOST_PIPE_BYTES = 256 * 1024  # four frames, for content in bulk
-PAUSE_ABOVE_BYTES = 1024 * 1024  # waiting for the host: then commands' output is not read
+PAUSE_ABOVE_BYTES = 1024 * 1024  # if more bytes wait for the host, commands' output is not read
 RESUME_BELOW_BYTES = 256 * 1024
 MAX_WRITTEN_PARTS = 64  # of a system call: headers and payloads of 2 MiB
 HANDED = 1000
@@ -37,7 +37,7 @@ ACK_EVERY_BYTES = 256 * 1024  # a quarter of the host's window, so that the host
 
 
 def text_to_bytes(text: str) -> bytes:
-    """Return a name from JSON as the bytes that the kernel knows."""
+    """Convert a name from JSON to the bytes of the kernel."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -75,7 +75,7 @@ def write_pending(fd: int, pending: list[memoryview]) -> tuple[int, bool]:
 
 
 def enlarge_pipes(*fds: int, size: int = PIPE_BYTES) -> None:
-    """Give pipes more room, so that a few large reads replace many and writers pause less often."""
+    """Enlarge pipes, so that reads are larger and fewer, and writers pause less often."""
     import fcntl
 
     try:
@@ -86,7 +86,7 @@ def enlarge_pipes(*fds: int, size: int = PIPE_BYTES) -> None:
 
 
 def quietly_close(*fds: int) -> None:
-    """Close descriptors; -1 stands for a closed one."""
+    """Close descriptors; -1 (already closed) is ignored."""
     for fd in fds:
         if fd >= 0:
             os.close(fd)
@@ -111,7 +111,7 @@ class HostPipe(EventLoop):
         raise NotImplementedError
 
     def leave(self) -> NoReturn:
-        """End the executor: the host is gone for good."""
+        """End the executor, because the host will not return."""
         raise NotImplementedError
 
     def send(self, kind: int, number: int, payload: bytes | memoryview) -> None:
@@ -126,7 +126,7 @@ class HostPipe(EventLoop):
             self.acknowledged[number] = self.acknowledged.get(number, 0) + size
 
     def flush(self) -> None:
-        """Write as much as the pipe accepts, and pause reading commands' output while too much waits."""
+        """Write as much as the pipe accepts. While too much waits, stop reading commands' output."""
         for number in [number for number, size in self.acknowledged.items() if size >= ACK_EVERY_BYTES]:
             self.send(ACK, number, dump({"bytes": self.acknowledged.pop(number)}))
         self.write_outgoing()
@@ -157,7 +157,7 @@ class HostPipe(EventLoop):
                 return
 
     def read_frames(self) -> None:
-        """Handle frames from the host. An end of file means that the host can never come back."""
+        """Handle frames from the host. An end of file means that the host cannot return."""
         try:
             data = os.read(0, PIPE_READ)
         except BlockingIOError:

@@ -80,7 +80,7 @@ class HistoryService(ServiceProcess):
             request.start()
 
     def ended(self, request: HistoryRequest) -> None:
-        """Begin the next request after an answered one."""
+        """Begin the next request, after `request` was answered."""
         if self.current is request:
             self.current = None
             self.next()
@@ -113,12 +113,12 @@ class HistoryService(ServiceProcess):
     # ---------------------------------------------------------------------------------- while files are restored
 
     def stop_everything(self) -> bool:
-        """End all other requests and all commands. Returns False if some could not be killed."""
+        """End all other requests and all commands. Returns False if a process could not be killed."""
         self.executor.hold_files(RESTORE)
         return self.executor.stop_everything([*self.queue, self.current])
 
     def release_files(self) -> None:
-        """Let commands and file operations run again after a restore, once the watcher has restarted."""
+        """After a restore, restart the change watcher, then let commands and file operations run again."""
         self.watcher.restart()
         self.executor.release_files(RESTORE)
 
@@ -137,7 +137,7 @@ class HistoryRequest(Request):
         self.history.ask(self)
 
     def start(self) -> None:
-        """Begin, now that no other request is being served."""
+        """Begin, when no other request is being served."""
         raise NotImplementedError
 
     def take_data(self, data: bytes) -> None:
@@ -153,7 +153,7 @@ class HistoryRequest(Request):
         self.files_done(dict(KILLED_OUTCOME))
 
     def acknowledge_body(self, size: int) -> None:
-        """Handle the number of bytes that the child has read."""
+        """Note that the child has read `size` bytes of the body."""
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """Respond, and let the next request begin."""
@@ -206,7 +206,7 @@ class CheckpointRequest(HistoryRequest):
             self.history.ended(self)
 
     def shell_done(self, why: str) -> None:
-        """Handle the end of saving the shell's state; `why` is the reason if there is none."""
+        """Note that the shell's state was saved; if that failed, `why` is the reason."""
         self.why_no_shell = why
         self.finish_if_done()
 
@@ -266,7 +266,7 @@ class RestoreRequest(HistoryRequest):
         self.history.put(data)
 
     def acknowledge_body(self, size: int) -> None:
-        """Acknowledge the body alone, without the line before the body or the end mark."""
+        """Acknowledge bytes of the body, without the line before the body and the end mark."""
         head = min(size, self.head_left)
         self.head_left -= head
         body = min(size - head, self.unacknowledged)
@@ -298,14 +298,14 @@ class RestoreRequest(HistoryRequest):
         self.state += data
 
     def child_died(self) -> None:
-        """Handle the end of the child: not an error once the files are in place."""
+        """Handle the end of the child, which is an error only if the files are not in place yet."""
         if self.files is None:
             super().child_died()
         elif "error" in self.files:
             self.start_shell()
 
     def abort(self) -> None:
-        """End the request by force; once the files are in place, only the shell can be late."""
+        """End the request by force. If the files are in place, only the restore of the shell is given up."""
         if self.files is None:
             super().abort()
         elif self.timed:
@@ -317,10 +317,10 @@ class RestoreRequest(HistoryRequest):
     def files_done(self, outcome: dict[str, Any]) -> None:
         self.files = outcome
         if "error" in outcome and self.params.get("pack"):
-            # A child that was killed before it reached the pack has left the file in its folder.
+            # If the child was killed before it reached the pack, the file is still in the folder.
             RestorePack(self.params["pack"], self.top_time).remove()
         if "error" in outcome and self.history.pid:
-            # Else the child would read the rest of the plan, which may still arrive, as its next request.
+            # Without this, the child would read the rest of the plan, which may still arrive, as its next request.
             send_signal(self.history.pid, signal.SIGKILL)
         else:
             self.start_shell()
@@ -342,7 +342,7 @@ class RestoreRequest(HistoryRequest):
             self.shell_done("")
 
     def shell_done(self, why: str) -> None:
-        """Respond; `why` is the part of the shell's state that could not be restored."""
+        """Respond; `why` names the part of the shell's state that could not be restored."""
         outcome = self.files or dict(KILLED_OUTCOME)
         if "error" not in outcome:
             self.history.shell_state.sent = (self.params["id"], self.state)

@@ -1,7 +1,7 @@
 """Replacements for modules of the standard library whose import takes longer than all modules of the executor.
 
-The package `json` imports `re` and `enum` next to its C part, which is all that the executor needs. The C part is no
-public interface: an interpreter without the expected functions uses the package.
+The package `json` imports `re` and `enum` in addition to its C part, and the executor needs only the C part. The C part
+is not a public interface, so an interpreter without the expected functions uses the package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Decoding:
-    """Settings that the C part reads: those of `json.loads`."""
+    """The settings of `json.loads`, which the C part reads."""
 
     strict = True
     object_hook = None
@@ -32,7 +32,7 @@ try:
 
     decoding: Any = _Decoding()
     _scan: Callable[[str, int], tuple[Any, int]] = _json.make_scanner(decoding)
-    # No check for circles, no indentation, compact separators, keys in their order, none skipped, NaN allowed.
+    # No check for circles, no indentation, compact separators, keys in the given order, no key skipped, NaN allowed.
     _encode: Callable[[object, int], Iterable[str]] = _json.make_encoder(
         None, _refuse, _json.encode_basestring_ascii, None, ":", ",", False, False, True
     )

@@ -1,4 +1,4 @@
-"""The executor: its owner and the lease, its requests and its children."""
+"""The executor: it serves the requests of its owner, watches the owner's lease, and collects ended children."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ REMOVE_SCRIPT = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwx -- "$1"; rm -rf 
 
 
 class Executor(HostPipe):
-    """Serves one host until the host leaves, or is silent for longer than the lease."""
+    """Server for one host, until the host leaves or is silent for longer than the lease."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Executor(HostPipe):
         self.set_up_process()
         self.shell = Shell(self)
         self.watcher = ChangeWatcher(self)
-        if "executor.name_server" in sys.modules:  # then the first program has closed the network
+        if "executor.name_server" in sys.modules:  # imported when the first program closed the network
             from .name_server import NameServer
 
             NameServer(self)
@@ -138,7 +138,7 @@ class Executor(HostPipe):
             request.respond({"error": describe_error(error)})
 
     def new_request(self, number: int, params: dict[str, Any]) -> Request:
-        """Return the request for an operation. The import compiles rarely needed modules on first use."""
+        """Return the request for an operation. Rarely needed modules are imported, and compiled, at the first use."""
         operation = params["op"]
         if operation == "run":
             return ShellCommand(self.shell, number, params)
@@ -218,7 +218,7 @@ class Executor(HostPipe):
             self.watcher.start()
 
     def drop_old_owner(self) -> None:
-        """Cancel the old owner's requests and output; zeros complete a frame that was sent in part."""
+        """Cancel the old owner's requests and output. Fill up a partly sent frame with zeros."""
         requests, self.requests = list(self.requests.values()), {}
         for request in requests:
             request.silent = True
@@ -246,7 +246,7 @@ class Executor(HostPipe):
     # ------------------------------------------------------------------------------------------------ files
 
     def when_files_ready(self, action: Callable[[], None]) -> None:
-        """Call `action`, which may change files, as soon as nothing holds them."""
+        """Call `action`, which may change files, as soon as there is no reason to hold files."""
         if self.holds:
             self.waiting.append(action)
         else:
@@ -269,11 +269,11 @@ class Executor(HostPipe):
     # -------------------------------------------------------------------------------------------- processes
 
     def helper_pids(self) -> set[int]:
-        """Return children that no command started."""
+        """Return the children that were not started by a command."""
         return self.helpers | self.services | self.keepers
 
     def stop_everything(self, spare: Collection[object]) -> bool:
-        """Cancel all requests but `spare` and kill all commands. Returns False if one could not be killed."""
+        """Cancel all requests except `spare` and kill all commands. Returns False if a process could not be killed."""
         for request in list(self.requests.values()):
             if request not in spare:
                 request.cancel()
@@ -297,11 +297,11 @@ class Executor(HostPipe):
                 ended(status)
 
     def spill_path(self, number: int) -> bytes:
-        """Return the file for the whole output of a request if that is too large to be sent."""
+        """Return the path of the file for a request's whole output, if that is too large to be sent."""
         return self.spill + b"/%d-%x.out" % (number, time.time_ns())
 
     def leave(self) -> NoReturn:
-        """End everything. When PID 1 ends, the kernel kills the rest; elsewhere the executor kills its descendants."""
+        """End all processes. If this is PID 1, the kernel kills the others; if not, kill all descendants first."""
         if os.getpid() != 1:
             kill_all(lambda: descendants(process_table(), os.getpid(), set()))
         if self.remove:
@@ -322,7 +322,7 @@ class Executor(HostPipe):
 
 
 def open_calls() -> dict[str, bool]:
-    """Return for each system call that a filter should refuse True if usable; tested, as a filter cannot be read."""
+    """Return system calls that a filter should refuse, with True if usable, by trying: a filter cannot be read."""
     made: int = ctypes.CDLL(None).socket(AF_VSOCK, SOCK_STREAM | os.O_CLOEXEC, 0)
     if made >= 0:
         os.close(made)

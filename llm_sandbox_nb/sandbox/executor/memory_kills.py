@@ -1,4 +1,4 @@
-"""Processes that the kernel killed because the sandbox's memory was used up, as counted by its cgroup."""
+"""Number of processes that the kernel killed because the sandbox's memory was used up, from its cgroup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PLACES = (
     ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.max"),
     ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-"""Files with the count and with the limit, in cgroups of version 2 and 1."""
+"""Files with the number of kills and with the limit, in cgroups of version 2 and 1."""
 
 
 def memory_kills() -> int:

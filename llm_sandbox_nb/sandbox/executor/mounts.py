@@ -1,4 +1,4 @@
-"""Mounts: parts of the filesystem that commands can write to, and how to detect files that are as in the image."""
+"""Mounts: parts of the filesystem that commands can write to, and the detection of files that are as in the image."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ PSEUDO_FILESYSTEMS = frozenset(
     b"autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl hugetlbfs mqueue"
     b" nsfs proc pstore rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
 )
-CLOCK_MARGIN_NS = 20_000_000  # by which the clock of files may be behind `time.time_ns`
-PREPARATION_NS = 3_000_000_000  # for an engine to prepare its own folders in a new sandbox
+CLOCK_MARGIN_NS = 20_000_000  # maximum delay of the clock of files behind `time.time_ns`
+PREPARATION_NS = 3_000_000_000  # time for an engine to prepare its folders in a new sandbox
 FOLDER_BASE, FILE_BASE = 1, 2  # an overlay; a single file that the engine made before the start
 AT_FDCWD, AT_SYMLINK_NOFOLLOW, STATX_BTIME = -100, 0x100, 0x800
 OVERLAY_PARAMETERS = "/sys/module/overlay/parameters/"
 
 
 class Epoch:
-    """The start of the sandbox on the clock of the files' ctime: later changes are the sandbox's own.
+    """Start of the sandbox, on the clock of the files' ctime. Later changes were made in the sandbox.
 
-    Commands cannot set a ctime. When the machine's clock is set back, this time moves back too: then a scan
-    examines a few more entries than were changed, never fewer.
+    Commands cannot set a ctime. If the machine's clock is set back, this time moves back too, so that a scan examines
+    too many entries and never too few.
     """
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ class Epoch:
             self.offset = offset
 
     def since(self, mount: Mount) -> tuple[int, int]:
-        """Return the ctimes from which folders must be scanned, and from which files may differ from the image.
+        """Return the minimum ctimes of folders that must be scanned, and of files that may differ from the image.
 
-        The engine prepares folders before the executor starts. A later change in a folder does not show in those above,
-        so folders count from the creation of the sandbox.
+        The engine prepares folders before the executor starts. Their parents do not show a later change, so the minimum
+        for folders is the creation of the sandbox.
         """
         start = self.start - self.back
         if mount.base == FILE_BASE:
@@ -76,7 +76,7 @@ class Epoch:
 def birth_time(path: bytes) -> int:
     """Return the creation time of a path in nanoseconds, or 0 if unknown.
 
-    The upper folder of an overlay is created with the sandbox; entries that the engine prepared there are younger.
+    The upper folder of an overlay is created with the sandbox, before the entries that the engine prepares there.
     """
     buffer = ctypes.create_string_buffer(256)
     try:
@@ -107,7 +107,7 @@ def is_ordinary_path(path: bytes) -> bool:
 
 
 def mount_id(path: bytes) -> bytes:
-    """Return the number of the mount that a path leads to; empty if the path leads nowhere."""
+    """Return the number of a path's mount; empty if the path does not exist."""
     try:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -127,8 +127,8 @@ def mount_number(fd: int) -> bytes:
 def keeps_ctimes(kind: bytes, options: bytes) -> bool:
     """Return True if a folder keeps the ctime of the image as long as nothing below was written.
 
-    An overlay that can rename a folder of the image, or copy up metadata alone, could show old files in new
-    places.
+    This is False for an overlay that can rename folders of the image, or copy up metadata alone, because old files
+    could then be in new places.
     """
     if kind != b"overlay":
         return False
@@ -174,9 +174,9 @@ def engine_folders() -> tuple[list[bytes], set[bytes]]:
 
 
 def mount_table() -> list[tuple[bytes, bytes, bytes, bool]]:
-    """Return for each mount: path, kind, filesystem options, and True if writable and reached by its path.
+    """Return for each mount: path, kind, filesystem options, and True if writable and not hidden by another mount.
 
-    Reading the number of each mount takes milliseconds, so the table is kept until the kernel's differs.
+    Reading the number of each mount takes milliseconds, so the table is cached until the kernel's text changes.
     """
     with open("/proc/self/mountinfo", "rb") as file:
         text = file.read()

@@ -1,9 +1,9 @@
 """A name server for the sandbox in front of the engine's own, which would also resolve names of other sandboxes.
 
-Questions and answers are forwarded unchanged. Only questions that can be parsed to the end are forwarded, and no
-reverse lookups of addresses that are not public. The engine's server answers only sockets with the firewall's mark;
-these are made while the first program may set the mark. In `public`, names without a dot (those of neighbours) are
-not forwarded, and an answer that leads only to closed addresses becomes "no such name".
+Questions and answers are forwarded unchanged, except questions that cannot be parsed to the end, and reverse lookups of
+addresses that are not public. The engine's server can be reached only through sockets with the firewall's mark; these
+are made while the first program may set the mark. In `public`, names without a dot, such as names of neighbours, are
+not forwarded, and an answer with closed addresses only becomes "no such name".
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ADDRESS = "127.0.0.53"
 PORT = 53
 SETTINGS = "/etc/resolv.conf"
 FIRST_DESCRIPTOR = 256
-"""Lowest number for the sockets: `main` closes all descriptors below."""
+"""Lowest number for the sockets, because `main` closes all descriptors below."""
 SO_MARK = 36
 MAX_PACKET_BYTES = 4096
 LONG_ANSWERS = struct.pack(">BHHIH", 0, 41, MAX_PACKET_BYTES, 0, 0)
-"""An EDNS record: answers of up to so many bytes are accepted."""
+"""An EDNS record, which allows answers of up to `MAX_PACKET_BYTES`."""
 QUESTION_SECONDS = 15.0
-"""Seconds until a question is forgotten."""
+"""Seconds until a question without an answer is forgotten."""
 MAX_QUESTIONS = 512
 """Maximum number of questions that wait for an answer."""
 MAX_PACKETS_PER_ROUND = 64
@@ -41,12 +41,12 @@ REFUSED, NO_SUCH_NAME = 5, 3
 REVERSE_ZONES = ([b"in-addr", b"arpa"], [b"ip6", b"arpa"])
 
 listeners: list[socket.socket] = []
-"""Sockets of this process that the sandbox asks."""
+"""Sockets of this process for questions from the sandbox."""
 upstream: list[socket.socket] = []
 """Sockets of this process, connected to the servers that answer."""
 own_nets: list[str] = []
 hides: list[Callable[[str], bool]] = []
-"""In `public`, one function that returns True for a closed numeric address; else empty."""
+"""In `public`, a single function that returns True for a closed numeric address; else empty."""
 
 
 def configured() -> list[str]:
@@ -92,8 +92,8 @@ def take_over(
     """Open the sockets and enter this server in the settings.
 
     Args:
-        nets: networks that the sandbox is on, whatever their addresses look like.
-        is_closed: in `public`, returns True for a closed address.
+        nets: networks of the sandbox, also with public addresses.
+        is_closed: in `public`, a function that returns True for a closed address.
 
     Returns:
         The former settings, or None if the server could not be set up.
@@ -133,7 +133,7 @@ def close() -> None:
 
 
 def move_up(low: socket.socket) -> socket.socket:
-    """Return a non-blocking copy of a socket under a descriptor that `main` leaves open."""
+    """Return a non-blocking copy of a socket, with a descriptor that `main` leaves open."""
     copy = socket.socket(fileno=fcntl.fcntl(low.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR))
     copy.setblocking(False)
     low.close()
@@ -141,7 +141,7 @@ def move_up(low: socket.socket) -> socket.socket:
 
 
 def write_settings(text: str) -> None:
-    """Overwrite the settings in place: engines mount the file, so replacing is impossible. Raises OSError."""
+    """Overwrite the settings in place, because engines mount the file, which cannot be replaced. Raises OSError."""
     with open(SETTINGS, "r+") as file:
         file.write(text)
         file.truncate()
@@ -171,7 +171,7 @@ class NameServer:
                 self.pass_on(packet, question, sender)
 
     def pass_on(self, packet: bytes, question: bytes, sender: tuple[str, int]) -> None:
-        """Send a question to every server under a number of this server; the first answer counts."""
+        """Send a question, with a new number, to every server; the first answer is used."""
         now = time.monotonic()
         for known, (*_, asked_at) in list(self.pending.items()):
             if now - asked_at < QUESTION_SECONDS and len(self.pending) < MAX_QUESTIONS:
@@ -192,7 +192,7 @@ class NameServer:
                 continue
 
     def take_answers(self, server: socket.socket) -> None:
-        """Forward answers. A failure counts only from the last server."""
+        """Forward answers. Forward a failure only if it is the last server's."""
         for _ in range(MAX_PACKETS_PER_ROUND):
             try:
                 packet = server.recv(65536)
@@ -222,7 +222,7 @@ def reply(listener: socket.socket, packet: bytes, sender: tuple[str, int]) -> No
 
 
 def examine(packet: bytes) -> tuple[bytes, bytes]:
-    """Return the question of a query to forward, or the answer that replaces it; both empty to ignore the query."""
+    """Return the question of a query to forward, or the answer that refuses it; both empty to ignore the query."""
     if len(packet) < 12 or packet[2] & 0x80:
         return b"", b""
     labels, end = read_name(packet)
@@ -242,7 +242,7 @@ def refusal(packet: bytes, code: int, question: bytes = b"") -> bytes:
 
 
 def read_name(packet: bytes) -> tuple[list[bytes], int]:
-    """Return the labels of the queried name and the end offset; 0 if the name is not written out to the end."""
+    """Return the labels of the queried name and the end offset; 0 if the name is incomplete or abbreviated."""
     labels: list[bytes] = []
     at = 12
     while at < min(len(packet), 12 + 255):
@@ -258,7 +258,7 @@ def read_name(packet: bytes) -> tuple[list[bytes], int]:
 
 
 def is_public(labels: list[bytes]) -> bool:
-    """Return True if a reverse name belongs to an internet address and is spelled out as it should be."""
+    """Return True if a reverse name is valid and belongs to an internet address."""
     import ipaddress
 
     numbers = [label.decode("latin-1") for label in reversed(labels[:-2])]

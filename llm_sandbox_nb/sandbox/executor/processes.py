@@ -1,4 +1,4 @@
-"""Processes: find them, kill whole trees of them, become a program."""
+"""Processes: finding them, killing whole trees, and executing a program."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# Any command may send these; children get the default handlers back.
+# Signals that any command may send; children get the default handlers back.
 IGNORED_SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGALRM,
 )  # fmt: skip
 CHILD_SIGNALS = (*IGNORED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-NICENESS = 5  # of commands: hundreds that never sleep cannot keep the executor from ending them
+NICENESS = 5  # of commands, so that the executor can end even hundreds that never sleep
 MAX_PROC_BYTES = 4 * 1024 * 1024  # the memory map of a process with 40,000 mappings
-CROWD_ENTRIES = 200  # names in /proc: about 140 processes
+CROWD_ENTRIES = 200  # names in /proc, with about 140 processes
 
 
 def prctl(option: int, value: int) -> None:
@@ -53,7 +53,7 @@ def identity_of(pid: int) -> tuple[int, int] | None:
 
 
 def read_proc(path: str) -> bytes:
-    """Return the content of a file of /proc, of at most 4 MiB; empty once its process has ended."""
+    """Return at most 4 MiB of a file of /proc; empty if the process has ended."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -73,8 +73,8 @@ def read_proc(path: str) -> bytes:
 def own_tree(me: int = 0) -> dict[int, tuple[int, int]]:
     """Return living descendants of this process (or of `me`), in the form of `process_table`.
 
-    Much faster on a machine with many processes, but a process that ends meanwhile may hide another: good
-    enough to know which processes ran before a command, not to find all that must be killed.
+    This is much faster on a machine with many processes, but a process that ends meanwhile may hide another. So this
+    suffices to know which processes ran before a command, but not to find all processes to kill.
     """
     me = me or os.getpid()
     if not os.path.exists("/proc/%d/task/%d/children" % (me, me)):
@@ -92,7 +92,7 @@ def own_tree(me: int = 0) -> dict[int, tuple[int, int]]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return pids that a process, or one of its threads, has started."""
+    """Return the pids of the children of a process and its threads."""
     folder = "/proc/%d/task" % pid
     try:
         threads = os.listdir(folder)
@@ -104,7 +104,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants(table: dict[int, tuple[int, int]], root: int, skip: set[int]) -> set[int]:
-    """Return everything below `root`, without the trees that start at a member of `skip`."""
+    """Return all descendants of `root`, except members of `skip` and their descendants."""
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in table.items():
         children.setdefault(parent, []).append(pid)
@@ -120,7 +120,7 @@ def descendants(table: dict[int, tuple[int, int]], root: int, skip: set[int]) ->
 
 def send_signal(pid: int, number: int) -> bool:
     """Signal a process. Returns False if the process does not exist or may not be signalled."""
-    if pid <= 0:  # these mean whole groups, also that of the executor
+    if pid <= 0:  # such numbers mean whole groups, even the executor's
         return False
     try:
         os.kill(pid, number)
@@ -130,10 +130,10 @@ def send_signal(pid: int, number: int) -> bool:
 
 
 def kill_all(find: Callable[[], set[int]]) -> bool:
-    """Kill all processes that `find` returns, and those they start meanwhile. Returns False if one survives.
+    """Kill all processes that `find` returns, and their new children. Returns False if a process survives.
 
-    Among hundreds of processes that never sleep the executor would hardly run. Where it may signal all processes, one
-    call stops all of them until it has finished.
+    Among hundreds of processes that never sleep, the executor would hardly run. If the executor may signal all
+    processes, a single call stops all of them until this function has finished.
     """
     if not is_crowd():
         return kill_found(find)
@@ -145,19 +145,19 @@ def kill_all(find: Callable[[], set[int]]) -> bool:
 
 
 def kill_tree(root: int) -> None:
-    """Kill a process and all processes below."""
+    """Kill a process and all its descendants."""
 
     def below() -> set[int]:
         table = process_table()
         return descendants(table, root, set()) if root in table else set()
 
-    send_signal(root, signal.SIGSTOP)  # so that it starts nothing meanwhile
+    send_signal(root, signal.SIGSTOP)  # so that it starts no more processes
     kill_all(below)
     send_signal(root, signal.SIGKILL)
 
 
 def is_crowd() -> bool:
-    """Return True among hundreds of processes in a namespace with this process as PID 1: a fork could be slow."""
+    """Return True if this process is PID 1 of a namespace with so many processes that a fork could be slow."""
     return os.getpid() == 1 and len(os.listdir("/proc")) >= CROWD_ENTRIES
 
 
@@ -170,7 +170,7 @@ def signal_everyone(number: int) -> None:
 
 
 def kill_found(find: Callable[[], set[int]]) -> bool:
-    """Stop processes until `find` returns no new ones, so that no fork bomb can escape, then kill them."""
+    """Stop processes until `find` returns no new ones, so that a fork bomb cannot escape, then kill them."""
     for _ in range(50):
         stopped: set[int] = set()
         for _ in range(50):
@@ -200,7 +200,7 @@ def catches_signal(pid: int, number: int) -> bool:
 
 
 def exit_code(status: int) -> int:
-    """Return a wait status as a shell would report it."""
+    """Convert a wait status to an exit code, as shells do."""
     if os.WIFSIGNALED(status):
         return 128 + os.WTERMSIG(status)
     return os.WEXITSTATUS(status)
@@ -228,7 +228,7 @@ def first_kilobytes(path: str) -> str | None:
 
 
 def take_descriptors(fds: dict[int, int]) -> None:
-    """Duplicate `fds[n]` as descriptor n in a child, inherited by the executed program."""
+    """In a child, make descriptor n a copy of `fds[n]`, to be inherited by the executed program."""
     copies = {target: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 256) for target, source in fds.items()}
     for target, source in copies.items():
         os.dup2(source, target)
@@ -236,7 +236,7 @@ def take_descriptors(fds: dict[int, int]) -> None:
 
 
 def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | None) -> None:
-    """Become the program in a child, without the executor's signals and descriptors; never returns."""
+    """In a child, execute a program without the executor's signal handlers and descriptors; never returns."""
     for number in CHILD_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     take_descriptors(fds)
@@ -250,7 +250,7 @@ def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | 
     os.nice(NICENESS)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("500")  # a command that eats the memory dies before the executor does
+            file.write("500")  # if memory runs out, the kernel kills the command before the executor
     except OSError:
         pass
     try:
@@ -270,7 +270,7 @@ def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | 
 
 
 def switch_user(name: str, env: dict[bytes, bytes], keep_home: bool) -> None:
-    """Become another user, with all groups and the HOME of that user.
+    """Change to another user, with the user's groups and HOME.
 
     Raises:
         LookupError: if there is no such user, or switching is not permitted.

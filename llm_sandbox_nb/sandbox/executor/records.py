@@ -1,4 +1,4 @@
-"""Records: the format of checkpoints, descriptions and restores on the wire. README.md describes each kind."""
+"""Records: the format of checkpoints, descriptions and restores in the pipe. README.md describes each kind."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ CHUNK_SIZE = 1024 * 1024
 MAX_RECORD_BYTES = 2 * CHUNK_SIZE
 BATCH_BYTES = 64 * 1024
 MAX_EXAMPLES = 4  # paths in a sentence about what was left out
-THE_END = 0  # ends a restore plan on its way to the child; on the wire END does
+THE_END = 0  # mark of the end of a restore plan for the child; between host and executor, an END frame has this role
 TOP = b"/"
 OPEN_PACK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 ARRIVAL_SECONDS = 0.005  # between two looks at a pack that is still being written
 
 
 class RecordWriter:
-    """A writer of records to a descriptor: entries and deleted paths in batches, all in the order of the calls."""
+    """A writer of records to a descriptor, in the order of the calls; entries and deleted paths are sent in batches."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -62,7 +62,7 @@ class RecordWriter:
             self.push()
 
     def push(self) -> None:
-        """Send the records held back."""
+        """Send the records that were held back."""
         write_all(self.fd, b"".join(self.buffer))
         self.buffer, self.buffered = [], 0
 
@@ -139,7 +139,7 @@ class RecordReader:
         return kind, self.take(size)
 
     def has_arrived(self, kind: int) -> bool:
-        """Read records ahead for `ARRIVAL_SECONDS`. Return True as soon as the last is of this kind."""
+        """Read records ahead for `ARRIVAL_SECONDS`. Return True as soon as one of this kind has arrived."""
         end = time.monotonic() + ARRIVAL_SECONDS
         while not self.ahead or self.ahead[-1][0] != kind:
             left = max(0.0, end - time.monotonic())
@@ -176,7 +176,7 @@ class Shortfall:
 
 
 class RestorePack:
-    """A file with content that the host puts here from outside, for one restore, which begins meanwhile.
+    """A file with content that the host puts here from outside while the restore runs.
 
     Args:
         name: in the top folder; None without a pack.
@@ -220,7 +220,7 @@ class RestorePack:
         """Copy a part of the pack into a file. Returns the number of bytes.
 
         Args:
-            is_whole: waits for a moment, or returns True if no more of the pack will come.
+            is_whole: function that waits for a moment, or returns True if no more of the pack will arrive.
 
         Raises:
             OSError: if the part is not in the pack, or cannot be written.

@@ -1,7 +1,7 @@
-"""Renewal: remove files that no checkpoint covers, and describe the state of a sandbox beyond its files.
+"""Renewal of a used sandbox: remove files outside of checkpoints, and describe all state except files.
 
-A used sandbox is as good as new when its files are those of its first checkpoint and its description is that of its
-start.
+A used sandbox is as good as new if its files are equal to the first checkpoint, and its description is equal to the
+description at the start.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from .shell import Shell
 
 SETTINGS = ("limits", "oom_score_adj", "coredump_filter", "comm", "cgroup", "uid_map", "gid_map")
-"""Files of /proc/self with settings that others can change and that children inherit."""
+"""Files of /proc/self with settings that other processes can change and children inherit."""
 IPC = ("shm", "sem", "msg")
 NETWORK = (("dev", slice(1)), ("route", slice(3)), ("if_inet6", slice(1)))
-"""Tables with the columns that traffic does not change: interfaces, routes, addresses."""
+"""Tables of interfaces, routes and addresses, with the columns that do not change with traffic."""
 
 
 class RenewalRequest(ChildRequest):
@@ -69,9 +69,10 @@ class RenewalRequest(ChildRequest):
 
 
 def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
-    """Return all that can differ between a new and a used sandbox, except files. `known` are the executor's processes.
+    """Return the state that can differ between a new and a used sandbox, except files.
 
-    Long texts are given as their hash, which has a secret key: nothing inside can choose a text with the same hash.
+    `known` are the executor's processes. Long texts are replaced by a hash with a secret key, so that programs inside
+    cannot choose a text with the same hash.
     """
     foreign = sorted((pid, *born) for pid, born in process_table().items() if pid not in known)
     return {
@@ -89,7 +90,7 @@ def describe(known: set[int], disk: tuple[int, int]) -> dict[str, str]:
 
 
 def hashed(text: bytes) -> str:
-    """Return a number that stands for a text, in this process only."""
+    """Return the hash of a text, with a key that is valid in this process only."""
     return str(hash(text))
 
 

@@ -1,6 +1,6 @@
 """Arguments of each operation, the common base of all requests, and their view of the executor (a Protocol).
 
-A malformed request gets an answer; it never reaches the code that serves it.
+A malformed request is answered here, and never reaches the code of its operation.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     Check = Callable[[object], bool]
 
     class ExecutorContext(Protocol):
-        """The executor's pipe, event loop, children, and the order in which files may change."""
+        """The executor as the requests see it: pipe, event loop, children, and reasons to hold files."""
 
         cwd: bytes
         """Directory in which commands start."""
         spill: bytes
         """Folder for output that is too large to be sent."""
         scope: bytes
-        """The only folder that checkpoints cover; empty for everything that is writable."""
+        """The only folder that checkpoints cover; empty to cover everything that is writable."""
         remove: str
-        """The folder that is the whole sandbox; empty when the sandbox has a filesystem of its own."""
+        """The folder of the whole sandbox, removed at the end; empty if the sandbox has its own filesystem."""
         requests: dict[int, Any]
         """Requests that wait for their outcome, by number."""
         children: dict[int, Callable[[int], None]]
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         helpers: set[int]
         """Children that serve one request each."""
         keepers: set[int]
-        """Supervisors of ended programs, with the processes that these left running."""
+        """Supervisors of ended programs whose descendants still run."""
         services: set[int]
         """Children that serve requests for as long as the executor runs."""
         holds: set[str]
@@ -65,7 +65,7 @@ FIRST_LOOK, RESTORE = "first look", "restore"  # reasons to hold files, see `Exe
 
 
 class Request:
-    """A request of the host. Its body arrives by `data` and `end`; `respond` ends the request."""
+    """A request of the host. The body arrives through `data` and `end`; `respond` ends the request."""
 
     def __init__(self, executor: ExecutorContext, number: int, params: dict[str, Any]) -> None:
         self.executor = executor
@@ -89,7 +89,7 @@ class Request:
         """Handle the end of the request's `timeout`."""
 
     def cancel(self) -> None:
-        """Handle a host that no longer wants the result."""
+        """Handle a cancellation by the host."""
 
     def start_timer(self) -> None:
         """Start the clock of the request's `timeout`."""
@@ -103,7 +103,7 @@ class Request:
             self.executor.acknowledge(self.number, size)
 
     def send(self, kind: int, data: bytes) -> None:
-        """Send output of this request in frames, unless its owner is gone."""
+        """Send output of this request in frames, unless the owner is gone."""
         if self.silent:
             return
         view = memoryview(bytes(data))
@@ -130,11 +130,11 @@ class Request:
 
 
 KILLED = "killed"
-"""Reason of a command that was ended because of a broken limit."""
+"""Reason of a command that was ended because of an exceeded limit."""
 
 
 def ended_by(reason: str, code: int | None) -> dict[str, Any]:
-    """Return the fields of an outcome about the end of a command; without a reason its exit code is `code`."""
+    """Return the fields of an outcome about the end of a command. `reason` is empty for a command that ended itself."""
     return {
         "exit_code": 137 if reason == KILLED else None if reason else code,
         "timed_out": reason == "timed_out",
@@ -143,7 +143,7 @@ def ended_by(reason: str, code: int | None) -> dict[str, Any]:
 
 
 def describe_error(error: Exception) -> dict[str, Any]:
-    """Return an exception as data, from which the host raises the same error."""
+    """Convert an exception to data, from which the host makes the same exception."""
     if isinstance(error, OSError):
         path = error.filename
         path = bytes_to_text(path) if isinstance(path, bytes) else str(path or "")
@@ -157,7 +157,7 @@ MAX_HEAD_BYTES = 256 * 1024 * 1024
 
 
 def is_text(value: object) -> bool:
-    """Return True if the kernel accepts the value as a path, a name, an argument."""
+    """Return True if the kernel accepts the value as a path, name or argument."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
@@ -176,7 +176,7 @@ def is_flag(value: object) -> bool:
 
 
 def is_present(value: object) -> bool:
-    """Return True if a body follows; without a body the operation would wait for ever."""
+    """Return True if a body follows. Without a body, the operation would wait for ever."""
     return value is True
 
 
@@ -248,7 +248,7 @@ OPERATIONS: dict[str, dict[str, Check]] = {
     },
 }  # fmt: skip
 HEAD_OPERATIONS = frozenset(["exec", "read", "write", "list", "pack", "unpack", "describe"])
-"""Operations whose arguments may travel at the head of the body."""
+"""Operations whose arguments may be at the head of the body."""
 
 
 def problem_of(params: object) -> str:

@@ -1,6 +1,6 @@
-"""Restores: bring files back to an earlier state, step by step as the host's plan says, never through a link.
+"""Restores: execute the host's plan that brings files back to an earlier state, never through a link.
 
-All commands have been killed, so nothing changes the files meanwhile.
+All commands have been killed before, so that no process changes the files meanwhile.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LOST: Record = ((0, 0, 0, 0, 0, UNKNOWN_CTIME, 0, 0), 0, None, None, None)
 
 
 class RestoredFolders:
-    """Opens folders to change their content, and restores the metadata that this changes.
+    """Opener of folders whose content is to be changed; it restores their metadata afterwards.
 
     Args: see `Restore`.
     """
@@ -73,14 +73,14 @@ class RestoredFolders:
         self.failures = 0
 
     def fail(self, name: str, error: OSError) -> None:
-        """Note a path that could not be restored: the next scan reports its real state."""
+        """Note a path that could not be restored, so that the next scan reports its real state."""
         self.failures += 1
         if len(self.failed) < MAX_NAMED_FAILURES:
             self.failed.append([name, os.strerror(error.errno or errno.EIO).lower()])
         self.memory[text_to_bytes(name)] = LOST
 
     def enter(self, path: bytes) -> tuple[int, bytes]:
-        """Open the folder of a path, which is about to change. Returns the folder and the last name."""
+        """Open the folder of a path that will be changed. Returns the folder and the last name."""
         folder, _, name = path.rpartition(b"/")
         folder = folder or b"/"
         if not is_ordinary_path(path) or name in (b"", b".", b".."):
@@ -114,7 +114,7 @@ class RestoredFolders:
 
     @staticmethod
     def make_writable(fd: int, info: os.stat_result) -> None:
-        """Make a folder writable if its owner has made it read-only."""
+        """Make a folder writable, if its mode forbids writing."""
         if info.st_mode & 0o300 != 0o300 and 0 < os.geteuid() == info.st_uid:
             os.chmod("/proc/self/fd/%d" % fd, stat.S_IMODE(info.st_mode) | 0o700)
 
@@ -125,7 +125,7 @@ class RestoredFolders:
         self.folder, self.folder_path = -1, b""
 
     def finish_folders(self) -> None:
-        """Restore the folders' own metadata, which changes with their content: the deepest first."""
+        """Restore the metadata of the folders, the deepest first, because changes of their content have changed it."""
         for path in self.folders.keys() - self.rows.keys():
             self.try_finish(path, bytes_to_text(path), self.keep_metadata)
         for path in sorted(self.rows, key=lambda path: path.count(b"/"), reverse=True):
@@ -142,7 +142,7 @@ class RestoredFolders:
             self.fail(name, error)
 
     def keep_metadata(self, path: bytes) -> None:
-        """Restore the metadata that a folder had before its content was changed."""
+        """Restore the metadata of a folder before the change of its content."""
         mtime, mode = self.folders[path]
         try:
             fd = self.open_folder(path)
@@ -169,7 +169,7 @@ class RestoredFolders:
             except PermissionError:
                 if info.st_ctime_ns >= self.start or os.geteuid() in (0, info.st_uid):
                     raise
-                # Nothing here could have changed it: it belongs to another sandbox, prepared a moment later.
+                # Commands here cannot have changed this folder, which belongs to a sandbox prepared a moment later.
         finally:
             os.close(fd)
         self.remember(path, row)
@@ -179,7 +179,7 @@ class RestoredFolders:
     def remember_ctime(self, path: bytes) -> None:
         """Remember the new ctime of a path that is otherwise unchanged, or of a folder with changed content.
 
-        A folder of the image is forgotten instead: the next scan reports the folder and its content.
+        A folder of the image is forgotten instead, so that the next scan reports the folder and its content.
         """
         record = self.memory.get(path)
         if record and record is not LOST:
@@ -192,7 +192,7 @@ class RestoredFolders:
                 self.memory[path] = LOST
 
     def remember(self, path: bytes, row: list[Any]) -> None:
-        """Remember that an entry is as in the plan. The content of a folder of the image is not known."""
+        """Remember that an entry is as in the plan. The content of a folder of the image is unknown."""
         if row[1] == "d" and row[2]:
             self.forget_below(path)
             self.memory[path] = LOST
@@ -225,9 +225,9 @@ class Restore(RestoredFolders):
 
     Args:
         memory: the entries before, as found by a scan; updated to the entries afterwards.
-        top: the folder that holds everything that may be changed.
+        top: the folder that contains all files that may be changed.
         start: when the sandbox was started, in nanoseconds.
-        pack: holds content that is not in the plan itself.
+        pack: file with content that is not in the plan itself.
     """
 
     def __init__(self, memory: Memory, top: bytes, start: int, pack: RestorePack) -> None:
@@ -243,7 +243,7 @@ class Restore(RestoredFolders):
         self.written = 0
 
     def run(self, reader: RecordReader) -> None:
-        """Apply the plan, and the folders' metadata last."""
+        """Apply the plan, with the folders' metadata last."""
         steps: dict[int, Callable[[Any], None]] = {
             DELETE: self.delete, MAKE: self.make, METADATA: self.change,
         }  # fmt: skip
@@ -269,7 +269,7 @@ class Restore(RestoredFolders):
         self.finish_folders()
 
     def attempt(self, step: Callable[[Any], None], item: Any) -> None:
-        """Apply one step; a failure is noted, and the others follow."""
+        """Apply one step. Note a failure, so that the other steps follow."""
         name = item if isinstance(item, str) else item[0]
         try:
             step(item)
@@ -326,7 +326,7 @@ class Restore(RestoredFolders):
         self.remember(path, row)
 
     def link(self, folder: int, name: bytes, row: list[Any]) -> None:
-        """Make another name of a file that was made before, unless that file lacks its content."""
+        """Make another name (hard link) of a file that was made before, unless that file lacks its content."""
         if self.memory.get(text_to_bytes(row[9])) is LOST:
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), name)
         source, last = os.path.split(text_to_bytes(row[9]))
@@ -374,13 +374,13 @@ class Restore(RestoredFolders):
         self.file_row = row
 
     def is_reusable(self, path: bytes, there: os.stat_result | None) -> bool:
-        """Return True if overwriting is safe: not a file of the image (copied first), not in use by this process."""
+        """Return True if a file can be overwritten: not a file of the image, and not in use by this process."""
         if there is None or not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
             return False
         return there.st_ctime_ns >= self.start and path not in self.in_use
 
     def begin_patch(self, row: list[Any]) -> None:
-        """Begin an existing file of which parts get new content."""
+        """Begin to change parts of an existing file."""
         folder, name = self.enter(text_to_bytes(row[0]))
         self.overwrite(folder, name, os.stat(name, dir_fd=folder, follow_symlinks=False), row)
 
@@ -389,7 +389,7 @@ class Restore(RestoredFolders):
         self.file_row = row
 
     def content(self, kind: int, payload: bytes, reader: RecordReader) -> None:
-        """Write a piece of the file's content; after a failure no file is open, and the piece is dropped."""
+        """Write a piece of the file's content. Drop the piece if no file is open because of a failure."""
         if self.file < 0:
             return
         try:
@@ -410,7 +410,7 @@ class Restore(RestoredFolders):
             self.drop_file()
 
     def end_file(self) -> None:
-        """Set size and metadata of the file, which has all its content."""
+        """Set size and metadata of the file after its content was written."""
         if self.file < 0:
             return
         row, fd = self.file_row, self.file

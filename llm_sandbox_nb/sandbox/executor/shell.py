@@ -1,4 +1,4 @@
-"""The persistent shell: one bash, in which commands run one at a time."""
+"""The persistent shell: a single bash that runs one command at a time."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 MAX_BACKGROUND_BYTES = 64 * 1024  # of output between two commands: one frame
 ABORT_TICK_SECONDS = 0.02
-MAX_ABORT_TICKS = 15  # then a shell that has not abandoned the command is killed
+MAX_ABORT_TICKS = 15  # after this, a shell that has not abandoned the command is killed
 RESTART_SECONDS = 1.0  # pause after a shell that could not even start
-GIVE_UP_SECONDS = 5.0  # then processes that cannot be killed are left running
+GIVE_UP_SECONDS = 5.0  # after this, processes that cannot be killed are left running
 SCRIPT_SECONDS = 3.0
-"""Seconds after which processes started by a script are killed; after three times as many, bash is."""
+"""Seconds after which processes started by a script are killed. After three times as many, bash is killed."""
 # Private descriptors of the shell; commands never see them.
 FD_ERR, FD_OUT, FD_SOURCE, FD_STATUS = 194, 195, 197, 199
 ABORT_SIGNAL = signal.SIGRTMAX
-# The shell is interactive because only an interactive bash can abandon a command and keep its state:
-# the trap turns `ABORT_SIGNAL` into an interrupt once the killed child is reaped, before the next command runs.
-# Commands are sourced, not evaluated, so that it behaves as a script inside: no job numbers, no `exit` echo.
+# The shell is interactive, because only an interactive bash can abandon a command and keep its state: the trap turns
+# `ABORT_SIGNAL` into an interrupt once the killed child is reaped, before the next command runs.
+# Commands are sourced, not evaluated, so that they run as in a script: no job numbers, no `exit` echo.
 SHELL = [b"bash", b"--noprofile", b"--norc", b"--noediting", b"-i", b"-s"]
 SHELL_START = b"""set +m +H +o history
 unset MAILCHECK PROMPT_COMMAND; PS1= PS2=
@@ -64,7 +64,7 @@ SHELL_RESTORE = b"exec 1>&195 2>&194\n"
 
 
 class Shell:
-    """The persistent bash, and the two pipes for its output and that of its jobs."""
+    """The persistent bash, and the two pipes for the output of bash and its jobs."""
 
     def __init__(self, executor: ExecutorContext) -> None:
         self.executor = executor
@@ -96,9 +96,9 @@ class Shell:
     def start(self, bare: bool = False) -> None:
         """Start a bash, now or when a process can be made; commands wait until bash is ready.
 
-        A bare bash has no variables: it is about to get those of another.
+        A `bare` bash has no variables, because a restore will set them.
         """
-        if self.pid:  # a restore has started one while this retry was waiting
+        if self.pid:  # a restore has started a bash while this retry was waiting
             return
         self.bare = bare
         try:
@@ -140,7 +140,7 @@ class Shell:
         write_all(self.source, text)
 
     def write_line(self, line: bytes) -> None:
-        """Write a line, short enough for the pipe, to bash; a dead shell is noticed elsewhere."""
+        """Write a line, short enough for the pipe, to bash. A dead shell is ignored here, and handled by `died`."""
         try:
             os.write(self.command_w, line)
         except BrokenPipeError:
@@ -151,7 +151,7 @@ class Shell:
         self.next()
 
     def next(self) -> None:
-        """Start the next command if the shell is free and nothing holds the files."""
+        """Start the next command if the shell is free and there is no reason to hold files."""
         if not self.ready or self.current or self.script:
             return
         if self.scripts:
@@ -187,7 +187,7 @@ class Shell:
             self.next()
 
     def take_background(self) -> None:
-        """Read the output in the pipes, which is older than the command that is about to start."""
+        """Read the output of background jobs in the pipes, just before a command starts."""
         for stream, ends in ((STDOUT, self.out), (STDERR, self.err)):
             for _ in range(pipe_bytes(ends[0]) // PIPE_READ + 1):
                 self.read_output(stream, ends[0])
@@ -226,7 +226,7 @@ class Shell:
             self.executor.unwatch(self.status_r)
 
     def take_status(self, words: list[bytes]) -> None:
-        """Handle a report if it is about the current command; any process could write to this pipe."""
+        """Handle a report about the current command; ignore others, because any process can write to this pipe."""
         if len(words) != 3 or not words[0].isdigit() or not words[1].isdigit():
             return
         if not self.ready:
@@ -280,7 +280,7 @@ class Shell:
         self.executor.after(ABORT_TICK_SECONDS, lambda: self.abort_tick(command, tick + 1))
 
     def died(self, status: int) -> None:
-        """Report the end of the shell as the command's end, and start another."""
+        """Handle the end of the shell: end the current command, and start a new shell."""
         self.executor.unwatch(self.status_r)
         quietly_close(self.command_w, self.status_r, self.source)
         command = self.current
@@ -336,7 +336,7 @@ class ShellCommand(Request):
         self.shell.enqueue(self)
 
     def start(self) -> None:
-        """Note all running processes, so that only those of this command die with it."""
+        """Note all running processes, so that an abort kills only processes of this command."""
         self.started = time.monotonic()
         limit = int(self.params["output_limit"])
         self.capture = Capture(self.send, limit, self.executor.spill_path(self.number))
@@ -356,13 +356,13 @@ class ShellCommand(Request):
             self.abort("interrupted")
 
     def abort(self, reason: str) -> None:
-        """End the command: its processes die; the shell reports back, or dies too."""
+        """Kill the processes of the command. Then the shell reports the end of the command, or is killed too."""
         if not self.reason:
             self.reason = reason
             self.shell.abort(self)
 
     def end_with(self, text: str) -> bool:
-        """End the command because of a broken limit. Returns False unless the command is running."""
+        """End the command because of an exceeded limit. Returns False if the command is not running."""
         if self.capture is None or self.reason:
             return False
         self.add_notice(text)
@@ -370,7 +370,7 @@ class ShellCommand(Request):
         return True
 
     def take(self, stream: int, data: bytes) -> None:
-        """Handle output. A bash that abandons the command writes a newline of its own, which is held back."""
+        """Handle output. When bash abandons a command, it writes a newline, which is held back."""
         assert self.capture is not None
         if self.reason and stream == STDERR:
             data = self.held + data
@@ -412,9 +412,9 @@ class ShellScript:
     """A script of the executor that the shell runs between two commands.
 
     Args:
-        line: sent to the shell's stdin; has to end with a report on its status pipe.
-        script: text for the line to source; if empty, the line may write there.
-        done: called with True once the shell has run the script, with False if the shell ended.
+        line: line for the shell's stdin, which must end with a report on the status pipe.
+        script: text of the file that the line sources; if empty, the line may write to the file.
+        done: function called with True once the shell has run the script, with False if the shell ended.
     """
 
     def __init__(self, shell: Shell, line: bytes, script: bytes, done: Callable[[bool], None]) -> None:

@@ -1,9 +1,9 @@
-"""The state of the shell, as a script to restore the directory, umask, options, variables and functions.
+"""The state of the shell, as a script that restores the directory, umask, options, variables and functions.
 
-Bash itself writes the script, in a subshell and with builtins only. A function or alias of the same name is not
-called: special builtins come before functions in POSIX mode, and one of them removes the function `builtin`. That mode
-leaves the option inherit_errexit on, so the script resets that option. In the script functions and aliases come last,
-so that they cannot change how the rest runs.
+Bash itself writes the script, in a subshell and with builtins only. Functions and aliases with the names of builtins
+are not called: in POSIX mode, special builtins have priority over functions, and one of them removes the function
+`builtin`. POSIX mode leaves the option inherit_errexit on, so the script resets that option. Functions and aliases are
+last in the script, so that they cannot change the effect of the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RESTORE = (
 
 
 class ShellState:
-    """Saves the shell's state when commands may have changed it, and restores a state."""
+    """State of the shell, saved after commands that may have changed it."""
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
@@ -57,7 +57,7 @@ class ShellState:
         return self.shell.pid, self.shell.commands
 
     def save(self, done: Callable[[str], None]) -> None:
-        """Update `state`; `done` is called with the reason if there is no state, else with an empty text."""
+        """Update `state`, then call `done` with the reason of a failure, else with an empty text."""
         shell = self.shell
         if shell.current:
             done("a command was running")
@@ -91,8 +91,9 @@ class ShellState:
         return folder
 
     def restore(self, state: bytes, done: Callable[[str], None]) -> None:
-        """Set this state in a new shell; `done` is called with a sentence about the part that could not be restored,
-        or ""."""
+        """Set this state in a new shell, then call `done` with a sentence about a part that could not be restored, or
+        "".
+        """
         script = ShellScript(self.shell, RESTORE, state, lambda ok: self.restored(state, ok, done))
         self.shell.enqueue_script(script)
 
@@ -108,7 +109,7 @@ class ShellState:
         done("")
 
     def report(self, id: str, since: str | None, why: str) -> tuple[dict[str, str], bytes]:
-        """Return the shell's part of a checkpoint's outcome, and the state unless the host has the same."""
+        """Return the shell's part of a checkpoint's outcome, and the state; empty if the host already has it."""
         if why:
             return {"state": "none", "cwd": "", "why": why}, b""
         same = since is not None and self.sent == (since, self.state)
@@ -117,5 +118,5 @@ class ShellState:
 
 
 def enter(folder: bytes) -> bytes:
-    """Return a line that enters a folder by its real name; the shell's own name for the folder comes later."""
+    """Return a line that enters a folder by its real name; the variable PWD is restored later."""
     return b"cd -- '" + folder.replace(b"'", b"'\\''") + b"'\n" if folder else b""

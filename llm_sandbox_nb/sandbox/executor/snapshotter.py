@@ -1,4 +1,4 @@
-"""The history child: remembers the state of all files, reports differences, and restores files."""
+"""The history child, which remembers the state of all files, reports differences, and restores files."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ CHANGED = "only a new sandbox has the original"
 
 
 class EngineFolders:
-    """The engine's content of its own folders, such as /dev and /sys/fs/cgroup: no checkpoint holds them.
+    """Folders with content of the engine, such as /dev and /sys/fs/cgroup, which checkpoints do not contain.
 
-    Where commands can write there, a restore removes added entries, and names changed ones.
+    If commands can write there, a restore removes added entries, and reports changed ones.
 
     Args:
-        folders: returns them, and all paths where something is mounted.
-        start: when the sandbox was started, in nanoseconds of a ctime.
+        folders: function that returns the folders, and all paths where something is mounted.
+        start: start of the sandbox, in nanoseconds, on the clock of ctimes.
     """
 
     def __init__(self, folders: Callable[[], tuple[list[bytes], set[bytes]]], start: int) -> None:
@@ -61,7 +61,7 @@ class EngineFolders:
         }
 
     def entries(self) -> Iterator[tuple[bytes, os.stat_result]]:
-        """Yield all entries below them. A folder comes before its content, unless removed by then."""
+        """Yield all entries below the folders. The caller may remove a folder before its content is read."""
         folders, points = self.folders()
         todo, left = list(folders), MAX_ENGINE_ENTRIES
         while todo:
@@ -78,13 +78,13 @@ class EngineFolders:
                         todo.append(path)
 
     def report(self, shortfall: Shortfall) -> None:
-        """Name the entries that commands have made there."""
+        """Report the entries that commands have made in these folders."""
         for path, _ in self.entries():
             if path not in self.known:
                 shortfall.add(NOT_KEPT, path)
 
     def restore(self) -> list[list[str]]:
-        """Remove entries that commands have made there. Returns remaining differences, with the reason."""
+        """Remove entries that commands have made in these folders. Returns the remaining differences, with reasons."""
         problems: list[list[str]] = []
         missing = set(self.known)
         for path, info in self.entries():
@@ -98,12 +98,12 @@ class EngineFolders:
 
 
 def look_of(info: os.stat_result) -> Look:
-    """Return values that change when an entry is changed or replaced, apart from a folder's entries."""
+    """Return values of which at least one differs after a change or replacement, except for a folder's entries."""
     return info.st_mode, info.st_uid, info.st_gid, info.st_rdev, info.st_ino
 
 
 def remove_path(path: bytes) -> list[list[str]]:
-    """Remove an entry and its content. Returns the path with the reason if that failed."""
+    """Remove an entry and its content. Returns the path with the reason if this fails."""
     try:
         folder = os.open(os.path.dirname(path), OPEN_FOLDER)
         try:
@@ -118,12 +118,12 @@ def remove_path(path: bytes) -> list[list[str]]:
 
 
 class Snapshotter:
-    """Serves one request after the other.
+    """Server of one request after the other.
 
     Args:
-        scope: the only folder to scan; empty for everything that is writable.
-        spill: the executor's folder, left out.
-        epoch: when the sandbox began.
+        scope: the only folder to scan; empty to scan everything that is writable.
+        spill: the executor's folder, which is left out.
+        epoch: start of the sandbox.
     """
 
     def __init__(self, scope: bytes, spill: bytes, epoch: Epoch) -> None:
@@ -132,9 +132,9 @@ class Snapshotter:
         self.epoch = epoch
         self.memories: dict[str, Memory] = {}
         self.known = KnownDigests({})
-        """Digests in the latest of them."""
+        """Digests in the latest memory."""
         self.watches: FolderWatches | None = None
-        """Watches since the latest of them, if its scan can be continued."""
+        """Watches since the latest scan, if the next one can examine only changed paths."""
         self.watched_mounts: tuple[list[Mount], set[bytes]] = [], set()
         self.engine_folders = EngineFolders((lambda: ([], set())) if scope else engine_folders, epoch.start)
         self.reader = RecordReader(0)
@@ -163,7 +163,7 @@ class Snapshotter:
         return writable_mounts()
 
     def checkpoint(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Report the differences from a checkpoint that is remembered, or everything."""
+        """Report the differences from a remembered checkpoint, or everything."""
         set_policy("SCHED_BATCH")
         since = params.get("since")
         old = self.memories.get(since) if since is not None else None
@@ -193,7 +193,7 @@ class Snapshotter:
     def scan(
         self, writer: RecordWriter, old: Memory, limits: ScanLimits, mounts: list[Mount], skipped: set[bytes]
     ) -> FilesystemScan:
-        """Report the differences from `old`: at the paths that the watches name, or else found by a walk."""
+        """Report the differences from `old`: at the paths that the watches report, or found by a walk."""
         if old is not self.known.memory:
             self.known = KnownDigests(old)
         scan = FilesystemScan(writer, old, limits, known=self.known)
@@ -228,13 +228,13 @@ class Snapshotter:
         return scan
 
     def stop_watching(self) -> None:
-        """Let the next checkpoint walk over all files."""
+        """Make the next checkpoint walk over all files."""
         if self.watches:
             self.watches.close()
         self.watches = None
 
     def restore(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Restore the files of the plan, and remember them if the plan started from a known checkpoint."""
+        """Restore the files of the plan. Remember them if the plan started from a known checkpoint."""
         from .restore import MAX_NAMED_FAILURES, Restore
 
         set_policy("SCHED_OTHER")
@@ -269,7 +269,7 @@ def changed_memory(memory: Memory, changed: dict[bytes, Record | None]) -> Memor
 
 
 def wait_for_tick() -> None:
-    """Wait until a change gets a later ctime than all changes before."""
+    """Wait until new changes get a later ctime than all changes before."""
     end = time.monotonic() + CLOCK_TICK_SECONDS
     try:
         now = time.clock_gettime_ns(COARSE_CLOCK)
@@ -280,7 +280,7 @@ def wait_for_tick() -> None:
 
 
 def set_policy(name: str) -> None:
-    """Set the scheduling policy: scans yield to commands, restores do not. (`nice` could not be undone.)"""
+    """Set the scheduling policy, so that scans yield to commands and restores do not. (`nice` could not be undone.)"""
     try:
         os.sched_setscheduler(0, getattr(os, name), os.sched_param(0))
     except OSError:

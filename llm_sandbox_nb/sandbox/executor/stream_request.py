@@ -1,8 +1,8 @@
 """Bytes in both directions between the host and a program, each at the pace of its reader.
 
-The body of such a request is a stream of records with a header `>cI`: a kind and a number. For some kinds, so many
-bytes follow. Kind `a` raises the number of output bytes that the host accepts. Never more is read from the program, so
-an endless writer blocks and nothing accumulates.
+The body of such a request is a stream of records with a header `>cI`: a kind and a number. For some kinds, the number
+is the size of the bytes that follow. Kind `a` raises the number of output bytes that the host accepts. The executor
+does not read more from the program, so an endless writer blocks, and the output does not accumulate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ASKED = b"a"
 
 
 class StreamRequest(Request):
-    """Bytes from descriptor `reads` to the host, and from the host to `writes`: non-blocking, or -1."""
+    """Bytes from descriptor `reads` to the host, and from the host to `writes`. Both are non-blocking, or -1."""
 
     def begin(self) -> None:
         self.reads = self.writes = -1
@@ -32,7 +32,7 @@ class StreamRequest(Request):
     # ------------------------------------------------------------------------------------------- from the host
 
     def data(self, data: bytes) -> None:
-        """Handle records, cut anywhere. Bytes for the program are acknowledged once written."""
+        """Handle a piece of the records, cut anywhere. Bytes for the program are acknowledged once written."""
         view, self.head = memoryview(self.head + data), b""
         used = 0
         while view:
@@ -57,7 +57,7 @@ class StreamRequest(Request):
         self.pump()
 
     def take_record(self, kind: bytes, value: int) -> None:
-        """Handle a header: set `left` to the bytes that follow, `heard` to False to drop them."""
+        """Handle a header: set `left` to the number of following bytes, and `heard` to False to drop them."""
         raise NotImplementedError
 
     def pump(self) -> None:
@@ -79,15 +79,15 @@ class StreamRequest(Request):
         self.drained()
 
     def deaf(self) -> None:
-        """Handle a program that accepts no more bytes; further ones are dropped unless the request ends."""
+        """Handle a program that accepts no more bytes. Further bytes are dropped."""
 
     def drained(self) -> None:
-        """Handle that all received bytes were written."""
+        """Called when all received bytes were written."""
 
     # --------------------------------------------------------------------------------------------- to the host
 
     def set_room(self, room: int) -> None:
-        """Set how many bytes may be sent to the host; at 0 the program is not read."""
+        """Set the number of bytes that may be sent to the host. At 0 the program's output is not read."""
         self.room = room
         if self.reads < 0:
             return

@@ -1,7 +1,7 @@
-"""A program on its own terminal, separate from the shell: for a person who types, not for a model.
+"""A program on its own terminal, separate from the shell: for a person, not for a model.
 
-Records in the body, see `stream_request`: `i` and the number of typed bytes that follow, `r` and the number of bytes
-that the terminal itself reports (its answers to a program, the mouse), `s` and the size as rows * 65536 + columns.
+Records in the body, see `stream_request`: `i` and the number of typed bytes that follow; `r` and the number of bytes
+that the terminal itself reports (answers to a program, the mouse); `s` and the size as rows * 65536 + columns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .stream_request import StreamRequest
 
 TYPED, REPORTED, SIZE = b"i", b"r", b"s"
 TIOCGSID = 0x5429  # returns the session leader of a terminal; Python has no name for this request
-LAST_OUTPUT_SECONDS = 1.0  # for output that is left when the program has ended
+LAST_OUTPUT_SECONDS = 1.0  # to read the remaining output after the program has ended
 
 
 class TerminalRequest(StreamRequest):
@@ -77,11 +77,11 @@ class TerminalRequest(StreamRequest):
 
     def child(self) -> None:
         supervise(self.become_program)
-        while True:  # until the executor has killed all orphans, and this child
+        while True:  # until the executor kills all orphans, and this child
             signal.pause()
 
     def become_program(self) -> None:
-        """Start a session on this terminal, and become the program."""
+        """Start a session on this terminal, and execute the program."""
         env = program_environment(self.params["env"])
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -104,9 +104,10 @@ class TerminalRequest(StreamRequest):
                 set_size(self.writes, value)
 
     def reports_are_read(self) -> bool:
-        """Return True if a program in front of the shell reads key by key, as those that query a terminal do.
+        """Return True if a program in the foreground reads key by key, as programs do that query a terminal.
 
-        The shell itself does too, but queries nothing: reports that a program caused would be typed into its next line.
+        The shell reads key by key too, but does not query the terminal. Late reports for an ended program would appear
+        in the shell's next line.
         """
         try:
             if termios.tcgetattr(self.writes)[3] & termios.ICANON:
@@ -119,9 +120,9 @@ class TerminalRequest(StreamRequest):
     # --------------------------------------------------------------------------------------------- to the host
 
     def ended_writing(self) -> None:
-        """Handle that no program has the terminal open any more."""
+        """Called when no program has the terminal open any more."""
         self.over = True
-        if not self.pid:  # else it ends when the program is reaped
+        if not self.pid:  # otherwise the request ends when the program is reaped
             self.finish()
 
     # ---------------------------------------------------------------------------------------------- the end
@@ -141,7 +142,7 @@ class TerminalRequest(StreamRequest):
         self.abort("interrupted")
 
     def end_with(self, text: str) -> bool:
-        """End the program because of a broken limit, with a message on its terminal. Returns False."""
+        """End the program because of an exceeded limit, with a message on its terminal. Returns False."""
         if self.pid and not self.reason:
             self.send(STDOUT, ("\r\n%s\r\n" % text).encode())
             self.abort("interrupted")
@@ -160,7 +161,7 @@ class TerminalRequest(StreamRequest):
             kill_tree(self.pid)
 
     def ended(self, _status: int) -> None:
-        """Finish after the last process; the host may still read the last output."""
+        """Finish after the last process, when the host has had time to read the last output."""
         self.executor.helpers.discard(self.pid)
         self.outcome.setdefault("exit_code", None)
         self.pid = 0

@@ -1,9 +1,9 @@
 """Trees of files as a stream, out of the sandbox (`pack`) and into the sandbox (`unpack`).
 
-A tree travels as records: a header `>BHI` (kind, length of the path, mode), the path, and for a file its
-content in chunks of `>I` bytes, the last of which is empty. Kinds: D directory, F file, S skipped (the
-content is the reason), H another name of a file (the content is the first name), and E, which ends the tree. Only
-into the sandbox: L link (the content is the target).
+A tree is sent as records: a header `>BHI` (kind, length of the path, mode), the path, and for a file its content in
+chunks. A chunk begins with its length as `>I`; the last chunk is empty. Kinds: D directory, F file, S skipped (the
+content is the reason), H another name of a file (the content is the first name), and E, which ends the tree. L, only
+into the sandbox, is a link (the content is the target).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 RECORD = struct.Struct(">BHI")
 CHUNK = struct.Struct(">I")
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
-MAX_TREE_ENTRIES = 100_000  # with `MAX_NAMES_BYTES`, the bound of one transfer
+MAX_TREE_ENTRIES = 100_000  # in one transfer, as `MAX_NAMES_BYTES`
 MAX_TREE_DEPTH = 98
-"""Maximum number of folders above a file; deeper ones are not entered."""
+"""Maximum number of folders above a file; deeper folders are not entered."""
 MAX_NAMES_BYTES = 32 * 1024 * 1024
 
 
@@ -56,7 +56,7 @@ class TreeWriter:
         return False
 
     def skip(self, path: bytes, reason: bytes) -> None:
-        """Record an entry that is left out."""
+        """Write a record about an entry that is left out."""
         self.record(SKIPPED, path, 0)
         write_all(1, CHUNK.pack(len(reason)) + reason + CHUNK.pack(0))
 
@@ -86,7 +86,7 @@ class TreeWriter:
             os.close(fd)
 
     def content(self, fd: int) -> None:
-        """Write all of an open file, in chunks; a growing file is cut at the limit."""
+        """Write an open file in chunks; a growing file is cut at the limit."""
         while True:
             data = os.read(fd, min(CHUNK_SIZE, self.left))
             if not data:
@@ -170,7 +170,7 @@ def unpack(params: dict[str, Any]) -> dict[str, Any]:
         if kind == THE_END:
             return {}
         if os.path.islink(path) or (kind != DIRECTORY and os.path.isfile(path)):
-            os.unlink(path)  # also a link to a folder: nothing is written to its target
+            os.unlink(path)  # even a link to a folder, so that nothing is written to its target
         if kind == DIRECTORY:
             os.makedirs(path, exist_ok=True)
         elif kind == LINK:

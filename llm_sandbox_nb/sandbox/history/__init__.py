@@ -1,4 +1,4 @@
-"""The history of a sandbox's files, kept outside of it: checkpoints to read, compare and restore.
+"""The history of a sandbox's files, stored outside of the sandbox: checkpoints to read, compare and restore.
 
-`store.HistoryStore` keeps the content of files on disk.
+`store.HistoryStore` is the storage on disk: metadata in `index.py` (SQLite), content in `packs.py`.
 """

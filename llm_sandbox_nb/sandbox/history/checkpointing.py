@@ -44,7 +44,7 @@ SCAN_SECONDS = 120.0
 SPARE_BYTES = 256 * 1024 * 1024
 """Bytes of this machine's disk that a checkpoint leaves free."""
 SPARE_BYTES_OF_RESTORE = 16 * 1024 * 1024
-"""Bytes left free by the checkpoint before a restore; lower, because a user asked for the restore."""
+"""The same for the checkpoint before a restore. It is lower, because a user asked for the restore."""
 _PREFIX = "llm-sandbox-history-"
 _T = TypeVar("_T")
 
@@ -53,7 +53,7 @@ class SandboxHistory:
     """History of one sandbox; see `History`. Use from one event loop, and hold `lock` while scanning or restoring.
 
     Args:
-        scope: which files the history covers, in a sentence.
+        scope: sentence about the files that the history covers.
         below: the only folder whose files the sandbox may report.
     """
 
@@ -62,11 +62,11 @@ class SandboxHistory:
         self.lock = asyncio.Lock()
         self.store: HistoryStore | None = None
         self.head: str | None = None
-        """The checkpoint that the sandbox's files are at, as of the last scan."""
+        """The checkpoint that is equal to the sandbox's files, as of the last scan."""
         self.last_scan: str | None = None
         """The executor's id of the last scan."""
         self.entries: dict[str, Entry] = {}
-        """All entries at the last scan. Never changed: a scan with differences makes a new dictionary."""
+        """All entries at the last scan. Never modified: a scan with differences makes a new dictionary."""
         self.stored: tuple[str, dict[str, Entry]] | None = None
         """The checkpoint stored last, with its entries."""
         self.shell: bytes | None = None
@@ -108,7 +108,7 @@ class SandboxHistory:
         return self.store_with(id).checkpoint(id)
 
     def store_with(self, id: str) -> HistoryStore:
-        """Return the store that must hold a checkpoint. Raises HistoryError if this sandbox has no checkpoints."""
+        """Return the store of this sandbox, to read checkpoint `id`. Raises HistoryError if there is no store."""
         if self.store is None:
             raise HistoryError(f"This sandbox has no checkpoint {id!r}: no checkpoint was taken yet.")
         return self.store
@@ -117,7 +117,7 @@ class SandboxHistory:
         """Return all entries at a checkpoint, with paths as in this sandbox.
 
         Raises:
-            HistoryError: if the checkpoint does not exist, or has files where this sandbox cannot have any.
+            HistoryError: if the checkpoint does not exist, or has files outside the folders of this sandbox.
         """
         store = self.store_with(id)
         found = moved(store.manifest(id), self.below)
@@ -127,7 +127,7 @@ class SandboxHistory:
             for path in chain(found, (entry.group for entry in found.values() if entry.group))
         ):
             raise HistoryError(
-                f"The history in {store.folder} is damaged: a file lies outside of the folder that it is about."
+                f"The history in {store.folder} is damaged: it has a file outside of the sandbox's folder."
             )
         return found
 
@@ -147,7 +147,7 @@ class SandboxHistory:
         store = HistoryStore(folder, limit=self._limit)
         self._close_store()
         self.store, self._temporary = store, False
-        if self.head is not None and self.head not in {one.id for one in store.checkpoints()}:
+        if self.head is not None and self.head not in {checkpoint.id for checkpoint in store.checkpoints()}:
             self.forget_scan()
 
     def _continue(self, folder: Path, source: Path | None) -> None:
@@ -163,7 +163,7 @@ class SandboxHistory:
                 store.continue_in(folder)
 
     def forget_scan(self) -> None:
-        """Let the next scan report everything."""
+        """Make the next scan report all files."""
         self.head, self.last_scan, self.entries, self.shell = None, None, {}, None
 
     def _open(self) -> HistoryStore:
@@ -205,7 +205,7 @@ class SandboxHistory:
     ) -> str:
         """Take a checkpoint while holding `lock`. Never drop `pinned` checkpoints to make room.
 
-        With `walk` the sandbox looks at all files, also where the kernel reports no change.
+        With `walk`, the sandbox examines all files, even if the kernel has not reported a change.
 
         Raises:
             HistoryNotWrittenError: if this machine's disk would have less than `spare` bytes.
@@ -248,7 +248,7 @@ class SandboxHistory:
 
 @dataclass(frozen=True)
 class HistoryCopy:
-    """A history that starts with the checkpoints of another, for a sandbox to come."""
+    """Copy of a history, for a new sandbox that continues the history."""
 
     store: HistoryStore
     temporary: bool
@@ -318,7 +318,7 @@ class PendingCheckpoint:
         history, snapshot = self._history, self.reader.parse()
         incremental = outcome.get("incremental") is True
         if incremental and history.last_scan is None:
-            raise ProtocolError("it reports changes since a checkpoint that never was")
+            raise ProtocolError("it reports changes since a checkpoint that does not exist")
         before = history.entries if incremental else {}
         changed = snapshot_changes(before, snapshot, scanned_roots(outcome))
         found = apply_delta(before, changed) if changed else before
@@ -371,7 +371,7 @@ class PendingCheckpoint:
         )
 
     def discard(self, found: dict[str, Entry]) -> None:
-        """Remember the entries without storing them, because the head of the history has the same."""
+        """Remember the entries without storing them, because they are equal to the newest checkpoint."""
         self.content.discard()
         self._remember(found)
 
@@ -387,7 +387,7 @@ def _printable(text: object) -> str:
 
 
 async def finish_anyway(work: Awaitable[_T]) -> _T:
-    """Wait for work that must not stop half-way; raise a cancellation afterwards."""
+    """Wait for work that must not be interrupted; raise a cancellation afterwards."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

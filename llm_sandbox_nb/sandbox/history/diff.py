@@ -33,8 +33,8 @@ Kind = Literal["added", "modified", "deleted"]
 def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
     """Compare two manifests.
 
-    Folders count if they were added, deleted or changed rights. Where the image was read (`ImageFiles.expand`), its
-    files do not count as new.
+    A folder is listed if it was added or deleted, or its rights have changed. Files of the image are not listed as new
+    if they were read before (`ImageFiles.expand`).
     """
     differing = sorted(differing_paths(before, after), key=os.fsencode)
     room = MAX_TEXTS_BYTES
@@ -50,7 +50,7 @@ def compare(store: HistoryStore, before: Manifest, after: Manifest) -> Changes:
 
 
 def differing_paths(before: Manifest, after: Manifest, changed: Collection[str] | None = None) -> list[str]:
-    """Return the paths that differ for a person; other times of a folder do not count.
+    """Return the paths with a difference that matters to a person; changed times of folders are ignored.
 
     Args:
         changed: the paths of `delta(before, after)`, if known.
@@ -87,13 +87,13 @@ def _differs(before: Manifest, after: Manifest, path: str, in_image: bool) -> bo
             return (old.mode, old.uid, old.gid) != (new.mode, new.uid, new.gid)
         return not old.alike(new)
     known, other = (old, after) if new is None else (new, before)
-    # A file of the image is not a change below a folder that the other side names as a whole.
+    # A file as in the image is not a change if the other manifest has its whole folder as in the image.
     as_image = known is not None and (known.base or (known.type == FOLDER and in_image))
     return not (as_image and in_base_folder(other, path))
 
 
 def in_base_folder(manifest: Manifest, path: str) -> bool:
-    """Return True if a path lies below a folder that the manifest names as a whole, as in the image."""
+    """Return True if a path is in a folder that the manifest marks, with all its content, as in the image."""
     for folder in parents(path):
         entry = manifest.get(folder)
         if entry is not None:

@@ -1,4 +1,4 @@
-"""Rows of entries: values that a sandbox may report and that a history on disk may hold. Both may be hostile."""
+"""Checks of rows of entries, from a sandbox or a history on disk. Both may be hostile."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_XATTRS_CHARACTERS = 64 * 1024
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4095, 255
 _KERNEL_FOLDERS = ("/proc/", "/sys/", "/dev/")
 _SHARED_MEMORY = "/dev/shm/"
-"""Exception in `/dev`: files of programs."""
+"""Folder in `/dev` with files of programs, which are part of the history."""
 
 
 def path_problem(path: object) -> str:
-    """Return the problem with a path, for a sentence; empty for an absolute, normal path that may be reported."""
+    """Return the problem with a path as a part of a sentence; empty if the sandbox may report the path."""
     invalid = "it reports a file with an invalid path"
     if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
         return invalid
@@ -43,16 +43,17 @@ _PATH_PATTERN = re.compile(rb"/|(?:/(?!\.\.?(?:/|\Z))[^/\0]{1,%d})+" % _MAX_NAME
 
 
 def is_kept_path(data: object) -> bool:
-    """Return True if `path_problem` accepts these bytes as a path; faster, because a history may have very many."""
+    """Return True if `path_problem` accepts these bytes as a path. Fast, because a history may have millions."""
     if not isinstance(data, bytes) or len(data) > _MAX_PATH_BYTES or _PATH_PATTERN.fullmatch(data) is None:
         return False
     return not data.startswith((b"/proc/", b"/sys/", b"/dev/")) or not path_problem(os.fsdecode(data))
 
 
 def is_entry(row: object, *, kept: bool = False) -> bool:
-    """Return True if the fields of a row after its path are those of an entry. Does not check the path of `link`.
+    """Return True if the fields after the path of a row are valid. The path in `link` is not checked.
 
-    An index may hold details of an entry that is as in the image: pass `kept` to accept them.
+    `kept` is True for rows of an index on disk, which may have details of an entry that is as in the image. Sandboxes
+    must not report such details.
     """
     if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != 10:
         return False
@@ -62,7 +63,7 @@ def is_entry(row: object, *, kept: bool = False) -> bool:
         and kind in TYPES
         and base in (0, 1)
         and is_number(mode, 0, 0o7777)
-        and all(is_number(one, 0, 2**32 - 1) for one in (uid, gid))
+        and all(is_number(id, 0, 2**32 - 1) for id in (uid, gid))
         and is_number(mtime_ns, -(2**63), 2**63 - 1)
         and is_number(size, 0, 2**62)
         and (link is None or (kind != FOLDER and isinstance(link, str)))
@@ -93,7 +94,7 @@ def _is_detail(kind: str, base: bool, size: int, detail: object) -> bool:
 
 
 def _is_kept_detail(kind: str, base: int, size: int, detail: object) -> bool:
-    """Return True for the detail that `Entry.row` makes of an entry of the image, whose target may be unknown."""
+    """Return True if a detail is valid for an entry of the image; the target of a link may be unknown."""
     return base == 1 and ((kind == LINK and detail == "") or _is_detail(kind, False, size, detail))
 
 
@@ -123,4 +124,4 @@ def _is_attributes(value: object) -> bool:
         return True
     if not isinstance(value, dict) or len(json.dumps(value)) > MAX_XATTRS_CHARACTERS:
         return False
-    return all(isinstance(one, str) for one in value.values())
+    return all(isinstance(text, str) for text in value.values())

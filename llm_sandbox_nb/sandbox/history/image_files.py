@@ -1,4 +1,4 @@
-"""Files of the image, which a manifest only names as unchanged. A new sandbox reads them once; the store keeps them."""
+"""Files of the image. A manifest only marks them as unchanged; if needed, a new sandbox reads them for the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_NAMES = 1_000_000
 
 
 ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
-"""Files that an engine writes for each container, so they differ between sandboxes of one image."""
+"""Files that an engine writes for each container, so that they differ between sandboxes of one image."""
 
 
 class ImageFiles:
@@ -32,10 +32,10 @@ class ImageFiles:
         self._connect = connect
 
     async def expand(self, manifest: Manifest, other: Manifest, *, content: bool) -> dict[str, Entry]:
-        """Return the manifest with the entries of the image wherever `other` has something else.
+        """Return the manifest with full entries, read from the image, at all paths where `other` differs.
 
-        Afterwards the two can be compared path by path: an entry that is `base` in both is the same, an entry that is
-        `base` in only one is not. With `content`, everything that `other` lacks has its content.
+        Then both can be compared path by path: `base` in both means equal, `base` in only one means different. With
+        `content`, entries that `other` lacks have their content.
 
         Raises:
             SandboxError: if the image cannot be read.
@@ -53,7 +53,7 @@ class ImageFiles:
         return found
 
     async def learn_engine_files(self, found: Manifest) -> None:
-        """Store the files that the engine wrote for this sandbox alone, before anything changes them."""
+        """Store the files that the engine wrote for this sandbox, before the first change."""
         own = [path for path in ENGINE_FILES if path in found and found[path].base]
         if own:
             await self._learn(own, content=True)
@@ -71,7 +71,7 @@ class ImageFiles:
         return found
 
     async def _open_folder(self, folder: str, found: dict[str, Entry], other: Manifest) -> None:
-        """Add the entries of the image in a folder. Entries that `other` names as in the image need not be read."""
+        """Add the entries of the image in a folder, except entries that are as in the image in `other` too."""
         if folder not in found or found[folder].type != FOLDER:
             return
         names = await self._names(folder)
@@ -92,7 +92,7 @@ class ImageFiles:
         return known
 
     def _known_subtree(self, folder: str) -> dict[str, Entry] | None:
-        """Return `_subtree` from the store; None if something was never read."""
+        """Return `_subtree` from the store; None if a part is not stored yet."""
         found: dict[str, Entry] = {}
         todo = [folder]
         while todo:
@@ -112,7 +112,7 @@ class ImageFiles:
         if known is None or not known[1]:
             connection = await self._connect()
             listed = await connection.list_files(folder, limit=MAX_NAMES)
-            names = [one.path for one in listed if parent(one.path) == folder]
+            names = [entry.path for entry in listed if parent(entry.path) == folder]
             entries: dict[str, tuple[Entry | None, bool]] = {
                 path: (entry, False) for path, entry in (await self._read(names, content=False)).items()
             }

@@ -34,7 +34,7 @@ _FROM = "FROM checkpoints c LEFT JOIN checkpoints p ON p.number = c.parent"
 
 
 class Index:
-    """The tables. Used under the store's lock, from any thread."""
+    """The tables. Callers from any thread must hold the store's lock."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self.sql = sql
@@ -47,7 +47,7 @@ class Index:
             yield self.sql
             self.sql.execute("COMMIT")
         except BaseException:
-            if self.sql.in_transaction:  # on a full disk SQLite has rolled back already
+            if self.sql.in_transaction:  # on a full disk, SQLite has already rolled back
                 self.sql.execute("ROLLBACK")
             raise
 
@@ -76,7 +76,7 @@ class Index:
                 "and give the next run a larger limit."
             )
         raise HistoryError(
-            f"This history has no checkpoint {id!r}; `history.checkpoints` lists those it has."
+            f"This history has no checkpoint {id!r}; `history.checkpoints` lists all checkpoints."
         )
 
     def shell(self, id: str) -> bytes | None:
@@ -87,7 +87,7 @@ class Index:
         return unpacked_shell(row[0]) if row[0] is not None else None
 
     def manifest(self, id: str) -> dict[str, Entry]:
-        """Return all entries at a checkpoint: those of its parents, replaced by newer entries."""
+        """Return all entries at a checkpoint; newer entries replace the entries of its parents."""
         rows = self.sql.execute(
             "WITH RECURSIVE line(number, parent, age) AS ("
             " SELECT number, parent, 0 FROM checkpoints WHERE number = ?"
@@ -126,7 +126,7 @@ class Index:
             self.add_pack(content)
 
     def add_pack(self, content: PackWriter) -> None:
-        """Add a pack and its content, replacing other places of the same content. Call inside a transaction."""
+        """Add a pack. Content that is also in other packs is read from this one from now on. Call in a transaction."""
         if not content.places:
             return
         pack = self.sql.execute(
@@ -207,7 +207,7 @@ def _kept_path(data: bytes) -> str:
 
 
 def writable_index(folder: Path) -> Index:
-    """Open the index in `folder` for its only writer. Earlier rows are copied into a fresh database first.
+    """Open the index in `folder` for writing, after its rows were copied into a fresh database.
 
     Raises:
         HistoryError: if the folder holds anything other than the index of a history.
@@ -234,9 +234,9 @@ def write_copy(folder: Path, index: Index) -> None:
 
 
 class IndexReader:
-    """Read-only index of a folder that another process may be writing: a copy, renewed after each change.
+    """Read-only copy of an index that another process may be writing, renewed after each change.
 
-    Entries are copied when first asked for, so that listing the checkpoints does not wait for all their files.
+    Entries of files are copied when first needed, so that a list of checkpoints does not wait for them.
 
     Raises:
         HistoryError: if the folder does not hold the index of a history.
@@ -252,7 +252,7 @@ class IndexReader:
     def current(self, *, whole: bool) -> tuple[Index, bool]:
         """Return the current rows, and True if they changed since the last call. Raises HistoryError.
 
-        Unless `whole`, the rows of files may be missing.
+        If `whole` is False, the rows of files may be missing.
         """
         inode = self._inode()
         if self._seen is not None and self._seen[0] != inode:
@@ -295,18 +295,18 @@ class IndexReader:
 
 
 _FRESH = f"{INDEX}.fresh"
-"""Complete index that waits to replace the present one."""
+"""File name of a complete index that will replace the present one."""
 
 
 def _check_names(folder: Path) -> None:
-    """Check that no name that an index uses is a link, a folder or another kind. Raises HistoryError."""
+    """Raise HistoryError if a file of the index is a link, a folder or another kind of file."""
     for name in (INDEX, f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}-journal", _FRESH):
         if os.path.lexists(folder / name) and not is_file(folder, name):
             raise HistoryError(f"{folder / name} is not a regular file; give the folder of a history.")
 
 
 def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
-    """Fill a new database, then rename it so that it waits to replace the present one."""
+    """Fill a new database and give it the name `_FRESH`, complete and ready to replace the present index."""
     name = f"{INDEX}.{secrets.token_hex(6)}{PARTIAL}"
     try:
         os.close(open_file(folder, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -325,7 +325,7 @@ def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None
 
 
 def _finish_replacement(folder: Path) -> None:
-    """Replace the index by the waiting one. Old journals are removed, else SQLite would apply them to the new index."""
+    """Replace the index by `_FRESH`. Remove old journals, because SQLite would apply them to the new index."""
     for stale in folder.glob(f"{INDEX}.*{PARTIAL}*"):
         if not stale.is_dir() or stale.is_symlink():
             stale.unlink()

@@ -1,9 +1,9 @@
-"""Copy of an index into a fresh database: a database that may come from a stranger is never used itself.
+"""Copy of an index into a fresh database, because a database that may come from a stranger is never used itself.
 
 The schema must be exactly the one below, so that the database has no trigger, no view and no other table. Each row is
-checked. Rows and steps of SQLite are limited by the size of the files. Tables with a row for every file may be long:
-SQLite alone checks and copies them, and paths and entries are checked when read. The histories of this process are
-copied in the same way, once for each opening.
+checked. The size of the files limits the number of rows and of SQLite's steps. Tables with a row for every file may be
+long: SQLite checks and copies them in one statement, and paths and entries are checked later, when read. The histories
+of this process are copied in the same way, once for each opening.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ _MAX_NUMBER = 2**53
 _STEPS_PER_CHECK = 10_000
 """Steps of SQLite's virtual machine between two checks of the number of steps."""
 _STEPS_PER_BYTE = 8
-"""Steps allowed for each byte of an index. A row of 40 bytes needs about a hundred."""
+"""Maximum steps for each byte of an index. A row of 40 bytes needs about a hundred steps."""
 _ID_PATTERN = re.compile(r"[\w-]{1,64}")
 _BATCH = 1000
 Row = tuple[Any, ...]
 
 
 class _InvalidRowError(LLMSandboxError):
-    """This program does not write such a row. The message names the table."""
+    """A row that this program does not write. The message names the table."""
 
 
 def open_source(folder: Path) -> sqlite3.Connection:
-    """Open the index in `folder`, which another process may be writing, to notice its changes.
+    """Open the index in `folder`, to notice changes by another process.
 
     Raises:
         HistoryError: if the file is not the index of a history.
@@ -90,7 +90,7 @@ def open_source(folder: Path) -> sqlite3.Connection:
 def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -> None:
     """Copy the present rows of the index in `folder` into `target`, which has the schema and no rows.
 
-    Unless `whole`, copy only the checkpoints and packs, which are few.
+    If `whole` is False, copy only the checkpoints and packs, which are few.
 
     Raises:
         HistoryError: if the file is not the index of a history, or has rows that this program does not write.
@@ -126,8 +126,8 @@ def copy_rows(folder: Path, target: sqlite3.Connection, *, whole: bool = True) -
 
 
 def _address(folder: Path) -> str:
-    # A reader writes nothing, but SQLite sees concurrent changes only in a writable folder. On closing, SQLite writes
-    # its log into the database, which must not happen to a file that has a second hard link.
+    # The connection is not read-only, because SQLite sees concurrent changes only in a writable folder. On closing,
+    # SQLite writes its log into the database, which must not happen to a file that has a second hard link.
     own = os.access(folder, os.W_OK) and (folder / INDEX).lstat().st_nlink == 1
     mode = "mode=rw" if own else "immutable=1"
     return f"file:{quote(str(folder / INDEX))}?{mode}"
@@ -166,7 +166,7 @@ def _text(data: bytes) -> str:
 
 
 def _check_files(folder: Path) -> None:
-    """Check that SQLite would open regular files only. Its journals could name other files to remove."""
+    """Check that SQLite would open regular files only, and no journal, which could name other files to remove."""
     for suffix in ("", "-wal", "-shm"):
         try:
             info = (folder / f"{INDEX}{suffix}").lstat()
@@ -200,7 +200,7 @@ def _schema(sql: sqlite3.Connection, database: str) -> set[Row]:
 
 
 def _same_schema(sql: sqlite3.Connection) -> bool:
-    """Return True if there are tables; a process killed early leaves none. Raises _InvalidRowError for other tables."""
+    """Return True if the tables exist; a process killed early leaves none. Raises _InvalidRowError for other tables."""
     found = _schema(sql, "theirs")
     if found and found != _schema(sql, "main"):
         raise _InvalidRowError("its tables are different")
@@ -226,7 +226,7 @@ WHERE typeof(path) = 'blob' AND {_VALID_ENTRY} AND typeof(listed) = 'integer' AN
 
 
 class _Copy:
-    """Copy of the tables: checks each row, and that all rows together have no more bytes than the files."""
+    """Copier of the tables, which checks each row, and that all rows together have no more bytes than the files."""
 
     def __init__(self, sql: sqlite3.Connection, room: int) -> None:
         self._sql, self._room = sql, room
@@ -234,7 +234,7 @@ class _Copy:
         self._names: set[str] = set()
 
     def all(self, *, whole: bool) -> None:
-        """Copy every table, those first that others refer to; see `copy_rows`."""
+        """Copy all tables, in the order of their references; see `copy_rows`."""
         versions = self._sql.execute("SELECT key, value FROM theirs.meta LIMIT 2").fetchall()
         if versions and versions != [("version", VERSION)]:
             raise _InvalidRowError("another version wrote it")
@@ -249,7 +249,7 @@ class _Copy:
     def _copy_at_once(self, table: str, proper: str, length: str) -> None:
         """Copy a table in one statement. Raise _InvalidRowError unless all rows are `proper` and fit.
 
-        The sum of `length` stops a hostile file: SQLite counts rows in one step, even if pages refer to themselves.
+        The sum of `length` stops a hostile file whose pages refer to themselves: a count alone would be one long step.
         """
         count, size = self._sql.execute(
             f"SELECT count(*), ifnull(sum({length} + 1), 0) FROM theirs.{table}"
@@ -283,9 +283,9 @@ class _Copy:
         proper = (
             is_number(number, 1, _MAX_NUMBER)
             and _is_id(id)
-            and (parent is None or parent in self._checkpoints)  # always an older one, so never itself
-            and all(isinstance(one, float) and math.isfinite(one) for one in (time, duration))
-            and all(is_number(one, 0, _MAX_NUMBER) for one in (files, size))
+            and (parent is None or parent in self._checkpoints)  # an older checkpoint, so never itself
+            and all(isinstance(number, float) and math.isfinite(number) for number in (time, duration))
+            and all(is_number(count, 0, _MAX_NUMBER) for count in (files, size))
             and isinstance(incomplete, str)
             and len(incomplete) <= 2000
             and (incomplete.isprintable() or not incomplete)

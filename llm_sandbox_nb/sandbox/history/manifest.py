@@ -26,8 +26,8 @@ class Chunk(NamedTuple):
 class Entry:
     """Entry at a path: type, rights, times and content, as `executor/README.md` describes.
 
-    A `base` entry is as in the image: a file or link with its content, a folder with everything below. Only the
-    metadata is known.
+    A `base` entry is as in the image: a file or link with unchanged content, a folder with everything below it
+    unchanged. Only the metadata is known.
     """
 
     type: str
@@ -41,7 +41,7 @@ class Entry:
     chunks: tuple[Chunk, ...] | None = None
     """Content of a file; None if not stored."""
     group: str = ""
-    """The first name of a file that has several; empty for others."""
+    """The first name of a file with several names (hard links); empty for other files."""
     device: tuple[int, int] = (0, 0)
     xattrs: str = ""
     """Extended attributes as canonical JSON; empty if the entry has none."""
@@ -49,11 +49,11 @@ class Entry:
 
     @property
     def open_folder(self) -> bool:
-        """True for a folder whose content the manifest names."""
+        """True for a folder whose content is listed in the manifest."""
         return self.type == FOLDER and not self.base
 
     def alike(self, other: Entry) -> bool:
-        """Return True if both are the same as far as known. Of entries as in the image only metadata is known."""
+        """Return True if all known fields are equal; only metadata is known for entries as in the image."""
         if self.base or other.base:
             return self._metadata() == other._metadata()
         return self == other
@@ -93,7 +93,7 @@ class Entry:
         link: str | None,
         xattrs: object,
     ) -> Entry:
-        """Make an entry from the fields of a row after its path, which were checked."""
+        """Make an entry from the checked fields of a row after the path."""
         entry = cls(kind, mode, uid, gid, mtime_ns, size, group=link or "", base=bool(base))
         if xattrs:
             entry = replace(entry, xattrs=json.dumps(xattrs, sort_keys=True, separators=(",", ":")))
@@ -109,11 +109,11 @@ class Entry:
 
 
 Manifest = Mapping[str, Entry]
-"""All entries of a checkpoint by path. Below a `base` folder, paths that are not named are as in the image."""
+"""All entries of a checkpoint by path. Below a `base` folder, paths that are not listed are as in the image."""
 
 
 def delta(before: Manifest, after: Manifest) -> dict[str, Entry | None]:
-    """Return the changes that turn `before` into `after`; None for a path that is gone."""
+    """Return the changes from `before` to `after`: the new entry, or None for a deleted path."""
     changed: dict[str, Entry | None] = {
         path: entry
         for path, entry in after.items()
@@ -135,11 +135,11 @@ def apply_delta(before: Manifest, changed: Mapping[str, Entry | None]) -> dict[s
 
 
 def own_files(manifest: Manifest, others: Iterable[tuple[Manifest, Manifest]]) -> dict[str, Entry]:
-    """Return the manifest as if others had changed nothing.
+    """Return the manifest without the changes of other people and programs.
 
     Args:
-        others: pairs of manifests, oldest first, between which only others changed files. Paths that have changed
-            again since are left as they are.
+        others: pairs of manifests, oldest first. All changes between the two of a pair were made by others. Paths that
+            have changed again later are left as they are.
     """
     own = dict(manifest)
     for before, after in reversed(list(others)):
@@ -166,12 +166,12 @@ def parents(path: str) -> Iterator[str]:
 
 
 def digests(entries: Iterable[Entry]) -> set[bytes]:
-    """Return the digests of all content that entries name."""
+    """Return the digests of the content of all entries."""
     return {chunk.digest for entry in entries for chunk in entry.chunks or ()}
 
 
 def moved(manifest: Manifest, below: str) -> Manifest:
-    """Return the manifest of a single folder, moved to another folder, `below`."""
+    """Return a manifest, whose entries are all in one folder, with the paths moved to the folder `below`."""
     if below == "/" or not manifest or below in manifest:
         return manifest
     root = min(manifest, key=len)

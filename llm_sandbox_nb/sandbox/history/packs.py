@@ -1,4 +1,4 @@
-"""Content in pack files: one file per checkpoint, which never changes once it has its name."""
+"""Content in pack files: one file per checkpoint, which never changes once complete."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ MAX_SHARED_BYTES = 128 * 1024 * 1024
 
 
 def is_pack_name(name: object) -> bool:
-    """Return True for a name that `PackWriter` gives; never true for a path."""
+    """Return True for a file name in the form of `PackWriter`, which cannot be a path."""
     return isinstance(name, str) and _NAME_PATTERN.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
 def storing(place: Path) -> Iterator[None]:
-    """Raise HistoryNotWrittenError if this machine cannot write the history, for example because its disk is full."""
+    """Raise HistoryNotWrittenError for errors of this machine while writing the history, such as a full disk."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as error:
@@ -98,7 +98,7 @@ class PackFolder:
             os.unlink(name, dir_fd=self._descriptor)
 
     def remove_all_but(self, known: Collection[str]) -> None:
-        """Remove packs that the index does not name. A process killed while writing or removing packs leaves them."""
+        """Remove packs that are not in `known`: leftovers of a process that was killed while changing packs."""
         with os.scandir(self._descriptor) as entries:
             names = [entry.name for entry in entries]
         for name in names:
@@ -107,7 +107,7 @@ class PackFolder:
                     self.remove(name)
 
     def share(self, name: str, other: PackFolder, size: int) -> None:
-        """Link a pack into another folder. Where the file system cannot link, copy its `size` bytes.
+        """Link a pack into another folder. If the file system cannot link, copy its `size` bytes.
 
         Raises:
             HistoryError: if the pack is missing or not a regular file.
@@ -185,7 +185,7 @@ class SharedPieces:
 
 
 class PackWriter:
-    """Writer of one pack, which stores each piece of content once. The file has its name only after `finish`."""
+    """Writer of one pack, which stores each piece of content once. `finish` gives the complete file its name."""
 
     def __init__(self, folder: PackFolder) -> None:
         self.name = secrets.token_hex(12) + PACK
@@ -196,7 +196,7 @@ class PackWriter:
         self._file: BinaryIO | None = None
 
     def add(self, *parts: bytes | memoryview, known: Callable[[bytes], object] = lambda _: None) -> bytes:
-        """Write a piece that came in parts, unless the pack has the piece or `known` finds it elsewhere.
+        """Write a piece, given in parts, unless the pack has the piece or `known` finds it elsewhere.
 
         Return the digest.
 
@@ -242,7 +242,7 @@ class PackReader:
         self._folder = folder
         self._open: dict[str, int] = {}
         self.written: set[str] = set()
-        """Packs of this process. For these a CRC-32 suffices, to find a failing disk; other packs may be hostile."""
+        """Packs of this process, checked only by CRC-32, against a failing disk. Other packs may be hostile."""
 
     def read(self, digest: bytes, name: str, offset: int, size: int, check: int) -> bytes:
         """Read a piece.

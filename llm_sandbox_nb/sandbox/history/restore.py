@@ -1,9 +1,9 @@
-"""Restores: put a sandbox's files back to a checkpoint of its own history, or of the history that it continues.
+"""Restores: put a sandbox's files back to a checkpoint of its history.
 
 First make a plan of the differences (`Plan`), then send its records to the executor (`RestoreBody`), then scan the
-files again. Where a file can be put into the sandbox from outside, much content is sent in one such file, the pack:
-sending content through the connection, record by record, takes twice the time. The executor writes files while the rest
-of the pack is on its way.
+files again. If a file can be put into the sandbox from outside, much content is sent in one such file, the pack: the
+connection, with its records, needs twice the time. The executor writes files while the rest of the pack is being
+transferred.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _MAX_ROUNDS = 3
 """Maximum attempts while processes still change files."""
 _MAX_PROBLEMS = 100
 _MIN_PATCH_BYTES = 2 * 1024 * 1024
-"""Bytes of a file from which on only its changed pieces are written."""
+"""Minimum bytes of a file for writing only its changed pieces."""
 MIN_PACK_BYTES, MAX_PACK_BYTES = 2 * 1024 * 1024, 512 * 1024 * 1024
 """Bytes of content for which a pack is made. For less a pack is slower, for more it needs too much disk space."""
 MAX_PACK_MEMORY_BYTES = 128 * 1024 * 1024
 """`MAX_PACK_BYTES` for a pack in this machine's memory."""
 _READY = b"ready"
 _BATCH = 512
-"""Entries in one record."""
+"""Maximum entries in one record."""
 _PIECE_BYTES = 512 * 1024
 _OFFSET, _RANGE, _PART = struct.Struct(">Q"), struct.Struct(">QQ"), struct.Struct(">QQQ")
 
@@ -81,7 +81,7 @@ class _Restore:
         self._store: HistoryStore = history.store_with(id)
         self._target = history.manifest(id)
         in_another_folder = self._target is not self._store.manifest(id)
-        # In another folder, the saved state of the shell belongs to the sandbox that the history came from.
+        # In another folder, the saved shell state names folders of the history's earlier sandbox.
         self._shell = None if in_another_folder else self._store.shell(id)
         self._image = ImageFiles(self._store, connect_new)
         self._packs = True
@@ -91,8 +91,8 @@ class _Restore:
     async def run(self) -> Restored:
         """Plan, apply and scan again, until nothing differs."""
         began = time.monotonic()
-        # Here and after the restore all files are examined: a change that a program hid from the kernel's reports must
-        # not survive.
+        # Here and after the restore all files are examined, because a program may have hidden a change from the
+        # kernel's reports.
         safety = await self._history.take_locked(
             await self._connect(), {self._id}, spare=SPARE_BYTES_OF_RESTORE, walk=True
         )
@@ -120,7 +120,7 @@ class _Restore:
         return await asyncio.to_thread(plan_restore, current, target)
 
     async def _apply(self, plan: Plan) -> None:
-        """Send the plan. Until the executor has answered, the state of the files is unknown."""
+        """Send the plan. The state of the files is unknown until the executor has answered."""
         history = self._history
         new = secrets.token_hex(8)
         connection = await self._connect()
@@ -154,7 +154,7 @@ class _Restore:
             self._problems.append(f"The shell was not fully restored: {printable(shell_problem)}.")
 
     async def _scan_again(self, safety: str) -> Plan:
-        """Plan the differences that remain. If there are any, store the present files as a checkpoint."""
+        """Plan the remaining differences. If there are any, store the present files as a checkpoint."""
         scan, found = await self._history.scan_locked(await self._connect(), spare=0, walk=True)
         try:
             plan = await self._plan(found)
@@ -171,7 +171,7 @@ class _Restore:
 
 
 def _after(before: Mapping[str, Entry], plan: Plan) -> dict[str, Entry]:
-    """Return the manifest that the executor remembers after applying a plan."""
+    """Return the manifest that the executor has in memory after applying a plan."""
     gone = set(plan.delete)
     kept = {
         path: entry
@@ -188,7 +188,7 @@ def _failures(outcome: Mapping[str, Any]) -> list[str]:
     return [
         f"{printable(row[0])} could not be restored: {printable(row[1])}."
         for row in rows[:_MAX_PROBLEMS]
-        if isinstance(row, list) and len(row) == 2 and all(isinstance(one, str) for one in row)
+        if isinstance(row, list) and len(row) == 2 and all(isinstance(text, str) for text in row)
     ]
 
 
@@ -203,7 +203,7 @@ class Plan:
     make: list[tuple[str, Entry]] = field(default_factory=list)
     """Folders come before their files, and a file before its other names."""
     patch: dict[str, Entry] = field(default_factory=dict)
-    """Files of `make` that exist and need only some pieces: as they are now."""
+    """Present entries of the files in `make` that exist and need only some pieces."""
     touch: list[tuple[str, Entry]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -222,12 +222,12 @@ class Plan:
 
 
 def has_content(path: str, entry: Entry) -> bool:
-    """Return True if content is written under this name: the file has content, and this is its first name."""
+    """Return True if the file's content is written under this name: it has content, and this is its first name."""
     return entry.type == FILE and bool(entry.chunks) and entry.group in ("", path)
 
 
 def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> Plan:
-    """Plan how to turn `current` into `target`, both expanded by `ImageFiles.expand`."""
+    """Plan the changes from `current` to `target`, both expanded by `ImageFiles.expand`."""
     plan = Plan()
     _plan_deletes(plan, current, target)
     deleted = set(plan.delete)
@@ -253,7 +253,7 @@ def plan_restore(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> P
 
 
 def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str, Entry]) -> None:
-    """Plan the paths to delete, folders as a whole. Includes paths that are a folder on one side only."""
+    """Plan the paths to delete, folders as a whole, including paths that are a folder in only one manifest."""
     gone: set[str] = set()
     unwanted = (
         path
@@ -268,7 +268,7 @@ def _plan_deletes(plan: Plan, current: Mapping[str, Entry], target: Mapping[str,
 
 
 def _changed_groups(current: Mapping[str, Entry], target: Mapping[str, Entry]) -> dict[str, str]:
-    """Return the name to link to for each group of names where any name differs; such files are made again."""
+    """Return the first name for each group of hard links in which a name differs; such files are made again."""
     members: dict[str, list[str]] = defaultdict(list)
     for path, entry in target.items():
         if entry.group:
@@ -332,7 +332,7 @@ class RestoreBody:
 
     Args:
         shell: the state of the shell to restore.
-        deliver: puts a file into the sandbox from outside, where possible.
+        deliver: function that puts a file into the sandbox from outside, if possible.
         name: the name of the pack.
         max_pack_bytes: maximum size of the pack.
     """

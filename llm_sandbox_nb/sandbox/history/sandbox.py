@@ -22,7 +22,7 @@ from llm_sandbox_nb.sandbox.history.restore import restore
 from llm_sandbox_nb.sandbox.protocol.channel import ExecutorConnection
 
 MAX_READ_BYTES = 1024**3
-"""Maximum bytes that `read_file` reads without a limit from its caller; hostile files are endless."""
+"""Default limit of `read_file` in bytes, because a hostile file may be endless."""
 _T = TypeVar("_T")
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class CheckpointingSandbox(Sandbox):
 
     @abstractmethod
     async def retrying(self, use: Callable[[ExecutorConnection], Awaitable[_T]]) -> _T:
-        """Call `use` with a connection. Call it again if the connection breaks meanwhile: `use` must allow that."""
+        """Call `use` with a connection, again if the connection breaks; `use` must be safe to repeat."""
 
     async def keep_history(
         self, folder: Path | str, *, continue_from: Path | str | None = None, limit: int | None = None
@@ -69,7 +69,8 @@ class CheckpointingSandbox(Sandbox):
                 before = await image.expand(before, after, content=False)
                 after = await image.expand(after, before, content=False)
             except SandboxError:
-                logger.info("the files of the image cannot be read", exc_info=True)  # then they count as new
+                # The files are then listed as new.
+                logger.info("the files of the image cannot be read", exc_info=True)
         return await asyncio.to_thread(compare, store, before, after)
 
     async def restore(self, checkpoint: str) -> Restored:
@@ -130,7 +131,7 @@ class CheckpointingSandbox(Sandbox):
 
     @abstractmethod
     async def changes_now(self) -> Changes:
-        """Return `changes` without checkpoints."""
+        """Return the result of `changes` for a sandbox without checkpoints."""
 
     @abstractmethod
     async def read_file_now(self, path: str, limit: int) -> bytes:

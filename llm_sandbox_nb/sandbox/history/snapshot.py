@@ -1,4 +1,4 @@
-"""Snapshots: a sandbox's report of its files. The sandbox may be hostile: everything is limited, checked and hashed."""
+"""Snapshots: reports of a sandbox about its files, limited, checked and hashed, because the sandbox may be hostile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_ENTRIES = 2_000_000
 
 @dataclass
 class Snapshot:
-    """Report of a sandbox: paths that are gone, entries, and the state of the shell."""
+    """Report of a sandbox: deleted paths, entries, and the state of the shell."""
 
     gone: list[str] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class SnapshotReader:
 
     Args:
         content: writer of the pieces of content.
-        length: returns the size of a piece that is stored already, by digest; None for others.
+        length: function of a digest; returns the size of the piece if stored already, else None.
         limit: maximum bytes of content that the sandbox may send.
         below: the only folder whose files the sandbox may report.
     """
@@ -49,9 +49,9 @@ class SnapshotReader:
         self._below = below
         self._head = b""
         self._parts: list[memoryview] = []
-        """The record that is arriving, in parts of frames: content is hashed and stored without being put together."""
+        """Parts of the incomplete record, as received: content is hashed and stored without joining them."""
         self._missing = -1
-        """Bytes missing of the record; -1 before the end of its head."""
+        """Bytes missing of the record; -1 until the head is complete."""
         self._names: list[tuple[int, bytes]] = []
         self._shell: bytes | None = None
 
@@ -75,7 +75,7 @@ class SnapshotReader:
                 self._end_record()
 
     def _take_head(self, view: memoryview) -> memoryview:
-        """Take what is missing of a record's head. Return the rest."""
+        """Read the missing bytes of a record's head. Return the rest."""
         rest = HEAD.size - len(self._head)
         self._head += view[:rest]
         if len(self._head) == HEAD.size:
@@ -154,11 +154,7 @@ class SnapshotReader:
 
 
 def check_path(path: object) -> str:
-    """Return a path if it is absolute and normal.
-
-    Raises:
-        ProtocolError: if not.
-    """
+    """Return a path if absolute and normal, else raise ProtocolError."""
     if problem := path_problem(path):
         raise ProtocolError(problem)
     return str(path)
@@ -175,9 +171,9 @@ def _list(data: bytes) -> list[object]:
 
 
 def snapshot_changes(before: Manifest, snapshot: Snapshot, roots: Iterable[str]) -> dict[str, Entry | None]:
-    """Return the changes of a snapshot to the manifest before, as `manifest.delta` returns them.
+    """Return the changes of a snapshot to the manifest before, in the form of `manifest.delta`.
 
-    Only a folder that is gone costs a look at all entries, for those below.
+    All entries are searched only if a folder was deleted, for the entries below it.
 
     Raises:
         ProtocolError: if a file is reported without its folder.

@@ -1,7 +1,7 @@
 """History on disk: an SQLite index and immutable packs of content.
 
-A checkpoint is committed by its transaction, after its pack has its name. So a process that is killed at any instant
-leaves a history that loads, with every checkpoint that was acknowledged.
+First the pack is completed, then a transaction of the index adds the checkpoint. So a history stays readable, with
+every acknowledged checkpoint, when its process is killed at any instant.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PACKS, LOCK = "packs", "lock"
 _CACHED_MANIFESTS = 4
 """Maximum manifests in memory."""
 _SHARE_AFTER_DROPPING = 0.9
-"""Share of the limit that is in use after dropping, so that not every checkpoint drops another."""
+"""Maximum share of the limit in use after dropping, so that not every checkpoint drops another."""
 
 
 def is_history(folder: Path) -> bool:
@@ -39,11 +39,11 @@ def is_history(folder: Path) -> bool:
 class HistoryStore:
     """Checkpoints in one folder. May be used from several threads; one process at a time writes.
 
-    The folder may have been made by a stranger: no part is reached through a link, and the index is copied, row by row,
-    before use.
+    The folder may have been made by a stranger. So links are not followed, and the index is copied, row by row, before
+    use.
 
     Raises:
-        HistoryError: if the folder is in use, or holds something else (or, with `readonly`, nothing).
+        HistoryError: if the folder is in use, or holds other files, or with `readonly` does not hold a history.
         HistoryNotWrittenError: if this machine's disk is full.
     """
 
@@ -100,12 +100,12 @@ class HistoryStore:
 
     @property
     def _index(self) -> Index:
-        """Current index; for a reader, as the writer has left it. Use under the lock."""
+        """Current index; for a reader, a copy of the writer's index. Use under the lock."""
         return self._current_index(whole=True)
 
     @property
     def _overview(self) -> Index:
-        """`_index`, but a reader may have only the checkpoints and packs. Use under the lock."""
+        """Like `_index`, but a reader's copy may have only the checkpoints and packs. Use under the lock."""
         return self._current_index(whole=False)
 
     def _current_index(self, *, whole: bool) -> Index:
@@ -202,7 +202,7 @@ class HistoryStore:
         return bytes(data)
 
     def piece(self, chunk: Chunk) -> bytes:
-        """Return a piece of a file. Raises HistoryError, also for another length."""
+        """Return a piece of a file. Raises HistoryError, also if the length differs."""
         data = self.content(chunk.digest)
         if len(data) != chunk.length:
             raise HistoryError(
@@ -211,7 +211,7 @@ class HistoryStore:
         return data
 
     def write(self, entry: Entry, file: BinaryIO) -> None:
-        """Write the content of a file into an empty one, holes as holes.
+        """Write the content of a file, with its holes, into an empty one.
 
         Raises:
             HistoryError: if the content was not stored.
@@ -254,7 +254,7 @@ class HistoryStore:
 
         Args:
             changed: the differences from the parent's entries.
-            manifest: all entries, to keep in memory; they must not change any more.
+            manifest: all entries, to keep in memory; must not be modified any more.
 
         Raises:
             HistoryError: if the parent is missing.
@@ -271,7 +271,7 @@ class HistoryStore:
             self._reader.written.add(content.name)
             if manifest is not None:
                 self._remember(checkpoint.id, manifest)
-            # Dropping copies live content into new packs. On a full disk that fails, and the history exceeds its limit.
+            # Dropping copies used content into new packs. On a full disk that fails, and the history exceeds its limit.
             with contextlib.suppress(HistoryNotWrittenError), storing(self.folder):
                 gone, new = keep_within(
                     self._index, self._pack_folder, self._reader, self.limit, {*pinned, checkpoint.id}
@@ -305,7 +305,7 @@ class HistoryStore:
     # -- copies --------------------------------------------------------------------------------------------
 
     def continue_in(self, folder: Path) -> None:
-        """Make `folder` a history with all checkpoints of this one; content is shared by hard links.
+        """Make a copy of this history in `folder`, which shares the content by hard links.
 
         Raises:
             HistoryError: if the folder holds a history already.
@@ -389,7 +389,7 @@ def keep_within(
     sizes = index.packs()
     if sum(sizes.values()) <= limit:
         return [], []
-    old = [one.id for one in index.checkpoints() if one.id not in kept]
+    old = [checkpoint.id for checkpoint in index.checkpoints() if checkpoint.id not in kept]
     new: list[PackWriter] = []
     try:
         with index.transaction():
@@ -408,7 +408,7 @@ def keep_within(
 
 
 def _live(index: Index) -> dict[bytes, int]:
-    """Return all content that is still named, with its size."""
+    """Return the digests and sizes of all content that entries still use."""
     rows = index.sql.execute(
         "SELECT entry FROM entries WHERE entry IS NOT NULL UNION ALL SELECT entry FROM image"
     )
@@ -418,7 +418,7 @@ def _live(index: Index) -> dict[bytes, int]:
 
 
 def _drop(index: Index, id: str) -> None:
-    """Drop a checkpoint. Later checkpoints take over its changes."""
+    """Drop a checkpoint, and move its changes to the next checkpoints."""
     sql, number = index.sql, index.number(id)
     (parent,) = sql.execute("SELECT parent FROM checkpoints WHERE number = ?", (number,)).fetchone()
     children = [row[0] for row in sql.execute("SELECT number FROM checkpoints WHERE parent = ?", (number,))]
@@ -438,9 +438,9 @@ def _drop(index: Index, id: str) -> None:
 def _repack(
     index: Index, packs: PackFolder, reader: PackReader, live: dict[bytes, int], new: list[PackWriter]
 ) -> list[str]:
-    """Copy the live content of packs with dead content into new packs. Return the names of the old packs.
+    """Copy the used content of packs that also have unused content into new packs. Return the names of the old packs.
 
-    Damaged pieces could not be read anyway, and are left out.
+    Damaged pieces are left out.
     """
     gone = []
     for number, name, size in index.sql.execute("SELECT number, name, size FROM packs").fetchall():

@@ -173,7 +173,7 @@ class Proxy:
         rule: HostRule,
         secrets: list[Secret],
     ) -> None:
-        """Forward a CONNECT: TLS for the same name, or any protocol if the list names the port."""
+        """Forward a CONNECT. Only TLS for the same name passes, unless the list names the port."""
         import h11
 
         if not secrets and (rule is PUBLIC or (record.port not in USUAL_PORTS and rule.port is not None)):

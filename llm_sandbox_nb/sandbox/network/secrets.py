@@ -29,7 +29,7 @@ _CREDENTIALS = frozenset(
     (b"authorization", b"cookie", b"x-api-key", b"api-key", b"apikey", b"x-goog-api-key", b"private-token",
      b"job-token", b"x-auth-token", b"x-access-token", b"x-amz-security-token")
 )  # fmt: skip
-"""Headers that identify the sender: with an attacker's key, a host would store data for the attacker."""
+"""Headers that identify the sender. With an attacker's key in them, a host would store data for the attacker."""
 
 
 def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -59,7 +59,7 @@ def parse_secrets(entries: Sequence[str] | Mapping[str, Any]) -> dict[str, tuple
         if not valid:
             raise ValueError(
                 "A secret is NAME=host[,host], as in GITHUB_TOKEN=api.github.com: the name of an environment variable "
-                "and the exact names of the hosts that get its value, each with +body where bodies get it too."
+                "and the exact names of the hosts that get its value; +body after a host inserts it into bodies too."
             )
         found[name] = checked
     return found

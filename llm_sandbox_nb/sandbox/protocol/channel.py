@@ -287,7 +287,7 @@ class Channel:
         self._flowing.clear()
 
     def release(self, holder: object) -> None:
-        """Continue, unless another holder remains."""
+        """Read frames again, unless another holder still needs the stop."""
         self._holders.discard(holder)
         if not self._holders:
             self._flowing.set()

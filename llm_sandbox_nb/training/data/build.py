@@ -1,8 +1,8 @@
 """Rows to train on, from documents and questions: the construction that the paper describes and does not release.
 
-The paper (arXiv 2601.16206, section 3) says: a context is stored as files; documents of a context with several, and
-parts of a long one, become separate files; a context of one file gets distractor files from the same source; earlier
-tasks on the same context are in the prompt as examples; the answer goes into a file. All other rules are this
+Rules of the paper (arXiv 2601.16206, section 3): a context is stored as files; each document of a context, and each
+part of a long document, is a separate file; a context of one file gets distractor files from the same source; earlier
+tasks on the same context are in the prompt as examples; the answer is written to a file. All other rules are this
 package's.
 """
 
@@ -41,7 +41,7 @@ class BuildOptions:
 
     seed: int = 42
     part: int = 20_000
-    """Maximum characters of a file."""
+    """Maximum characters of a file; longer documents become several files."""
     distractors: int = 3
     """Files from other documents, in addition to a context of one file."""
     examples: int = 2
@@ -85,7 +85,7 @@ class Statistics:
 
 
 class _LeftOutError(LLMSandboxError):
-    """A question becomes no row; the message is the reason."""
+    """A question cannot become a row; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,12 @@ class _Library:
         self.documents: dict[str, Document] = {}
         self.unread: dict[str, str] = {}
         self.by_domain: dict[str, list[str]] = {}
-        for one in read_documents(folder, converted):
-            if isinstance(one, Unread):
-                self.unread[one.name] = one.reason
+        for document in read_documents(folder, converted):
+            if isinstance(document, Unread):
+                self.unread[document.name] = document.reason
                 continue
-            self.documents[one.name] = one
-            self.by_domain.setdefault(one.domain, []).append(one.name)
+            self.documents[document.name] = document
+            self.by_domain.setdefault(document.domain, []).append(document.name)
         if not self.documents:
             raise DataError(
                 f"There is no document with text in {folder}: put .txt, .md, .html, .epub or .pdf files there."
@@ -211,7 +211,9 @@ def _row(
     distractors = _distractors(library, question, chance, options) if len(pieces) == 1 else []
     files = _named([*pieces, *distractors], question.answers)
     asked, gold = _asked(question, chance)
-    examples = [one for one in before if not any(contains_words(one, answer) for answer in question.answers)]
+    examples = [
+        text for text in before if not any(contains_words(text, answer) for answer in question.answers)
+    ]
     shown = examples[len(examples) - min(options.examples, len(examples)) :]
     domain = question.domain or library.documents[question.documents[0]].domain
     statistics.types[question.type] += 1
@@ -234,9 +236,9 @@ def _row(
 
 
 def _check(question: Question, whole: str) -> None:
-    """Raise _LeftOutError for a question that contains its answer, or whose documents do not."""
+    """Raise _LeftOutError if the question contains its answer, or its documents lack the answer."""
     if not question.options and any(contains_words(question.question, answer) for answer in question.answers):
-        raise _LeftOutError("its answer stands in the question")
+        raise _LeftOutError("its answer is in the question")
     quotes = question.evidence or (question.answers if question.type == "extraction" else ())
     if not all(contains_words(whole, quote) for quote in quotes):
         subject = "its evidence" if question.evidence else "its answer"
@@ -269,7 +271,7 @@ def _parts(document: Document, size: int) -> list[_Piece]:
 def _distractors(
     library: _Library, question: Question, chance: random.Random, options: BuildOptions
 ) -> list[_Piece]:
-    """Return pieces of other documents without any of the answers; fewer if there are not enough."""
+    """Return pieces of other documents that contain none of the answers, if possible as many as the options demand."""
     found: list[_Piece] = []
     if not options.distractors:
         return found
@@ -340,8 +342,8 @@ def statistics_lines(folder: Path) -> Iterator[str]:
         )
         yield f"{label:<22}" + ", ".join(f"{key or 'none'}: {counts[key]}" for key in ordered)
     yield f"{'answer in documents':<22}{found['verbatim']} of {found['rows']}, word by word"
-    for one in found["unread"]:
-        yield f"left out: document {one['name']}: {one['reason']}"
+    for document in found["unread"]:
+        yield f"left out: document {document['name']}: {document['reason']}"
     for reason, count in sorted(found["left_out"].items(), key=lambda item: -item[1]):
         yield f"left out: {plural(count, 'question')}: {reason}"
     yield f"seed {found['options']['seed']}, sha256 {found['sha256']}"

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from llm_sandbox_nb.errors import LLMSandboxError
 
 MAX_BYTES = 64 * 2**20
-"""Bytes of one document, also unpacked."""
+"""Maximum bytes of a document, packed and unpacked."""
 
 
 class ConversionError(LLMSandboxError, ValueError):
@@ -54,7 +54,7 @@ def _epub(path: Path) -> tuple[str, str]:
     from defusedxml import ElementTree
 
     with zipfile.ZipFile(path) as book:
-        if sum(one.file_size for one in book.infolist()) > MAX_BYTES:
+        if sum(member.file_size for member in book.infolist()) > MAX_BYTES:
             raise ConversionError(f"it is larger than {MAX_BYTES // 2**20} MiB when unpacked")
         container = ElementTree.fromstring(book.read("META-INF/container.xml"))
         package = next(node.attrib["full-path"] for node in container.iter() if _tag(node) == "rootfile")

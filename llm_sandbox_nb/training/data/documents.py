@@ -1,4 +1,4 @@
-"""The documents of a folder: found, named, read, and split into parts.
+"""Documents of a folder: finding, naming, reading, and splitting into parts.
 
 Only a few documents are in memory at a time, so that memory does not grow with their number.
 """
@@ -36,7 +36,7 @@ class Document:
     domain: str
     """The document's folder; empty at the top."""
     path: Path
-    """A file of plain text: the document, or its conversion."""
+    """A file of plain text: the document itself, or its converted text."""
 
     def text(self) -> str:
         """Return the text, with line ends as `\\n`."""

@@ -1,4 +1,4 @@
-"""Questions on documents, one JSON object in each line of a file; and the search for an answer in a text."""
+"""Questions on documents, as a file with one JSON object per line; and the search for an answer in a text."""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ def _kind(options: Sequence[str], answers: Sequence[str]) -> str:
 
 
 def _texts(value: Any, name: str) -> tuple[str, ...]:
-    """Return the texts of a value: an empty tuple, one text, or those of a list."""
+    """Return the texts of a value, which may be missing, a text or a list of texts."""
     values = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in values):
+    if not all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in values):
         raise DataError(f"The {name} has to be a text or a list of texts, not {value!r}.")
-    return tuple(text for one in values if (text := str(one).strip()))
+    return tuple(text for item in values if (text := str(item).strip()))
 
 
 def _option(answer: str, options: Sequence[str], where: str) -> str:

@@ -292,7 +292,7 @@ _ROWS_COMPARED = 400
 
 
 def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
-    """Describe a given file that a command replaced by a file with almost no equal lines."""
+    """Describe an input file that a command replaced by a file with almost no equal lines."""
     if (
         action.kind != "bash"
         or not evidence.given(version.path)

@@ -130,8 +130,8 @@ def test_where_nobody_can_approve_a_call_is_refused(tmp_path: Path) -> None:
     result = played(tmp_path, *turns, mcp_allow="s__fails")
     refused, allowed = said(result)
     assert refused == (
-        "Not called: a person has to approve this call of the MCP server s, and no person is here to do it; the option "
-        "mcp_allow allows it beforehand."
+        "Not called: a person has to approve this call of the MCP server s, and nobody can be asked here; "
+        "the option mcp_allow allows it beforehand."
     )
     assert allowed == "Error: no such city"
     assert result.stop_reason == "submitted"

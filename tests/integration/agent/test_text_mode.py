@@ -93,7 +93,7 @@ def test_a_server_that_takes_no_tools_gets_text_mode_at_once(tmp_path: Path) -> 
     model = TalkingReplies(SAVES, SUBMITS, takes_tools=False)
     result = solved(tmp_path, model)
     assert (result.stop_reason, result.answer, switches(result)) == ("submitted", "42", ["text"])
-    assert any("takes no tools" in note for note in result.trajectory.notes)
+    assert any("does not accept tools" in note for note in result.trajectory.notes)
     with pytest.raises(RunError, match="does not support tools"):
         solved(tmp_path, TalkingReplies(SAVES, takes_tools=False), tool_calls="native")
 
@@ -169,7 +169,7 @@ def test_a_resume_takes_the_words_of_solve(tmp_path: Path) -> None:
 
     replies = TalkingReplies(called(1, "execute_bash", command="ls"), called(2, "execute_bash", command="ls"))
     result = solved(tmp_path, replies, limits={"steps": 1}, on_run=runs.append, listeners=[listen])
-    assert refused == ["context cannot change before the run has ended: resume it without."]
+    assert refused == ["context cannot change before the run has ended: leave it out."]
 
     async def resumed(**options: Any) -> Run:
         return await result.resume(limits={"steps": 9}, isolation="process", **options)

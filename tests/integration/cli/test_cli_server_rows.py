@@ -99,12 +99,12 @@ ALTERNATE = refused(
 TOOLS_AND_ROLES = [
     Row("Ollama: no tools", without_tools(refused(
         400, "registry.ollama.ai/library/gemma3:latest does not support tools")),
-        said=("takes no tools", "writes its calls as text"), journal=text_mode),
+        said=("does not accept tools", "writes its calls as text"), journal=text_mode),
     Row("no tools, and native calls asked for", without_tools(refused(400, "m does not support tools")),
         options=("--tool-calls", "native"), code=MODEL_ERROR, said=("m does not support tools",),
         journal=lambda events: errors(events) == ["tools"]),
     Row("llama.cpp: roles alternate, system and tool among them", without_results(ALTERNATE, system=False),
-        said=("takes no system message", "takes no tools"), journal=text_mode,
+        said=("does not accept a system message", "does not accept tools"), journal=text_mode,
         sent=lambda server: set(server.posts[-1].roles) == {"user", "assistant"}),
 ]  # fmt: skip
 

@@ -86,7 +86,7 @@ def test_a_cell_shows_the_loading_where_its_card_will_be_and_a_killed_kernel_lea
     ("model", "said"),
     [
         ("local/smollm", "did you mean local/smollm2-135m?"),
-        ("local/none.gguf", "is not there: check the path."),
+        ("local/none.gguf", "is missing: check the path."),
         ("local/hf:only/two.gguf", "write hf:OWNER/REPOSITORY/FILE.gguf."),
     ],
 )

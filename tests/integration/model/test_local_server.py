@@ -76,7 +76,7 @@ def test_it_answers_for_nothing_and_says_which_file_and_engine(model: LocalModel
 
 
 def test_a_template_without_tools_refuses_them_as_a_server_does(model: LocalModel) -> None:
-    with pytest.raises(ModelError, match="takes no tools") as refused:
+    with pytest.raises(ModelError, match="does not accept tools") as refused:
         asyncio.run(model.reply(USER, [TOOL], SHORT))
     assert refused.value.kind == "tools"
 

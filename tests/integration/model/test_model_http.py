@@ -160,7 +160,7 @@ def test_a_setting_that_the_server_refuses_is_left_out_from_then_on(server: Scri
             model, USER, TOOLS, settings, on_failure=lambda _, error, wait: told.append(str(error))
         )
     )
-    assert told == ["my-model does not take the setting temperature: it is left out from now on."]
+    assert told == ["my-model does not accept the setting temperature: it is left out from now on."]
     assert reply.left_out == ("temperature",)
     run(model.reply(USER, TOOLS, settings))
     assert [request.body.get("temperature") for request in server.requests] == [0.3, None, None]

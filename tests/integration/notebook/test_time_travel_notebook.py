@@ -41,7 +41,7 @@ def test_the_notebook_puts_the_mistake_right(some_isolation: str, tmp_path: Path
     assert cell_with(notebook, "%sandbox sh wc").split()[:2] == ["9", "cities.csv"]
     assert cell_with(notebook, "result.edit(").count("3 cities, 100.8 million people") >= 1
     compared = cell_with(notebook, "comparison = result.compare()")
-    assert "They part at step 5." in compared
+    assert "First difference: step 5." in compared
     difference = cell_with(notebook, "first_different_step")
     assert difference.startswith("5\n")
     assert "-5 cities, 108.3 million people\n+3 cities, 100.8 million people" in difference

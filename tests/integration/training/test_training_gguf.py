@@ -97,7 +97,7 @@ def test_weights_are_dequantized_and_saved_as_those_of_any_model(model: Path, tm
 
 
 def test_a_file_of_another_kind_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
-    for name, said in (("missing.gguf", "is not there"), ("words.gguf", "is not a GGUF file")):
+    for name, said in (("missing.gguf", "is missing"), ("words.gguf", "is not a GGUF file")):
         if name == "words.gguf":
             (tmp_path / name).write_text("words")
         config = load_config("smollm2-cpu.yaml", {"model.path": str(tmp_path / name)})

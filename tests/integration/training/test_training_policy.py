@@ -14,9 +14,9 @@ from llm_sandbox_nb.runs.run import Run
 from llm_sandbox_nb.runs.solve import solve
 from llm_sandbox_nb.training.chat_tokens import ChatTokens
 from llm_sandbox_nb.training.config import load_config
+from llm_sandbox_nb.training.edited_rollouts import reward_of
 from llm_sandbox_nb.training.policy import PolicyModel
 from llm_sandbox_nb.training.record import RecordError, TrainingRecord
-from llm_sandbox_nb.training.reward import reward_of
 from llm_sandbox_nb.training.rollouts import RolloutSetting, RolloutWorkers
 from llm_sandbox_nb.training.training_run import task_and_rows
 

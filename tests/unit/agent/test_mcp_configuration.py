@@ -88,7 +88,7 @@ def test_texts_refer_to_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         (5, "mcp names servers"),
         ([5], "An MCP server is a name, a file or a mapping"),
         (["time", "time"], "Two MCP servers have the name time"),
-        ([{"a-b": TIME}, {"a_b": TIME}], "are too alike"),
+        ([{"a-b": TIME}, {"a_b": TIME}], "are too similar"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, given: Any, sentence: str) -> None:

@@ -67,8 +67,8 @@ def test_a_number_for_each_layer_counts_as_its_largest(tmp_path: Path) -> None:
             b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<IIQ", 9, 4, 1 << 20),
             "is cut off",
         ),
-        (gguf_bytes({"general.name": "x"}), "no architecture"),
-        (gguf_bytes(tensors=0), "no tensors"),
+        (gguf_bytes({"general.name": "x"}), "the architecture or the tensors are missing"),
+        (gguf_bytes(tensors=0), "the architecture or the tensors are missing"),
     ],
 )
 def test_a_file_that_is_no_model_is_refused_in_one_sentence(data: bytes, said: str, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_file_that_was_cut_anywhere_before_its_last_tensor_is_refused(tmp_path
 
 def test_a_folder_a_missing_file_a_pipe_and_an_unreadable_file_are_told_apart(tmp_path: Path) -> None:
     assert "is a folder: name the GGUF file in it" in refusal(tmp_path)
-    assert "is not there" in refusal(tmp_path / "none.gguf")
+    assert "is missing" in refusal(tmp_path / "none.gguf")
     os.mkfifo(tmp_path / "pipe.gguf")
     assert "not a plain file" in refusal(tmp_path / "pipe.gguf")
     if os.geteuid():

@@ -112,7 +112,7 @@ def test_a_comparison_in_text_is_a_short_table_with_the_line_that_decides() -> N
     assert lines[0].split() == ["answer", "ended", "steps", "tokens", "cost", "time"]
     assert lines[1].split()[:4] == ["Attempt", "1", "12", "Submitted,"]
     assert "Attempt 2, current  15" in lines[2]
-    assert "They part at step 120." in lines
+    assert "First difference: step 120." in lines
     first, second = (line for line in lines if "rows: " in line)
     assert first.endswith("rows: 12")
     assert second.endswith("rows: 15")
@@ -123,6 +123,6 @@ def test_how_runs_ended_is_said_in_words() -> None:
     text = str(compare_runs([failed, missing], ["one", "two"]))
     assert "Model error" in text
     assert "model_error" not in text
-    assert "They part at step 2." in text
+    assert "First difference: step 2." in text
     assert "no such step" in text
     assert str(compare_runs([failed, failed], ["one", "two"])).count("Every step is the same.") == 1

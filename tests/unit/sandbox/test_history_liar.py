@@ -99,7 +99,7 @@ def test_the_canary_an_honest_second_checkpoint_is_kept(tmp_path: Path) -> None:
 def test_what_changed_since_a_look_that_was_never_asked_for(tmp_path: Path) -> None:
     async def test(box: Any, first: str) -> None:
         box.history.forget_scan()
-        with pytest.raises(SandboxLostError, match="that never was"):
+        with pytest.raises(SandboxLostError, match="that does not exist"):
             await box.checkpoint()
 
     lie_to(tmp_path, HONEST, {**FINE, "incremental": True}, test)

@@ -48,7 +48,7 @@ def test_a_path_and_a_name_find_the_same_source(file: Path, monkeypatch: pytest.
     ("path", "said"),
     [
         ("local/smollm2", r"There is no local model 'smollm2': did you mean local/smollm2-135m\?"),
-        ("{folder}/none.gguf", r"The model's file .*none\.gguf is not there: check the path"),
+        ("{folder}/none.gguf", r"The model's file .*none\.gguf is missing: check the path"),
         ("{folder}/words.gguf", r"words\.gguf is not a GGUF file: give a model in the format of llama\.cpp"),
         ("{folder}/cut.gguf", r"cut\.gguf is cut off: fetch or copy the file again"),
         ("{folder}/large.gguf", r"large\.gguf is not a valid GGUF file: its header has impossible numbers"),

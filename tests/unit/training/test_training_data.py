@@ -389,7 +389,7 @@ def test_a_question_that_tells_or_cannot_be_answered_is_left_out(tmp_path: Path)
     ask(tmp_path, *({"document": "a.txt", **one} for one in questions))
     with pytest.raises(DataError, match="No row could be made") as said:
         build_rows(tmp_path, None, tmp_path / "out", BuildOptions())
-    assert "1: its answer stands in the question" in str(said.value)
+    assert "1: its answer is in the question" in str(said.value)
     assert "1: its evidence is not in its documents" in str(said.value)
     assert "1: its answer is not in its documents" in str(said.value)
     assert not list((tmp_path / "out").iterdir())

@@ -45,7 +45,7 @@ def test_a_validation_has_rows_that_the_policy_does_not_learn_from(tmp_path: Pat
         validation_tasks(config_with(learned), [])
     same = config_with(learned, rows=str(write_rows(tmp_path / "same.jsonl", {**ROW, "id": "b"})))
     with pytest.raises(
-        ConfigError, match=r"The policy learns from row b of instruct_pretrain \(1 in common\)"
+        ConfigError, match="Row b of instruct_pretrain is used for both training and validation"
     ):
         validation_tasks(same, task_and_rows(same)[1])
     held = {
