@@ -323,3 +323,32 @@ def test_files_in_memory_are_limited() -> None:
     assert "filled" not in text
     assert text.count("No space left on device") == 9
     assert after == "alive\n"
+
+
+@profiles
+def test_no_command_has_the_socket_of_packs(profile: str) -> None:
+    """The executor's socket to this process passes descriptors: commands neither inherit it nor reach it in /proc."""
+    probe = """
+        import os
+        held = []
+        for pid in ["self", *filter(str.isdigit, os.listdir("/proc"))]:
+            try:
+                names = os.listdir(f"/proc/{pid}/fd")
+            except OSError:
+                continue
+            for name in names:
+                try:
+                    held.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+                except OSError:
+                    pass
+        print(len(held) > 2, [one for one in held if one.startswith("socket:")])
+    """
+    shell = f"python3 -c '{textwrap.dedent(probe)}'"
+
+    async def body() -> list[str]:
+        async with open_sandbox("bubblewrap", profile=profile) as box:
+            await box.checkpoint()  # starts the child that has the socket too
+            in_shell = await box.run(shell)
+            return [in_shell.text, (await box.exec(["python3", "-c", textwrap.dedent(probe)])).text]
+
+    assert support.run(body()) == ["True []\n", "True []\n"]
