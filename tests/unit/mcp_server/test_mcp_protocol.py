@@ -348,5 +348,6 @@ def test_no_message_ends_the_server_over_stdio(data: list[bytes]) -> None:
             await answered.wait()
 
         await StdioServer(Host(), write).serve(lines())
+        assert answered.is_set()
 
     asyncio.run(serve())
