@@ -394,7 +394,7 @@ _MORE_THAN_ZERO = frozenset(
     )
 )  # fmt: skip
 """Keys of numbers above zero; all other numbers but the seed are at least zero."""
-_SHARES = frozenset(("rollouts.top_p", "validation.top_p", "generation.memory"))
+_SHARES = frozenset(("rollouts.top_p", "generation.memory"))
 """Keys of numbers above zero and at most 1."""
 
 
