@@ -217,7 +217,8 @@ class OutputRenderer extends RunRenderer {
     const limit = bundle.text_limit;
     this.tell(
       bundle.problem && trans(bundle.problem),
-      limit !== null && trans('Texts in this record are clipped to %1 characters; the journal has the complete texts.', limit),
+      limit !== null &&
+        trans('Texts in this record are clipped to %1 characters; the journal has the complete texts.', limit),
       this.feed.rejected > 0 && trans('%1 entries of this record are not events and are left out.', this.feed.rejected)
     );
     this._follow(followed);

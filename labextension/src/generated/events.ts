@@ -638,7 +638,7 @@ export interface IRewarded extends IEventBase {
   detail: string;
 }
 
-/** Last event of a run, except for a rollout of a training. */
+/** The end of a run. Only a score, a reward, or the event of a resume may follow. */
 export interface IRunFinished extends IEventBase {
   kind: 'run.finished';
   /** Reason of the end. */

@@ -349,5 +349,6 @@ def test_no_message_ends_the_server_over_stdio(data: list[bytes]) -> None:
 
         await StdioServer(Host(), write).serve(lines())
         assert answered.is_set()
+        assert answered.is_set()
 
     asyncio.run(serve())
