@@ -187,14 +187,14 @@ class DiskWatch:
     def count(self, now: Observation) -> None:
         """Count in a child, or in this process if commands have killed two children in a row.
 
-        If hundreds of processes fork, the executor's own fork is slow, and it fails if no more processes are allowed.
-        Then all growth of the filesystems is attributed to the sandbox.
+        If hundreds of processes fork, the executor's own fork is slow: this process counts, if the filesystems have
+        grown by more than the sandbox may. If the fork fails twice in a row, because no more processes are allowed,
+        all growth of the filesystems is attributed to the sandbox.
         """
-        if is_crowd():
-            if self.upper_bound().exceeds(self.end_commands_above):
-                self.apply_count(self.upper_bound(), now)
+        crowd = is_crowd()
+        if crowd and not self.upper_bound().exceeds(self.end_commands_above):
             return
-        if self.failed_counts > 1:
+        if crowd or self.failed_counts > 1:
             began = time.process_time()
             usage = count_own_files(self.executor.remove, self.epoch, self.ceiling, os.getpid())
             self.apply_count(usage, now, time.process_time() - began)

@@ -66,7 +66,7 @@ def shell(state: bytes) -> Change:
     )
 
 
-OUTSIDE = "outside of the folder"
+OUTSIDE = "outside of the sandbox"
 ODD: dict[str, tuple[Change, str]] = {
     "the folder is a link": (put("~", entry("l", "/etc")), "could not be restored"),
     "the folder is a file": (put("~", entry()), "could not be restored"),

@@ -238,21 +238,45 @@ class Machine:
         self.ended: list[str] = []
 
 
-@pytest.mark.parametrize("crowd", [False, True])
 @pytest.mark.parametrize(("grown", "ended"), [(0, 0), (3 * MEGABYTE, 1)])
 def test_without_a_fork_only_growth_since_the_start_counts(
-    grown: int, ended: int, crowd: bool, monkeypatch: pytest.MonkeyPatch
+    grown: int, ended: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However full the filesystem is otherwise. Among hundreds of processes no fork is tried: it would wait."""
+    """However full the filesystem is otherwise."""
 
     def no_fork(*_: object) -> None:
-        assert not crowd
         raise BlockingIOError
 
-    used = DiskUsage(50_000 * MEGABYTE, 1_000_000)
-    monkeypatch.setattr(disk_watch, "is_crowd", lambda: crowd)
     monkeypatch.setattr(disk_watch, "fork_with_pipes", no_fork)
     machine: Any = Machine()
+    count_three_times(machine, grown, monkeypatch)
+    assert len(machine.ended) == ended
+
+
+@pytest.mark.parametrize(
+    ("grown", "own", "counts", "ended"),
+    [(0, 3 * MEGABYTE, 0, 0), (3 * MEGABYTE, 0, 1, 0), (3 * MEGABYTE, 3 * MEGABYTE, 1, 1)],
+)
+def test_among_hundreds_of_processes_the_files_of_others_end_no_command(
+    grown: int, own: int, counts: int, ended: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No fork is tried: it would wait. The files are counted here, and only if they can be too many."""
+    counted: list[int] = []
+
+    def count_own_files(*_: object) -> DiskUsage:
+        counted.append(own)
+        return DiskUsage(own, 0)
+
+    monkeypatch.setattr(disk_watch, "is_crowd", lambda: True)
+    monkeypatch.setattr(disk_watch, "count_own_files", count_own_files)
+    machine: Any = Machine()
+    count_three_times(machine, grown, monkeypatch)
+    assert (len(counted), len(machine.ended)) == (counts, ended)
+
+
+def count_three_times(machine: Any, grown: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a watch with a limit of 2 MB count, after the filesystem has grown by `grown` bytes."""
+    used = DiskUsage(50_000 * MEGABYTE, 1_000_000)
     watch = disk_watch.DiskWatch(machine, machine, Epoch())
     monkeypatch.setattr(watch, "end_commands", machine.ended.append)
     watch.limits = watch.end_commands_above = DiskUsage(2 * MEGABYTE, 0)
@@ -261,7 +285,6 @@ def test_without_a_fork_only_growth_since_the_start_counts(
     watch.used = DiskUsage(used.size + grown, used.files)
     for _ in range(3):
         watch.count(then._replace(used=watch.used))
-    assert len(machine.ended) == ended
 
 
 class Left(BaseException):
