@@ -95,12 +95,14 @@ def pictures(server: FrontEnd, browser: Browser) -> Iterator[tuple[str, bytes]]:
     page.set_default_timeout(PATIENCE)
     open_notebook(page, server, server.first_notebook())
     run_all(page)
-    page.wait_for_selector(".lsn-header .lsn-badge[data-state='plain']")
+    cell = page.locator(".jp-Cell", has_text="%%sandbox -m scripted/first-task").first
+    cell.scroll_into_view_if_needed()
+    view = cell.locator(".lsn-view")
+    view.locator(".lsn-header .lsn-badge[data-state='plain']").wait_for()
     page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area').then(() => null)")
-    view = page.locator(".lsn-view").first
     yield "diff", taken(step_with(view, ".lsn-diff"))
     for name, file in (("map", "map.html"), ("audio", "chime.wav")):
-        yield name, taken(view.get_by_role("figure", name=file))
+        yield name, taken(view.locator(".lsn-artifact", has_text=file).first)
     view.evaluate("node => { node.scrollTop = 0; }")
     yield "card", taken(view)
     yield "panel", panel(page)
