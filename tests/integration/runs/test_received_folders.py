@@ -40,7 +40,7 @@ REPLAYED = (
 """Those that are also replayed and rebuilt, which begins as a fork does."""
 KNOWN = {
     "", "InputError", "HistoryError", "JournalError", "RunError", "SandboxError", "ExportError", "UsageError",
-    "FileNotFoundError", "OutputLimitExceededError", "NotOwnFileError",
+    "FileNotFoundError", "RunNotFoundError", "OutputLimitExceededError", "NotOwnFileError",
 }  # fmt: skip
 """Errors whose message is one sentence for a person."""
 
