@@ -69,8 +69,8 @@ class ModelError(LLMSandboxError):
     ) -> None:
         super().__init__(without_keys(message))
         self.kind = kind
-        """One of: `authentication`, `not_found`, `unreachable`, `connection`, `rate_limit`, `quota`, `context`,
-        `bad_request`, `setting` (the model refuses a setting, which is not sent any more), `content_policy`,
+        """Kind of the error: `authentication`, `not_found`, `unreachable`, `connection`, `rate_limit`, `quota`,
+        `context`, `bad_request`, `setting` (the model refuses a setting, which is not sent any more), `content_policy`,
         `server`, `timeout`, `script`, `setup` (a package is missing, or an environment variable is wrong),
         `tools` (the server does not accept tools, or messages with their results), `loading` (the server loads its
         model, or restarts), `unknown`."""

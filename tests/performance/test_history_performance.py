@@ -174,7 +174,7 @@ def test_fork_into_a_prepared_sandbox(measured: Measured, strong_isolation: str)
 
 
 def test_rewind_of_one_file(measured: Measured, strong_isolation: str) -> None:
-    """One of 1,000 files has changed: two walks and one file; then all of them, 50 MB."""
+    """A rewind of one file among 1,000 takes two walks and one file; then all files, 50 MB, are rewound."""
 
     async def whole() -> tuple[list[float], list[float]]:
         one, all_files = [], []

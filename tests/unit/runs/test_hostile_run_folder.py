@@ -223,7 +223,7 @@ def test_names_in_a_record_are_text_in_its_page(run: Path, tmp_path: Path) -> No
 
 
 def test_a_resume_with_messages_of_other_kinds_asks_the_model(run: Path) -> None:
-    """What a server refused once, and its replies, come from the record."""
+    """Earlier refusals and replies of a server are read from the record."""
     model = RemoteModel("openai/m", Access("http://127.0.0.1:9/v1", "key-of-the-test"))
     for message in (
         {"tool_calls": [{}]},

@@ -194,7 +194,7 @@ def test_entries_survive_the_index() -> None:
 
 
 def test_forks_at_once_read_each_piece_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One fork alone keeps nothing in memory; the last of several frees all."""
+    """A fork alone keeps nothing in memory; the last of several forks frees everything."""
     store = HistoryStore(tmp_path / "first")
     keep(store, "a", {"/x": b"one", "/y": b"two"})
     copies = [store.continued_in(tmp_path / f"copy{number}") for number in range(3)]
