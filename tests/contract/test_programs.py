@@ -137,6 +137,9 @@ async def test_commands_yield_the_processor_to_the_executor(box: Any) -> None:
         assert int(result.stdout) == min(own + 5, 19)
     again = await box.exec(["python3", "-c", "import os; os.nice(-1)"])
     assert b"PermissionError" in again.stderr or isolation == "process"
+    if isolation == "docker":  # the first steps have the right to it, commands do not
+        assert (await box.run("ps -o ni= -p 1")).stdout.split() == [b"-20"]
+        assert b"denied" in (await box.run("renice -n 0 $$ 2>&1")).stdout
 
 
 async def test_signals_are_as_the_kernel_has_them(box: Any) -> None:

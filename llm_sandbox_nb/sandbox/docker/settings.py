@@ -21,6 +21,14 @@ Network = Literal["none", "public", "open"]
 STANDARD_CAPABILITIES = tuple(name.removeprefix("CAP_") for name in ROOT_INSIDE)
 """Capabilities that root needs for apt and pip: to own, read and replace files of others, and for the user `_apt`."""
 
+_PREFER_EXECUTOR = """
+import os
+from executor import processes  # it notes the commands' niceness
+try:
+    os.setpriority(os.PRIO_PROCESS, 0, -20)
+except OSError:  # without root on the host
+    pass
+"""
 _MAKE_FOLDERS = """
 import os
 for path in %r:
@@ -124,11 +132,12 @@ def container_arguments(
 def first_steps(settings: ContainerSettings, closing: Mapping[str, Any]) -> list[str]:
     """Return the Python programs that process 1 runs first, as root, before the executor serves.
 
-    They close the network as `closing` orders (see `host_network.closing_order`), drop rights or become the profile's
-    user, and load the system-call filter.
+    They give the executor precedence over commands in the container's share of the processors, close the network as
+    `closing` orders (see `host_network.closing_order`), drop rights or become the profile's user, and load the
+    system-call filter.
     """
     profile = settings.profile_values
-    steps = []
+    steps = [_PREFER_EXECUTOR]
     if closing:
         order = {**closing, "open": [*map(list, settings.stays_open)]}
         steps.append(f"from executor.firewall import close_network\nclose_network({order!r})")
@@ -148,7 +157,11 @@ def _host_config(
 
     limits = settings.limits
     # Rights that only the first steps need, in addition to those that root keeps.
-    preparing = (*TO_BECOME, *(() if settings.chosen_network == "none" else NETWORK_CAPABILITIES))
+    preparing = (
+        "CAP_SYS_NICE",
+        *TO_BECOME,
+        *(() if settings.chosen_network == "none" else NETWORK_CAPABILITIES),
+    )
     config: dict[str, Any] = client.api.create_host_config(
         auto_remove=True,
         cap_drop=["ALL"],

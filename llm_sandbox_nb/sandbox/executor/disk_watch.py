@@ -34,7 +34,7 @@ from .event_loop import IN
 from .frames import quietly_close, write_all
 from .light import dump, named_tuple, parse_json
 from .mounts import PSEUDO_FILESYSTEMS, is_ordinary_path, mount_table, writable_mounts
-from .processes import descendants, is_crowd, kill_all, own_tree, process_table, read_proc
+from .processes import Crowd, descendants, kill_all, own_tree, process_table, read_proc
 from .shell import ShellCommand
 from .terminal import TerminalRequest
 
@@ -191,7 +191,7 @@ class DiskWatch:
         grown by more than the sandbox may. If the fork fails twice in a row, because no more processes are allowed,
         all growth of the filesystems is attributed to the sandbox.
         """
-        crowd = is_crowd()
+        crowd = Crowd.is_here()
         if crowd and not self.upper_bound().exceeds(self.end_commands_above):
             return
         if crowd or self.failed_counts > 1:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import select
 import time
 
+from .processes import Crowd
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
+LATE_SECONDS = 0.1  # a delay of the executor that others notice
 
 
 class Timer:
@@ -65,16 +68,25 @@ class EventLoop:
         return timer
 
     def run_timers(self) -> float:
-        """Call all due actions. Returns the seconds until the next."""
+        """Call all due actions. Returns the seconds until the next.
+
+        If they are late because of a crowd, it is stopped meanwhile: a single action could take many seconds.
+        """
         now = time.monotonic()
         due = [timer for timer in self.timers if timer.when <= now]
         self.timers = [timer for timer in self.timers if timer.when > now and timer.action]
+        if not due:
+            return min([timer.when - now for timer in self.timers], default=3600.0)
+        if any(now - timer.when > LATE_SECONDS for timer in due):
+            Crowd.call_stopped(lambda: self.call(due))
+        else:
+            self.call(due)
+        return 0.0
+
+    def call(self, due: list[Timer]) -> None:
         for timer in due:
             if timer.action:
                 timer.action()
-        if due:
-            return 0.0
-        return min([timer.when - now for timer in self.timers], default=3600.0)
 
     def wait(self, seconds: float) -> None:
         """Wait at most this many seconds for descriptors, and call their handlers."""

@@ -33,6 +33,7 @@ from .processes import (
     IGNORED_SIGNALS,
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
+    Crowd,
     descendants,
     first_kilobytes,
     has_program,
@@ -101,6 +102,7 @@ class Executor(HostPipe):
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         self.watch(wake_r, IN, lambda _: self.reap(wake_r))
         prctl(PR_SET_DUMPABLE, 0)
+        Crowd.expect()
         if os.getpid() != 1:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
 

@@ -23,9 +23,13 @@ IGNORED_SIGNALS = (
 )  # fmt: skip
 CHILD_SIGNALS = (*IGNORED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-NICENESS = 5  # of commands, so that the executor can end even hundreds that never sleep
+# The commands' niceness, 5 above that of the executor's start: so it can end even hundreds that never sleep.
+COMMANDS_NICENESS = min(os.getpriority(os.PRIO_PROCESS, 0) + 5, 19)
 MAX_PROC_BYTES = 4 * 1024 * 1024  # the memory map of a process with 40,000 mappings
 CROWD_ENTRIES = 200  # names in /proc, with about 140 processes
+CROWD_RUNNING = (
+    100  # processes of the machine that want to run: the executor gets about a hundredth of the time
+)
 
 
 def prctl(option: int, value: int) -> None:
@@ -130,18 +134,8 @@ def send_signal(pid: int, number: int) -> bool:
 
 
 def kill_all(find: Callable[[], set[int]]) -> bool:
-    """Kill all processes that `find` returns, and their new children. Returns False if a process survives.
-
-    Among hundreds of processes that never sleep, the executor would hardly run. If the executor may signal all
-    processes, a single call stops all of them until this function has finished.
-    """
-    if not is_crowd():
-        return kill_found(find)
-    signal_everyone(signal.SIGSTOP)
-    try:
-        return kill_found(find)
-    finally:
-        signal_everyone(signal.SIGCONT)
+    """Kill all processes that `find` returns, and their new children. Returns False if a process survives."""
+    return bool(Crowd.call_stopped(lambda: kill_found(find)))
 
 
 def kill_tree(root: int) -> None:
@@ -156,17 +150,53 @@ def kill_tree(root: int) -> None:
     send_signal(root, signal.SIGKILL)
 
 
-def is_crowd() -> bool:
-    """Return True if this process is PID 1 of a namespace with so many processes that a fork could be slow."""
-    return os.getpid() == 1 and len(os.listdir("/proc")) >= CROWD_ENTRIES
+class Crowd:
+    """Processes of commands, so many that the executor hardly runs among them.
 
+    If the executor may signal all processes, a single call stops all of them until its work is done.
+    """
 
-def signal_everyone(number: int) -> None:
-    """Signal all other processes. Only for the first process of a namespace."""
-    try:
-        os.kill(-1, number)
-    except OSError:  # there is no other process
-        pass
+    stopped = False
+    load = -1
+    """Descriptor of the kernel's load figures, open from the start, for among a crowd each system call takes long."""
+
+    @classmethod
+    def expect(cls) -> None:
+        """Open what `is_here` reads."""
+        try:
+            cls.load = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            pass
+
+    @classmethod
+    def is_here(cls) -> bool:
+        """Return True if this process is PID 1 of a namespace with a crowd."""
+        if os.getpid() != 1:
+            return False
+        # Among a crowd that never sleeps the list of processes would take seconds, so the kernel's number comes first.
+        if cls.load >= 0 and int(os.pread(cls.load, 128, 0).split()[3].partition(b"/")[0]) >= CROWD_RUNNING:
+            return True
+        return len(os.listdir("/proc")) >= CROWD_ENTRIES
+
+    @classmethod
+    def call_stopped(cls, action: Callable[[], Any]) -> Any:
+        """Return what `action` returns. A crowd is stopped until then."""
+        if cls.stopped or not cls.is_here():
+            return action()
+        cls.stopped = True
+        cls.signal_all(signal.SIGSTOP)
+        try:
+            return action()
+        finally:
+            cls.stopped = False
+            cls.signal_all(signal.SIGCONT)
+
+    @staticmethod
+    def signal_all(number: int) -> None:
+        try:
+            os.kill(-1, number)
+        except OSError:  # there is no other process
+            pass
 
 
 def kill_found(find: Callable[[], set[int]]) -> bool:
@@ -247,7 +277,7 @@ def exec_program(argv: list[bytes], env: Any, fds: dict[int, int], cwd: bytes | 
         except OSError:
             os.chdir("/")
     prctl(PR_SET_DUMPABLE, 1)
-    os.nice(NICENESS)
+    os.setpriority(os.PRIO_PROCESS, 0, COMMANDS_NICENESS)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")  # if memory runs out, the kernel kills the command before the executor

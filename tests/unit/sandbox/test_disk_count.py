@@ -267,7 +267,7 @@ def test_among_hundreds_of_processes_the_files_of_others_end_no_command(
         counted.append(own)
         return DiskUsage(own, 0)
 
-    monkeypatch.setattr(disk_watch, "is_crowd", lambda: True)
+    monkeypatch.setattr(disk_watch.Crowd, "is_here", lambda: True)
     monkeypatch.setattr(disk_watch, "count_own_files", count_own_files)
     machine: Any = Machine()
     count_three_times(machine, grown, monkeypatch)
