@@ -124,7 +124,13 @@ class MemorySandbox(Sandbox):
         raise NotImplementedError
 
     async def download(
-        self, source: str, target: Path | str, *, limit: int = 1024**3, kind: TransferKind | None = None
+        self,
+        source: str,
+        target: Path | str,
+        *,
+        limit: int = 1024**3,
+        kind: TransferKind | None = None,
+        replace: bool = True,
     ) -> list[str]:
         raise NotImplementedError
 

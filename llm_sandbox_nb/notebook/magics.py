@@ -148,7 +148,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
 
         %sandbox status           what runs, and what it protects from
         %sandbox files [FOLDER]   the files in its output folder, or in FOLDER
-        %sandbox get PATH [TO]    copy a file or folder from it
+        %sandbox get PATH [TO]    copy a file or folder from it; --replace replaces files with the same names
         %sandbox put PATH...      copy files or folders to its input folder
         %sandbox sh COMMAND       run a command in its shell
         %sandbox fresh            let the next cell begin in a new one: at the top of a notebook, for *Run all*

@@ -20,6 +20,7 @@ from llm_sandbox_nb.notebook.sandboxes import Forks, NotebookSandboxes, SandboxS
 from llm_sandbox_nb.plain_text import plain
 from llm_sandbox_nb.sandbox.contract import FileEntry, Sandbox, StreamName, TransferKind
 from llm_sandbox_nb.sandbox.options import SandboxOptions
+from llm_sandbox_nb.sandbox.transfer import NAME_TAKEN
 from llm_sandbox_nb.trajectory.protection import protection_text
 
 T = TypeVar("T")
@@ -57,8 +58,15 @@ class SandboxCommands:
         print(listing(entries, folder))
 
     def get(self, rest: str) -> None:
-        """Copy a file or folder of the sandbox to the working directory, or to the folder in the second word."""
-        words = split_words("get PATH [FOLDER]", rest, 1, 2)
+        """Copy a file or folder of the sandbox to the working directory, or to the folder in the second word.
+
+        Files with the same names stay as they are; `--replace` replaces them.
+        """
+        words = split_words("get PATH [FOLDER] [--replace]", rest, 1, 3)
+        replace = "--replace" in words
+        words = [word for word in words if word != "--replace"]
+        if len(words) not in (1, 2):
+            raise SandboxUsageError("The command is %sandbox get PATH [FOLDER] [--replace].")
         target = Path(words[1] if len(words) > 1 else ".").expanduser()
         sandbox = self._running()
         source = posixpath.join(sandbox.directories.root, words[0])
@@ -70,14 +78,16 @@ class SandboxCommands:
         except OSError as error:
             raise SandboxInputError(f"{target} cannot be made a folder here: {_reason(error)}.") from error
         try:
-            left_out = self.background.run(sandbox.download(source, target, kind=kind))
+            left_out = self.background.run(sandbox.download(source, target, kind=kind, replace=replace))
         except OSError as error:
             raise SandboxInputError(
                 f"{words[0]} cannot be copied from the sandbox: {_reason(error)}."
             ) from error
         for reason in left_out:
             print(plain(reason))
-        print(f"Copied {words[0]} to {target}.")
+        if any(NAME_TAKEN in reason for reason in left_out):
+            print(f"To replace files: %sandbox get {rest.strip()} --replace")
+        print(f"Copied {words[0]} to {target}{', except for the files above' if left_out else ''}.")
 
     def put(self, rest: str) -> None:
         """Copy files and folders of this machine into the sandbox's input folder."""

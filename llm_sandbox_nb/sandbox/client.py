@@ -311,7 +311,13 @@ class ChannelSandbox(CheckpointingSandbox):
 
     @_repeatable
     async def download(
-        self, source: str, target: Path | str, *, limit: int = 1024**3, kind: TransferKind | None = None
+        self,
+        source: str,
+        target: Path | str,
+        *,
+        limit: int = 1024**3,
+        kind: TransferKind | None = None,
+        replace: bool = True,
     ) -> list[str]:
         """See `Sandbox.download`."""
         params = {"op": "pack", "path": self._path(source), "limit": limit, "timeout": TRANSFER_TIMEOUT}
@@ -319,7 +325,9 @@ class ChannelSandbox(CheckpointingSandbox):
             answer = await self.channel.call(params, sink=spool.take, timeout=TRANSFER_TIMEOUT)
             raise_error(answer, source)
             only = requested_file(source, kind)
-            return await asyncio.to_thread(receive_tree, spool.content(), Path(target), limit, only)
+            return await asyncio.to_thread(
+                receive_tree, spool.content(), Path(target), limit, only, replace=replace
+            )
 
     @_repeatable
     async def changes_now(self) -> Changes:

@@ -520,7 +520,13 @@ class Sandbox(Checkpointing):
 
     @abstractmethod
     async def download(
-        self, source: str, target: Path | str, *, limit: int = 1024**3, kind: TransferKind | None = None
+        self,
+        source: str,
+        target: Path | str,
+        *,
+        limit: int = 1024**3,
+        kind: TransferKind | None = None,
+        replace: bool = True,
     ) -> list[str]:
         """Copy a file, or the content of a folder, from the sandbox into the host's folder `target`.
 
@@ -535,10 +541,11 @@ class Sandbox(Checkpointing):
             kind: the kind of `source`. None: a folder if the path ends with a slash; a file if the name has an ending,
                 as `a.txt`; otherwise the sandbox decides. An untrusted image can then write several files into
                 `target`.
+            replace: replace files of `target`; otherwise leave out files whose names are taken there.
 
         Returns:
-            A sentence for each entry that was left out (links, devices, names that lead elsewhere, or all above
-            `limit`).
+            A sentence for each entry that was left out (links, devices, names that lead elsewhere or are taken, or all
+            above `limit`).
 
         Raises:
             FileNotFoundError: if `source` is missing.

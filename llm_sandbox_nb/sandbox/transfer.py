@@ -36,6 +36,7 @@ CHUNK = struct.Struct(">I")
 CHUNK_SIZE = 256 * 1024
 DIRECTORY, FILE, LINK, SAME, SKIPPED, THE_END = b"DFLHSE"
 """`SAME` is a further name of an earlier file. `LINK` is for uploads only. `SKIPPED` has the reason as content."""
+NAME_TAKEN = "a file with this name is already there"
 
 
 def record(kind: int, path: bytes, mode: int = 0) -> bytes:
@@ -297,7 +298,9 @@ def requested_file(source: str, kind: TransferKind | None) -> bytes | None:
     return os.fsencode(name) if kind == "file" or posixpath.splitext(name)[1] else None
 
 
-def receive_tree(source: BinaryIO, target: Path, limit: int, only: bytes | None = None) -> list[str]:
+def receive_tree(
+    source: BinaryIO, target: Path, limit: int, only: bytes | None = None, *, replace: bool = True
+) -> list[str]:
     """Write a tree of files below a folder.
 
     Args:
@@ -305,6 +308,7 @@ def receive_tree(source: BinaryIO, target: Path, limit: int, only: bytes | None 
         target: the folder, made if missing.
         limit: maximum bytes of content.
         only: if given, the tree must be a single file with this name.
+        replace: replace existing files; otherwise leave out files whose names are taken.
 
     Returns:
         A sentence for each entry that was left out.
@@ -316,7 +320,7 @@ def receive_tree(source: BinaryIO, target: Path, limit: int, only: bytes | None 
     target.mkdir(parents=True, exist_ok=True)
     folder = os.open(target, os.O_RDONLY | FOLDER | NOT_INHERITED)
     try:
-        receiver = _Receiver(folder, limit)
+        receiver = _Receiver(folder, limit, replace)
         if only is not None:
             _check_only(only, TreeRecordReader(source))
             source.seek(0)
@@ -347,10 +351,11 @@ class _RefusedError(LLMSandboxError):
 
 
 class _Receiver:
-    def __init__(self, folder: int, limit: int) -> None:
+    def __init__(self, folder: int, limit: int, replace: bool) -> None:
         self.sentences: list[str] = []
         self._folder = folder
         self._left = limit
+        self._replace = replace
         self._entries_left = min(MAX_ENTRIES, _FREE_ENTRIES + limit // _BYTES_PER_ENTRY)
         self._unnamed = 0
         self._written: dict[bytes, tuple[int, int]] = {}
@@ -424,7 +429,7 @@ class _Receiver:
         *first_parents, first_name = _components(first)
         folder = self._enter(parents)
         try:
-            _refuse_obstacle(name, folder)
+            self._refuse_obstacle(name, folder)
             self._count_entry()
             source = self._enter(first_parents)
             try:
@@ -438,7 +443,7 @@ class _Receiver:
     def _write(self, folder: int, name: bytes, mode: int, reader: TreeRecordReader) -> tuple[int, int]:
         """Write a file under a temporary name and rename it, which does not follow links; return device and inode."""
         try:
-            _refuse_obstacle(name, folder)
+            self._refuse_obstacle(name, folder)
             self._count_entry()
         except _RefusedError:
             _drain(reader)
@@ -458,6 +463,19 @@ class _Receiver:
         except BaseException:
             os.unlink(temporary, dir_fd=folder)
             raise
+
+    def _refuse_obstacle(self, name: bytes, folder: int) -> None:
+        """Raise _RefusedError if `name` exists and is not a file that may be replaced."""
+        try:
+            mode = os.lstat(name, dir_fd=folder).st_mode
+        except FileNotFoundError:
+            return
+        if stat.S_ISLNK(mode):
+            raise _RefusedError("a link is in its place")
+        if not stat.S_ISREG(mode):
+            raise _RefusedError("something other than a file is in its place")
+        if not self._replace:
+            raise _RefusedError(NAME_TAKEN)
 
     def _copy(self, fd: int, reader: TreeRecordReader) -> bool:
         """Write the content as far as the limit allows; return False if the limit is exceeded."""
@@ -506,18 +524,6 @@ def _components(path: bytes) -> list[bytes]:
         if name in (b"", b".", b"..") or b"\0" in name or len(name) > _MAX_NAME_BYTES:
             raise _RefusedError("its name leads elsewhere")
     return names
-
-
-def _refuse_obstacle(name: bytes, folder: int) -> None:
-    """Raise _RefusedError if `name` exists and is not a regular file."""
-    try:
-        mode = os.lstat(name, dir_fd=folder).st_mode
-    except FileNotFoundError:
-        return
-    if stat.S_ISLNK(mode):
-        raise _RefusedError("a link is in its place")
-    if not stat.S_ISREG(mode):
-        raise _RefusedError("something other than a file is in its place")
 
 
 def _printable(path: bytes) -> str:

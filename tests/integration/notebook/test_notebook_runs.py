@@ -115,6 +115,9 @@ def test_the_sandbox_lasts_from_cell_to_cell(some_isolation: str, tmp_path: Path
         "%sandbox sh cd - > /dev/null; cat input/data.txt; mkdir -p output/deep; echo made > output/deep/a\\ b.txt",
         "%sandbox files",
         "%sandbox get output/deep there",
+        "%sandbox sh echo new > output/deep/a\\ b.txt; echo new > output/deep/c",
+        "%sandbox get output/deep there",
+        "%sandbox get output/deep there --replace",
         "%%sandbox -m scripted/strawberry\nHow many?",
         "%sandbox sh echo $COLOUR",
         "%sandbox reset",
@@ -128,12 +131,15 @@ def test_the_sandbox_lasts_from_cell_to_cell(some_isolation: str, tmp_path: Path
     assert said[2] == "blue /tmp kept\n"
     assert said[4] == "handed in\n"
     assert "a b.txt" in said[5]
-    assert (tmp_path / "there" / "deep" / "a b.txt").read_text() == "made\n"
-    assert said[8] == "blue\n"
-    assert some_isolation in said[9]
-    assert said[10] == "none\n"
-    assert said[11] == "The sandbox is ended.\n"
-    assert said[12].startswith("No sandbox is running")
+    assert "a b.txt was left out: a file with this name is already there." in said[8]
+    assert "To replace files: %sandbox get output/deep there --replace" in said[8]
+    assert said[9] == "Copied output/deep to there/deep.\n"
+    assert (tmp_path / "there" / "deep" / "a b.txt").read_text() == "new\n"
+    assert said[11] == "blue\n"
+    assert some_isolation in said[12]
+    assert said[13] == "none\n"
+    assert said[14] == "The sandbox is ended.\n"
+    assert said[15].startswith("No sandbox is running")
 
 
 def test_a_second_run_shows_only_what_it_made(tmp_path: Path) -> None:

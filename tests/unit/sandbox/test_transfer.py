@@ -43,8 +43,9 @@ def file(path, data=b"content", mode=0o644):
     return record(FILE, path, mode) + chunked(data)
 
 
-def receive(target, *records, limit=10**6, only=None):
-    return receive_tree(io.BytesIO(b"".join(records) + record(THE_END, b"")), target, limit, only)
+def receive(target, *records, limit=10**6, only=None, replace=True):
+    source = io.BytesIO(b"".join(records) + record(THE_END, b""))
+    return receive_tree(source, target, limit, only, replace=replace)
 
 
 def everything(folder):
@@ -53,6 +54,18 @@ def everything(folder):
         os.fsencode(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
     }
+
+
+def test_files_whose_names_are_taken_are_replaced_or_left_out(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/a").write_text("of the user")
+    records = [file(b"deep/a"), record(SAME, b"deep/b") + chunked(b"deep/a"), file(b"deep/c")]
+    a, b = receive(tmp_path, *records, replace=False)
+    assert a == "deep/a was left out: a file with this name is already there."
+    assert "a file that was not sent" in b
+    assert everything(tmp_path) == {b"deep": None, b"deep/a": b"of the user", b"deep/c": b"content"}
+    assert receive(tmp_path, *records) == []
+    assert everything(tmp_path)[b"deep/a"] == b"content"
 
 
 NAMES = st.one_of(
