@@ -87,6 +87,7 @@ _DEFINITIONS = (
         "is cut, and the result names the file with all of it. Each call is a step that `rewind` can return to.",
         {
             "command": _text("The command; several lines are fine."),
+            # As `sandbox/contract.py:DEFAULT_COMMAND_TIMEOUT`, which this package may not import.
             "timeout": _number("Seconds after which the command and all it started are ended.", 120),
             "wait": _WAIT,
         },

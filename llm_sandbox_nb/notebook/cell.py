@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llm_sandbox_nb.card.card import Card
-from llm_sandbox_nb.notebook.cell_options import CellTask, cell_task
+from llm_sandbox_nb.notebook.cell_task import CellTask, cell_task
 from llm_sandbox_nb.notebook.display import LiveDisplay, Output, RunFollower, page_cell
 from llm_sandbox_nb.notebook.errors import (
     SandboxCheckError,

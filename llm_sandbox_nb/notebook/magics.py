@@ -205,7 +205,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
     def _execute(self, name: str, rest: str) -> None:
         """Execute a subcommand of `%sandbox`. Imports are here to keep loading the extension light."""
         if name in _SANDBOX_COMMANDS:
-            from llm_sandbox_nb.notebook.cell_options import sandbox_options
+            from llm_sandbox_nb.notebook.cell_task import sandbox_options
             from llm_sandbox_nb.notebook.sandbox_commands import SandboxCommands
 
             options = functools.partial(sandbox_options, self)
@@ -235,7 +235,7 @@ class SandboxMagics(SandboxSettings, magic.Magics):
             split_words("settings", rest, 0, 0)
             print(plain(self.listed()))
         elif name == "mcp":
-            from llm_sandbox_nb.notebook.cell_options import sandbox_options
+            from llm_sandbox_nb.notebook.cell_task import sandbox_options
             from llm_sandbox_nb.notebook.mcp_command import McpCommand
 
             started = functools.partial(self._on_run, None)

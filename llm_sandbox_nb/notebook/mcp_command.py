@@ -59,7 +59,7 @@ class McpCommand:
     """The sandbox open to outside agents."""
     on_run: Callable[[Run, Output], None]
     """Called with each run and its output."""
-    cell_options: Callable[[], Namespace]
+    cell_task: Callable[[], Namespace]
     """Returns the default options of a `%%sandbox` cell."""
 
     def __call__(self, rest: str) -> None:
@@ -87,7 +87,7 @@ class McpCommand:
         print(OPEN)
         card = OutsideCard(self.shell, self.settings, keeper.publisher())
         starter = OutsideRuns(
-            keeper, sandbox, self.settings, self.shell, self.cell_options, approve, self.on_run
+            keeper, sandbox, self.settings, self.shell, self.cell_task, approve, self.on_run
         )
         self.background.run(self._open(keeper, sandbox, rules, card, starter))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from llm_sandbox_nb.notebook.cell_options import cell_task
+from llm_sandbox_nb.notebook.cell_task import cell_task
 from llm_sandbox_nb.notebook.display import Output
 from llm_sandbox_nb.notebook.errors import SandboxUsageError
 from llm_sandbox_nb.notebook.outside_card import OutsideCard
@@ -35,7 +35,7 @@ class OutsideRuns:
     sandbox: Sandbox
     settings: SandboxSettings
     shell: Any
-    cell_options: Callable[[], Namespace]
+    cell_task: Callable[[], Namespace]
     """Returns the default options of a `%%sandbox` cell."""
     approve: str
     """Value of `%sandbox mcp --approve`."""
@@ -59,7 +59,7 @@ class OutsideRuns:
 
         if not (request.model or self.settings.model):
             raise SandboxUsageError(NO_MODEL)
-        options, allowed = self.cell_options(), self.settings.steps or request.max_steps
+        options, allowed = self.cell_task(), self.settings.steps or request.max_steps
         options.model, options.steps = request.model, str(min(request.max_steps, allowed))
         options.approve = self.approve
         with TemporaryFolder() as staging:

@@ -65,7 +65,7 @@ class IdlePreparation:
         self._task = asyncio.get_running_loop().create_task(self._prepare())
 
     async def _prepare(self) -> None:
-        from llm_sandbox_nb.notebook.cell_options import (
+        from llm_sandbox_nb.notebook.cell_task import (
             sandbox_options,
         )  # late: loading the extension stays light
 

@@ -2,6 +2,7 @@
 
 The flags of `run` and `benchmark run`, the options of `%%sandbox`, the settings of `%config SandboxMagics`, the keys
 of settings files and the reference pages are made from this table. A new option is one row here and its use.
+The default time-out of commands is in `sandbox/contract.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The registry of isolations: the properties that the package needs before it imports an isolation.
 
-A new isolation needs a row here, and a folder or module with the functions of `open.Implementation`. This module
-imports no other module, so that options, command lines and settings can read it quickly.
+A new isolation needs a row here, a folder or module with the functions of `open.Implementation`, and words for people
+in `trajectory/protection.py:ISOLATION_WORDS` and `agent/control/question.py:_PLACES`. This module imports no other
+module, so that options, command lines and settings can read it quickly.
 """
 
 from __future__ import annotations

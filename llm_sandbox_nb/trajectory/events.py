@@ -1,6 +1,8 @@
 """The events of a run. Everything that is shown, scored or debugged is read from these alone.
 
 An event is written once and never changed. `parent` is the event before it, so that branches form a tree.
+`trajectory.py` here and `trajectory/fold.ts` in the view read the events. labextension/generate-events.py writes the
+types of the view.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-/** Kinds of files, by their names: the type in an event is not safer. */
+/**
+ * Kinds of files, by their names: the type in an event is not safer. `index.ts` has the viewer of each kind,
+ * `card/artifact_html.py` the viewers of cards without scripts.
+ */
 import { IArtifact } from './content';
 import { suffix } from './names';
 

@@ -23,6 +23,7 @@ from llm_sandbox_nb.mcp_server.request_state import LIFETIME_SECONDS, RequestSta
 from llm_sandbox_nb.mcp_server.sessions import IDLE_SECONDS, MAX_SESSIONS, ClientFacts, Sessions
 from llm_sandbox_nb.mcp_server.stdio import StdioServer
 from llm_sandbox_nb.mcp_server.tools import RUN_TOOLS, TOOLS, ToolInputError, checked_arguments, listed_tools
+from llm_sandbox_nb.sandbox.contract import DEFAULT_COMMAND_TIMEOUT
 
 
 class Host:
@@ -132,6 +133,11 @@ def test_the_definitions_are_constant_sorted_and_fit_every_client() -> None:
     assert {name for name, tool in TOOLS.items() if tool.destructive} == {
         "edit_file", "rewind", "run_command", "start_run", "stop_command", "stop_run", "write_file",
     }  # fmt: skip
+
+
+def test_the_default_time_out_is_that_of_every_command() -> None:
+    (run_command,) = (one for one in listed_tools(False) if one["name"] == "run_command")
+    assert run_command["inputSchema"]["properties"]["timeout"]["default"] == DEFAULT_COMMAND_TIMEOUT
 
 
 def test_runs_are_offered_and_started_only_where_the_server_allows_them() -> None:

@@ -1,4 +1,4 @@
-"""Options and text of a `%%sandbox` cell, checked, with the settings as defaults."""
+"""The task of a `%%sandbox` cell: its text and options, checked, with the settings as defaults."""
 
 from __future__ import annotations
 
