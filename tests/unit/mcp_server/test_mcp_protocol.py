@@ -136,7 +136,7 @@ def test_the_definitions_are_constant_sorted_and_fit_every_client() -> None:
 
 
 def test_the_default_time_out_is_that_of_every_command() -> None:
-    (run_command,) = (one for one in listed_tools(False) if one["name"] == "run_command")
+    (run_command,) = (one for one in listed_tools(runs=True) if one["name"] == "run_command")
     assert run_command["inputSchema"]["properties"]["timeout"]["default"] == DEFAULT_COMMAND_TIMEOUT
 
 
