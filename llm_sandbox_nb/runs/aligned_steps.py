@@ -39,6 +39,7 @@ def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
 
 def _pairs(first: Sequence[Step], other: Sequence[Step]) -> tuple[dict[int, Step], dict[int, list[Step]]]:
     """Match the steps of `other` with the steps of `first`.
+
     Return the matched steps by their index in `first`, and lists of the other steps by the index in `first` before
     which they belong.
     """

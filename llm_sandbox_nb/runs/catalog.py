@@ -78,6 +78,7 @@ class RunEntry:
 
 def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = ()) -> list[RunEntry]:
     """Return the runs below `root` and the runs in the folders `elsewhere`, oldest first.
+
     If `most` is given, return only the `most` newest runs.
     """
     folders = _folders(root, elsewhere)
@@ -295,6 +296,7 @@ def row_text(entry: RunEntry) -> str:
 
 def runs_json(entries: list[RunEntry]) -> list[dict[str, Any]]:
     """Return the runs as JSON values.
+
     `state` is the stop reason, `running`, `not_finished`, `replay` or `unreadable`.
     """
     return [

@@ -279,6 +279,7 @@ class Run(RunRecord, Awaitable):
 
     def observe(self, observation: str) -> None:
         """Show the model another observation for the newest call.
+
         Raises:
             ControlError: if the model has seen the first observation.
         """
