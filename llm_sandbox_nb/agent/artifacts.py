@@ -94,7 +94,7 @@ class Collector:
         self._task = asyncio.create_task(self.collect_changed(changes, step))
 
     async def settle(self) -> None:
-        """Wait until the started collection is complete. If it failed, raise its exception."""
+        """Wait until the started collection is complete. Raise the exception of a failed collection."""
         task, self._task = self._task, None
         if task is not None:
             await task

@@ -42,7 +42,7 @@ class Checkpoints:
             self._note(self.off)
 
     def start(self, step: int) -> None:
-        """Start a checkpoint of the files after `step`. `settle` waits until it is complete."""
+        """Start a checkpoint of the files after `step`. `settle` waits for its completion."""
         if not self.off:
             self._task = asyncio.create_task(self._take(step))
 
@@ -59,7 +59,7 @@ class Checkpoints:
         self.waited.append(time.monotonic() - started)
 
     async def complete(self) -> None:
-        """Wait until the started checkpoint is complete. If it failed, the next `settle` raises its exception."""
+        """Wait until the started checkpoint is complete. If that failed, the next `settle` raises the exception."""
         if self._task is not None:
             await asyncio.wait({self._task})
 

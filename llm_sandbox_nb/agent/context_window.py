@@ -63,7 +63,7 @@ class ContextWindow:
         self._stalls = 0
         """Number of successive prompts that grew too little."""
         self._fell = False
-        """True if one of the prompts in `_stalls` was smaller than the prompt before it."""
+        """True if a prompt that `_stalls` counts was smaller than the previous prompt."""
         self._limit_requests = 0
 
     def restore(self) -> None:

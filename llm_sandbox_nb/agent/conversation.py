@@ -1,4 +1,4 @@
-"""Conversation with the model. Only this module changes the messages, and it records each change."""
+"""Conversation with the model. Only this module changes the messages, and each change is recorded."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Conversation:
             )
 
     def add_result(self, event: ev.CallFinished, *, advice: str = "", footer: bool = True) -> None:
-        """Add the result of the first open call. If it is the last open call, the result ends with a footer.
+        """Add the result of the first open call. The result of the last open call ends with a footer.
 
         `event` gets the text that the model reads. The footer consists of the number of remaining steps and `advice`.
         """

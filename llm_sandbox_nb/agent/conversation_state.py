@@ -22,7 +22,7 @@ class ConversationState:
     messages: list[dict[str, Any]]
     """All messages of the conversation. The calls in `open` have no result yet."""
     open: tuple[ToolCall, ...] = ()
-    """Calls of the newest reply that were not executed. Each call is as a person edited it, or else as proposed."""
+    """Calls of the newest reply that were not executed, each as edited by a person or else as proposed."""
     given: Mapping[str, str] = field(default_factory=dict)
     """Observations that a person wrote for open calls that must not be executed."""
     said: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ def worked(trajectory: Trajectory) -> bool:
 
 
 def decided_call(call: Call) -> ToolCall:
-    """Return a call as a person edited it, or else as it was proposed."""
+    """Return a call in the form that a person has edited, or else in the proposed form."""
     for decision in reversed(call.decisions):
         if decision.action == "edit" and decision.arguments is not None:
             arguments = json.dumps(decision.arguments, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Recorder of a run. It writes each event to the journal, adds it to the trajectory, and passes it to the listeners."""
+"""Recorder of a run. Each event is written to the journal, added to the trajectory, and passed to the listeners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 Listener = Callable[[ev.Event], None]
-"""Function that is called in the loop's thread with each event, including transient events. It must not block."""
+"""Function that is called in the loop's thread with each event, including transient events. A call must not block."""
 
 logger = logging.getLogger(__name__)
 _MAX_INLINE_STORE_BYTES = 256 * 1024
@@ -154,7 +154,7 @@ def public_settings(value: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of this package, of Python, and of LiteLLM if it is installed."""
+    """Return the versions of this package, of Python, and of an installed LiteLLM."""
     found = {"llm-sandbox-nb": __version__, "python": platform.python_version()}
     if litellm := _installed("litellm"):
         found["litellm"] = litellm

@@ -41,7 +41,7 @@ class RunOptions:
     same_failures: int = option("same_failures").default
     """Number of times in a row that the same call can fail before the run ends. 0 stands for no limit."""
     nudges: Nudges = USUAL_NUDGES
-    """Number of replies in a row without a call after which the model gets a nudge. `all` stands for no limit."""
+    """Number of replies in a row without a call that get a request for one; `all` for no limit."""
 
     def __post_init__(self) -> None:
         """Check all options. Raise InputError if a value is invalid."""

@@ -79,7 +79,7 @@ class RunContext:
     session: ActiveSession | None = None
     """Session that is executing the run, or None."""
     spec: RunSpec | None = None
-    """Newest specification. It has the model with its key, which the record lacks."""
+    """Newest specification, with the model and its key, which the record lacks."""
     checks: dict[str, Check] = field(default_factory=dict)
     """Checks that this process knows, by `Check.key`. They are needed because the record cannot contain functions."""
     models: dict[str, Model] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class RunContext:
     network_setting: str | None = None
     """Network in this notebook's settings. A record alone must not choose an open network."""
     resume_display: ResumeDisplay | None = None
-    """Function that displays the run when it resumes."""
+    """Function that displays a resumed run."""
     on_fork: Callable[[Any], None] | None = None
     """Function that is called with each fork, so that a variable can refer to a fork that was requested over REST."""
     answer: str | None = None
@@ -101,26 +101,26 @@ class RunContext:
     _dead: Sandbox | None = None
 
     def living(self) -> Sandbox | None:
-        """Return the sandbox. Return None if it is closed or lost."""
+        """Return the open sandbox. Return None if the sandbox is closed or lost."""
         if self.box is not None and getattr(self.box, "lost", None) is not None:
             self._dead, self.box = self.box, None
         return self.box
 
     async def close_lost_history(self) -> None:
-        """Close the history of a dead sandbox, so that another sandbox can write to it."""
+        """Close the history of a dead sandbox, so that another sandbox can write to this history."""
         dead, self._dead = self._dead, None
         if isinstance(dead, CheckpointingSandbox):
             await dead.history.close()
 
     async def close(self) -> None:
-        """Close the sandbox if the run owns it."""
+        """Close the sandbox if the run owns the sandbox."""
         box, self.box = self.box, None
         if box is not None and self.owned:
             await box.close()
 
 
 ResumeDisplay = Callable[[Any, Callable[..., Any]], Any]
-"""Function that gets a run and a function `work`. It calls `work(listeners)`, shows the events, and returns the
+"""Function that is called with a run and a function `work`, calls `work(listeners)`, shows the events, and returns the
 result."""
 
 
@@ -136,7 +136,7 @@ def reserve_sandbox(box: Sandbox, folder: Path) -> None:
 
 
 def release_sandbox(box: Sandbox, folder: Path) -> None:
-    """Release `box` for other runs, if the run in `folder` has reserved it."""
+    """Release `box` for other runs, if the run in `folder` has reserved `box`."""
     if _IN_USE_BY.get(box) == folder:
         del _IN_USE_BY[box]
 

@@ -57,7 +57,7 @@ class RunSpec(RunOptions):
     replies: int | None = None
     """Maximum number of replies in a replay. None for other runs."""
     remind: bool = True
-    """True if the model is reminded once when it submits without a saved file and without text."""
+    """True if a model that submits without a saved file and without text is reminded once."""
     doubts: tuple[Rule, ...] = ()
     """User-defined rules for doubts."""
     check: Check | None = None
@@ -67,7 +67,7 @@ class RunSpec(RunOptions):
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Settings that record the run's origin: the replayed run with its servers, or the run whose files are used."""
     isolation: str | None = None
-    """Isolation of the sandbox, if it is known before the sandbox is open."""
+    """Isolation of the sandbox. None if the isolation is not known before the sandbox is open."""
 
     def __post_init__(self) -> None:
         """Check all values. Raise InputError if a value is invalid."""

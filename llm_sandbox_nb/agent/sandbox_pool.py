@@ -30,7 +30,7 @@ OpenSandbox = Callable[[], Awaitable[Sandbox]]
 
 @dataclass(eq=False)
 class _Place:
-    """Sandbox with the fresh state that it is reset to. A sandbox without a fresh state is used only once."""
+    """Sandbox with a fresh state, to which the sandbox is reset. Without a fresh state, a sandbox is used only once."""
 
     box: Sandbox
     kind: Hashable

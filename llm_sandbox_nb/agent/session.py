@@ -82,7 +82,7 @@ class Session:
         context.options = self.opening.options or context.options
 
     async def run(self) -> None:
-        """Execute the run. Even after a failure, complete the record, and close the sandbox if the run owns it.
+        """Execute the run. Even after a failure, complete the record, and close a sandbox that the run owns.
 
         Raises:
             RunError: if the model, the sandbox or this program failed.

@@ -35,7 +35,7 @@ class Submission:
     replies: int | None
     """Maximum number of replies. None if there is no such limit."""
     reminds: Callable[[], bool]
-    """Function that returns True if the model should be reminded once after it has submitted nothing."""
+    """Function that returns True if a model that submits nothing should be reminded once."""
     without_answer: bool = False
     """True if the model has submitted without a saved file and without text."""
     verdict: ev.Verdict | None = None

@@ -1,4 +1,4 @@
-"""Text mode, in which calls and their results are written as text. It serves servers and models without native calls.
+"""Text mode, in which calls and their results are text, for servers and models without native calls.
 
 The forms are files in `prompts`. A request in text mode has no tools. Instead, the system message describes the form of
 a call, and earlier native calls and their results are written in this form. Calls are read from the text of a reply.
@@ -78,7 +78,7 @@ class TextForm:
         return "\n\n".join(parts)
 
     def written(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write a call in the form in which a model should write it."""
+        """Write a call in the form that the model should use."""
         if self.calls == "block" and name in (_BASH, _SUBMIT):
             command = str(arguments.get("command", "")) if name == _BASH else _SUBMIT
             return f"```bash\n{command}\n```"
@@ -126,7 +126,7 @@ def _description(tools: Iterable[Mapping[str, Any]]) -> str:
 
 
 def last_line(event: CallFinished) -> str:
-    """Return the last line that a call printed. The model can send it as its answer. Empty if the line is too long."""
+    """Return the last line that a call printed. The model can send this line as its answer. Empty for a long line."""
     lines = event.stdout.strip().splitlines() if isinstance(event.stdout, str) else []
     return lines[-1].strip() if lines and len(lines[-1]) <= _LONGEST_ANSWER else ""
 
@@ -158,7 +158,7 @@ class TextMode:
     _asked_for_block: bool = False
     """True if an answer before any call was refused."""
     _joins: bool = False
-    """True if the newest message of `_sent` is the result of a native call. The next user text is joined to it."""
+    """True if the newest message of `_sent` has the result of a native call, to which the next user text is joined."""
 
     @property
     def described(self) -> str:
@@ -264,7 +264,7 @@ class TextMode:
 
 
 def _with_closed_block(reply: Reply) -> Reply:
-    """Add the end of the last block to a reply, if the server has omitted it."""
+    """Add the end of the last block to a reply, if the server has omitted this end."""
     closed = f"{reply.text.rstrip()}\n```"
     if reply.finish_reason != "stop" or len(code_blocks(closed)) <= len(code_blocks(reply.text)):
         return reply
@@ -288,7 +288,7 @@ def answer_in(text: str, word: str) -> str:
 
 
 def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task: str) -> str:
-    """Return the reason why a call that is written as text must not be executed: it repeats an earlier text.
+    """Return the reason not to execute a call that is written as text, because the call repeats an earlier text.
 
     The reason is empty for a call to execute. A command is repeated if an output has all its lines in order. Any other
     call is repeated if a text has its name and values.

@@ -76,7 +76,7 @@ def behaviour_of(trajectory: Trajectory) -> Behaviour:
 
 
 def succeeded(call: Call) -> bool | None:
-    """Return True if a call succeeded, and False if it failed. Return None if the call has no result or was skipped."""
+    """Return True for a call that succeeded, False for a failed call, and None for a skipped or unfinished call."""
     return None if call.result is None or call.result.error == "skipped" else not call.result.failed
 
 

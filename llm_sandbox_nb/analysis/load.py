@@ -76,7 +76,7 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
 
 
 def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
-    """Add a run, or count it as omitted. Of two records of the same run, the longer one is kept.
+    """Add a run, or count the run as omitted. Of two records of the same run, the longer one is kept.
 
     `known` maps digests of the model's work to indexes in `reading.runs`.
     """

@@ -49,7 +49,7 @@ _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.D
 
 
 def program_uses(text: str) -> tuple[set[str], list[str]]:
-    """Return the capabilities that a program uses, and the shell commands that it has as literal texts.
+    """Return the capabilities that a program uses, and the shell commands that are literal texts in the program.
 
     If the complete text is not valid Python, only its valid parts are read.
     """

@@ -153,7 +153,7 @@ def _add_up(requests: list[_Request], *, cost: float | None, estimated: bool) ->
 
 @dataclass(frozen=True)
 class Times:
-    """Times of a run in seconds. A time is None if it was not recorded. Other formats have only the model's time."""
+    """Times of a run in seconds. An unrecorded time is None. Other programs' records have only the model's time."""
 
     model: float
     tools: float | None = None

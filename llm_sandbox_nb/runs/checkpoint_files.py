@@ -164,7 +164,7 @@ class CheckpointFiles:
             return own_files(store.manifest(checkpoint), others)
 
     def of_image(self, path: str) -> Entry | None:
-        """Return the entry that the image or the engine has put at a path. None if the history does not know it."""
+        """Return the entry that the image or the engine has put at a path. None if the history has no such entry."""
         with reading_history(self._folder) as store:
             known = store.image_entry(path)
         return None if known is None else known[0]

@@ -23,7 +23,7 @@ _MAX_NAMED_PATHS = 8
 
 @dataclass(frozen=True)
 class ComparedFile:
-    """A path that differs between runs. `states` describes the path in each run, or is None for a run without it."""
+    """A path that differs between runs. `states` has a description for each run, or None for a run without the path."""
 
     path: str
     states: tuple[str | None, ...]
@@ -99,7 +99,7 @@ class EndFiles:
 
 
 def _working_directory(run: RunRecord, manifest: dict[str, Entry] | Any) -> str:
-    """Return the working directory of a run. Under the isolation `process`, it differs between runs."""
+    """Return the working directory of a run. Under the isolation `process`, each run has a different one."""
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     if not has_own_root(protection.get("isolation")):
         return _ROOT

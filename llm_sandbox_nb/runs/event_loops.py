@@ -50,7 +50,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class PendingCall(Generic[T]):
-    """A call that starts as soon as it is awaited. Before that, any use of the result reports the missing `await`."""
+    """A call that an `await` starts. Before that, any use of the result reports the missing `await`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], call: str

@@ -378,7 +378,7 @@ class OutsideAgent:
 
     @asynccontextmanager
     async def holding_sandbox(self) -> AsyncIterator[Sandbox]:
-        """Reserve the sandbox inside the `with` block. Raises OutsideError if another run uses it."""
+        """Reserve the sandbox inside the `with` block. Raises OutsideError if another run uses the sandbox."""
         if not await self.take_sandbox():
             raise OutsideError(OTHER_RUN)
         try:
@@ -492,7 +492,7 @@ async def start_agent(
 async def run_to_end(
     agent: OutsideAgent, running: Awaitable[object], at_end: Callable[[], Awaitable[object]] | None = None
 ) -> None:
-    """Await the end of a run, then call `at_end`. A failure of the run is not raised, because the record has it."""
+    """Await the end of a run, then call `at_end`. Failures of the run are not raised, because the record has them."""
     try:
         await running
     except Exception as error:  # noqa: BLE001 - recorded, and shown on the card

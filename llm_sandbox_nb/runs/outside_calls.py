@@ -38,7 +38,7 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 Json = dict[str, Any]
 Listeners = Callable[[Run], tuple[Sequence[Listener], Callable[[], Awaitable[object]]]]
-"""Function that gets a fork. It returns the listeners of the fork's events, and a function to await at its end."""
+"""Function that gets a fork, and returns the listeners of its events, and a function to await at its end."""
 _STEPS = {
     "run_command": ("command", "timeout"),
     "read_file": ("path", "offset", "limit"),
@@ -76,7 +76,7 @@ class OutsideCalls:
     def __init__(
         self, agent: OutsideAgent, follow_fork: Listeners | None = None, starter: Starter | None = None
     ) -> None:
-        """Create the dispatcher. `starter` executes the runs of `start_run`. If it is None, no run can be started."""
+        """Create the dispatcher. `starter` executes the runs of `start_run`. None means that no run can be started."""
         self.agents = {agent.name: agent}
         """The main sandbox and its forks, by their names."""
         self._main = agent

@@ -1,5 +1,4 @@
-"""Specification and sandbox options of an existing run. They come from this process if it has them, or else from the
-record."""
+"""Specification and sandbox options of an existing run. This process has them, or else they come from the record."""
 
 from __future__ import annotations
 

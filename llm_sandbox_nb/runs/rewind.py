@@ -447,7 +447,7 @@ def _undone_changes(run: RunRecord, box: Sandbox | None, now: str, since: str | 
 
 
 def runs_since(run: RunRecord, box: Sandbox) -> list[str]:
-    """Return the tasks of the runs that have used the sandbox since `run` used it."""
+    """Return the tasks of the runs that have used the sandbox since `run`."""
     return [_task_of(folder) for folder in users_since(box, run.folder)]
 
 

@@ -1,4 +1,4 @@
-"""`solve`, the function that executes one task. It needs no notebook."""
+"""`solve`, the function that executes one task, with or without a notebook."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def solve(
     show: bool | None = None,
     **more: Any,
 ) -> Run:
-    """Let a model work on `task` in a sandbox until it submits or a limit is reached.
+    """Let a model work on `task` in a sandbox until the model submits or a limit is reached.
 
     Args:
         task: the text of the task.

@@ -44,7 +44,7 @@ class RunRequest:
 
 
 Starter = Callable[[RunRequest, Listener, Callable[[Run], None]], Awaitable[object]]
-"""Function that executes a run to its end, like a cell. It calls its last argument as soon as the run's folder
+"""Function that executes a run to its end, like a cell, and calls its last argument as soon as the run's folder
 exists."""
 
 

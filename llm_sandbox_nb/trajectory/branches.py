@@ -73,7 +73,7 @@ class Tree:
         return self._parents[id]
 
     def step(self, id: str | None) -> int:
-        """Return the step number of an event. An event outside a step gets the number of the step before it, or 0."""
+        """Return the step number of an event. Outside a step, return the number of the previous step, or 0."""
         return 0 if id is None else self._steps[id]
 
     def branches(self, head: str | None) -> list[Branch]:

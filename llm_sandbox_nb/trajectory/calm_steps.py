@@ -30,7 +30,7 @@ CALM: Final = {"fits": 12, "least": 3, "newest": 3, "names": 2}
 end of a live run that are not folded. `names`: files that a row names."""
 
 LEVELS: Final = ("read", "change", "save")
-"""Kinds of steps, in the order in which they are folded. A kind is folded only if the rows do not fit without it."""
+"""Kinds of steps, in the order in which they are folded. A further kind is folded only if the rows still do not fit."""
 
 
 @dataclass(frozen=True)

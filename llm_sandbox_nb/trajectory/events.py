@@ -62,7 +62,7 @@ class EventBase(EventModel):
 
 
 class Blob(EventModel):
-    """Bytes in the file `blobs/<sha256>` next to the journal, because they are too many for it or not UTF-8."""
+    """Bytes in the file `blobs/<sha256>` next to the journal, which are too many for the journal or not UTF-8."""
 
     sha256: str
     """SHA-256 of the bytes, as hexadecimal digits."""
@@ -180,7 +180,7 @@ class RunStarted(EventBase):
     run_id: str
     """Id of the run."""
     task: str
-    """The task as the person wrote it."""
+    """The text of the task that the person wrote."""
     model: str
     """Name of the model."""
     scripted: bool = False
@@ -219,7 +219,7 @@ class SandboxReady(EventBase):
     sandbox_id: str
     """Id of the sandbox."""
     protection: dict[str, Any]
-    """The protection of the host, as the engine reports it."""
+    """The protection of the host that the engine reports."""
     start_time: float
     """Seconds that the sandbox took to start."""
     root: str | None = None
@@ -231,7 +231,7 @@ class MessageAdded(EventBase):
 
     kind: Literal["message"] = "message"
     message: dict[str, Any]
-    """The message exactly as it is sent to the model."""
+    """The message, exactly as sent to the model."""
 
 
 class ModelRequested(EventBase):
@@ -283,7 +283,7 @@ class ModelReplied(EventBase):
     step: int
     """Step number, from 1."""
     message: dict[str, Any]
-    """The assistant message, as later requests send it in the history."""
+    """The assistant message that later requests send in the history."""
     reasoning: str | None = None
     """The reasoning of the model. None if the server returned no reasoning."""
     usage: Usage | None = None
@@ -302,7 +302,7 @@ class ModelReplied(EventBase):
     calls_from: Literal["text"] | None = None
     """`text`: the calls were parsed from the text of the reply."""
     raw_text: str | None = None
-    """The received text, if calls or reasoning were parsed from it."""
+    """The received text, if calls or reasoning were parsed from this text."""
 
 
 class ContextKnown(EventBase):
@@ -418,7 +418,7 @@ class CallFinished(EventBase):
     call_id: str
     """Id of the call."""
     observation: str
-    """The text that is shown to the model. It consists of `before`, the result, and `after`."""
+    """The text that is shown to the model: `before`, the result, and `after`."""
     before: str = ""
     """Text before the result, which says that a person changed the call."""
     after: str = ""
@@ -428,7 +428,7 @@ class CallFinished(EventBase):
     exit_code: int | None = None
     """Exit code of the command. None for a killed command, and for calls of other tools."""
     timed_out: bool = False
-    """True if the command was killed because it reached its timeout."""
+    """True if the command was killed at its timeout."""
     stdout: Text = ""
     """The command's standard output."""
     stderr: Text = ""
@@ -632,7 +632,7 @@ class CallHeld(EventBase):
 
 
 class CallDecided(EventBase):
-    """A person's decision on a held call. `call.proposed` has the call as the model proposed it."""
+    """A person's decision on a held call. `call.proposed` has the call that the model proposed."""
 
     kind: Literal["call.decided"] = "call.decided"
     step: int
@@ -785,7 +785,7 @@ class Checked(EventBase):
     exit_code: int | None = None
     """Exit code of the command."""
     timed_out: bool = False
-    """True if the check was killed because it reached its timeout."""
+    """True if the check was killed at its timeout."""
     duration: float = 0.0
     """Seconds."""
     output: Text = ""
@@ -795,7 +795,7 @@ class Checked(EventBase):
 
 
 class Rewarded(EventBase):
-    """The reward of a rollout in training. It is recorded after all runs of the group have ended."""
+    """The reward of a rollout in training, recorded after all runs of the group have ended."""
 
     kind: Literal["rewarded"] = "rewarded"
     training_step: int
@@ -844,7 +844,7 @@ KnownEvent = (
 )  # fmt: skip
 Event = KnownEvent | UnknownEvent
 Facts = StepFacts | DoubtsFound
-"""Events about other events. No event follows such an event, and HEAD does not move to it."""
+"""Events about other events. No event follows such an event, and HEAD does not move to such an event."""
 TRANSIENT = frozenset({"model.delta", "call.output"})
 """Kinds of events that are shown live and not written, because a later event has the complete text."""
 _KINDS: dict[str, type[EventBase]] = {cls.model_fields["kind"].default: cls for cls in get_args(KnownEvent)}
@@ -914,7 +914,7 @@ def is_flat(value: object) -> bool:
 
 
 def clean_text(value: Any) -> Any:
-    r"""Return `value` with every lone surrogate in its texts replaced, so that it can be encoded as UTF-8.
+    r"""Return `value` with every lone surrogate in its texts replaced, so that UTF-8 can encode the texts.
 
     Lone surrogates are caused by `\ud800` in a model's JSON and by file names that are not UTF-8.
     """

@@ -40,7 +40,7 @@ _PREVIEW_CHARACTERS = 4000
 
 
 class JournalError(LLMSandboxError):
-    """Raised if a journal cannot be read or started, or if another process writes to it.
+    """Raised if a journal cannot be read or started, or if another process writes to the journal.
 
     For example, `Run.load(folder)` of a journal with a damaged line in its middle.
     """
@@ -157,7 +157,7 @@ def is_being_written(folder: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Lock the file against other writers until it is closed. Return True also if the file system has no locks."""
+    """Lock the file against other writers until the file is closed. Return True also if there are no file locks."""
     try:
         return try_lock(file)
     except OSError:

@@ -144,7 +144,7 @@ def short_ids(folders: Iterable[Path]) -> dict[Path, str]:
 
 
 def find_run_folder(name: str, root: Path, hint: str = "`llm-sandbox-nb runs`") -> Path:
-    """Return the path `name` if it exists, or else the folder of the run below `root` that `name` matches.
+    """Return an existing path `name`, or else the folder of the run below `root` that `name` matches.
 
     `name` can be the name of a run, the beginning or end of its id, or any unique part of its name. `hint` is the
     command that lists runs, which the error message names.

@@ -1,4 +1,4 @@
-"""The state of a run, with its words and the meaning of its colour. Card, terminal, lists and server show it.
+"""The state of a run, with its words and the meaning of its colour, for card, terminal, lists and server.
 
 `labextension/src/trajectory/status.ts` does the same for a run that a page watches. tests/data/runs.json tests both.
 """
@@ -155,7 +155,7 @@ class Status:
         self.ready_at: int | None = None
         """The step from which a rewound run can continue. None if the run is running, has ended or was not rewound."""
         self._isolation = ""
-        """Displayed name of the isolation, if it is known before the sandbox is open."""
+        """Displayed name of the isolation. Empty if the isolation is not known before the sandbox is open."""
         self._opened = False
         """True as soon as the sandbox is open. The model may be asked before that."""
         self._stopped_by = ""

@@ -1,4 +1,4 @@
-"""The summary of a step in one line: action, consequences, figures. The recorder writes it when the step has ended.
+"""The summary of a step in one line: action, consequences, figures. The recorder writes the line after the step.
 
 `labextension/src/view/step-line.ts` makes the same line for the running step. tests/data/runs.json tests both.
 """
@@ -131,7 +131,7 @@ def headline(call: Call, root: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return an argument as JSON, or as it is if it is a text."""
+    """Return an argument as JSON. Return a text without quotes."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

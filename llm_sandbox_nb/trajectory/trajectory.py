@@ -251,12 +251,12 @@ class Trajectory:
         return self._by_number.get(number)
 
     def step_at(self, event: str | None) -> int:
-        """Return the step number of an event. An event outside a step gets the number of the step before it, or 0."""
+        """Return the step number of an event. Outside a step, return the number of the previous step, or 0."""
         return self._tree.step(event)
 
     @property
     def seen_by_model(self) -> bool:
-        """True if the history is final, because the model has received all of it or because the run has ended."""
+        """True if the history is final, because the model has received the whole history or the run has ended."""
         last = next((event for event in reversed(self.path) if not isinstance(event, ev.Facts)), None)
         return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished | ev.Checked)
 

@@ -1,4 +1,4 @@
-"""The summary of a live run that the server holds. It takes a few bytes, and each event updates it."""
+"""The summary of a live run that the server holds. Each event updates the summary, which takes a few bytes."""
 
 from __future__ import annotations
 

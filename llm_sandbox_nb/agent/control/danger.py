@@ -21,7 +21,7 @@ class Rule:
     pattern: str
     text: str
     outside: bool = False
-    """True if the damage is outside the sandbox, so that a rewind cannot undo it."""
+    """True if the damage is outside the sandbox, so that a rewind cannot undo the damage."""
     any_case: bool = False
 
 

@@ -152,7 +152,7 @@ def shown(held: Held, text: str, source: str) -> Decision:
 
 
 def given_text(text: object) -> str:
-    """Return `text`, which the model will read. Raise ControlError if it is not a string."""
+    """Return `text`, which the model will read. Raise ControlError if `text` is not a string."""
     if not isinstance(text, str):
         raise ControlError(f"The model reads text: give a string, not {text!r:.80}.")
     return text

@@ -297,14 +297,14 @@ class Prompt:
 
 
 def checked_on_pause(on_pause: OnPause | None) -> OnPause | None:
-    """Return `on_pause` if it is valid. Raise InputError for any other value."""
+    """Return a valid `on_pause`. Raise InputError for any other value."""
     if on_pause is None or callable(on_pause) or on_pause in ("stop", "continue"):
         return on_pause
     raise InputError(f"on_pause is a function, 'stop' or 'continue', not {on_pause!r:.80}.")
 
 
 def refusing_handler(run: ControlledRun) -> Callable[[], Awaitable[None]]:
-    """Return an `on_pause` function for a run that nobody watches. It refuses calls that need an approval."""
+    """Return an `on_pause` function that refuses calls that need an approval, for a run that nobody watches."""
 
     async def refuse() -> None:
         run.control.refuse()

@@ -282,7 +282,7 @@ async def _call_predicate(predicate: Predicate, moment: Moment) -> str:
 
 
 def approval(value: object) -> Approve:
-    """Return `value` if it is valid for `approve`. Raise PauseRulesError for any other value."""
+    """Return a valid value of `approve`. Raise PauseRulesError for any other value."""
     for known in get_args(Approve):
         if value == known:
             word: Approve = known

@@ -222,7 +222,7 @@ class RunControl:
         self._decide(lambda held: denied(held, reason, source), call_id)
 
     def refuse(self, *, source: str = "run") -> bool:
-        """Skip the held call because no person can approve it. Return False if the call must wait for a person."""
+        """Skip a held call that no person can approve. Return False if the call must wait for a person."""
         held = self._waiting
         if held is None or not held.refusal:
             return False

@@ -35,7 +35,7 @@ class Change:
 
     @property
     def text_for_model(self) -> str:
-        """Text that tells the model about the change. Empty if the model need not know about it."""
+        """Text that tells the model about the change. Empty if the model need not know of the change."""
         hosts = [*self.allow, *(f"{host} (one connection)" for host in self.allow_once)]
         return f"From now on the sandbox may also reach {', '.join(hosts)}." if hosts else ""
 
@@ -67,7 +67,7 @@ class _Changed(Protocol):
 
 @dataclass
 class Changer:
-    """Changer of a run's settings. It checks changes in any thread, and applies changes in the run's event loop."""
+    """Changer of a run's settings. Any thread can check changes. Only the run's event loop applies them."""
 
     loop: _Changed
     make_model: MakeModel
@@ -86,7 +86,7 @@ class Changer:
         allow: Iterable[str] | None = None,
         allow_once: Iterable[str] | None = None,
     ) -> Change:
-        """Check a change without applying it.
+        """Check a change, but do not apply the change.
 
         Raises:
             ControlError: if a value is unknown or invalid, or no change is given.

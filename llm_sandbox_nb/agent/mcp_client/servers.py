@@ -35,10 +35,10 @@ _MAX_NOTES = 20
 
 
 class McpServer:
-    """A server of a run. It is started when it is needed, and started again after its end.
+    """A server of a run, which starts when a call needs the server, and starts again after an end.
 
-    If the server does not list its tools in time, it is asked again in the background. Calls fail at once until the
-    server answers.
+    If the server does not list its tools in time, the list is requested again in the background. Calls fail at once
+    until the server answers.
     """
 
     def __init__(self, config: ServerConfig, servers: McpServers) -> None:
@@ -48,7 +48,7 @@ class McpServer:
         self._connection: McpConnection | None = None
         self._noted: set[str] = set()
         self._asking: asyncio.Task[None] | None = None
-        """Task that asks a silent server again until it answers."""
+        """Task that sends requests to a silent server until the server answers."""
 
     async def listed(self) -> list[Json]:
         """Return the definitions that the tools have now. Raises McpServerError after a failure."""
@@ -243,7 +243,7 @@ class McpTool(DefinedTool):
         self._changed = ""
         """Hash of a changed definition that a person must approve. Empty if there is none."""
         self._unlisted = ""
-        """Reason why the definition could not be read before the call. Empty if it was read."""
+        """Reason why the definition could not be read before the call. Empty if there was no problem."""
 
     async def approval(self) -> Approval | None:
         name, tool = self._server.config.name, self.definition.tool

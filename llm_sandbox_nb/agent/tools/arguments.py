@@ -19,7 +19,7 @@ _MAX_NUMBER = 2**53  # larger integers are not exact in JSON parsers that use fl
 
 
 class ArgumentsError(LLMSandboxError):
-    """Error for a call that cannot be executed as the model wrote it. The model reads the message."""
+    """Error for a call that cannot be executed in the form that the model wrote. The model reads the message."""
 
     def __init__(self, message: str, kind: str = "bad_arguments") -> None:
         super().__init__(message)

@@ -190,7 +190,7 @@ def _last(text: str, room: int) -> str:
 
 
 def _continues(text: str, place: int) -> bool:
-    """Return True if the code point at `place` belongs to the character before it."""
+    """Return True if the code point at `place` belongs to the previous character."""
     return (
         text[place] in _JOINERS
         or text[place - 1] == "\u200d"

@@ -48,7 +48,7 @@ class OwnTool(Tool):
     outside = True
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Create the tool. Raises InputError if the function cannot be a tool, for example if it has no docstring."""
+        """Create the tool. Raises InputError if the function cannot be a tool, for example without a docstring."""
         self.function = function
         self.name = _checked_name(function)
         self.description = _docstring(function, self.name)

@@ -117,7 +117,7 @@ def count_lines(text: str) -> int:
 
 
 def to_crlf(text: str) -> str:
-    """Replace each LF that has no CR before it by CR LF."""
+    """Replace each LF that does not follow a CR by CR LF."""
     return re.sub(r"(?<!\r)\n", "\r\n", text)
 
 

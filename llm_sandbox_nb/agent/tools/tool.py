@@ -94,7 +94,7 @@ class Tool(ABC):
         """
 
     async def approval(self) -> Approval | None:
-        """Return the reason why the next call needs an approval whatever the pause rules are. None if it needs none."""
+        """Return the reason why the next call needs an approval with any pause rules. None if there is no reason."""
         return None
 
     def parameters(self, options: RunOptions) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Tool(ABC):
         }
 
     def schema(self, options: RunOptions) -> dict[str, Any]:
-        """Return the tool in the form in which a request describes it to a provider."""
+        """Return the tool in the form that requests to a provider need."""
         function = {
             "name": self.name,
             "description": self.description,

@@ -33,7 +33,7 @@ class Submit(Tool):
 
 
 class Toolbox(Mapping[str, Tool]):
-    """Tools of a run, by name. A toolbox is immutable, so that dataclasses can use it as a default."""
+    """Tools of a run, by name. A toolbox is immutable, so that dataclasses can have a toolbox as a default."""
 
     __hash__ = object.__hash__
 

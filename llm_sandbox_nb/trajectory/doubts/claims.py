@@ -169,7 +169,7 @@ def _own_checks(evidence: Evidence) -> bool:
 
 
 def _last_failed(evidence: Evidence) -> Action | None:
-    """Return the last command that ran a program, if it failed. Otherwise, return None."""
+    """Return the last command that ran a program, if this command failed. Otherwise, return None."""
     runs = [
         action
         for action in evidence.actions

@@ -35,7 +35,7 @@ def says_failure(text: str) -> bool:
 
 
 def failed_check(evidence: Evidence) -> Iterator[Doubt]:
-    """The last test, build or check before the answer failed, or a program was changed after it."""
+    """The last test, build or check before the answer failed, or a program was changed after this check."""
     checks = [check for action in evidence.actions for check in checks_of_action(evidence, action)]
     if not checks:
         return
@@ -84,7 +84,7 @@ def checks_of_action(evidence: Evidence, action: Action) -> list[CheckRun]:
 
 
 def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
-    """Yield the last failed check of each family, unless a later check of the family covers it and passed."""
+    """Yield the last failed check of each family, unless a later check covers the failed check and passed."""
     for family in dict.fromkeys(check.family for check in checks):
         mine = [check for check in checks if check.family == family]
         for place in range(len(mine) - 1, -1, -1):

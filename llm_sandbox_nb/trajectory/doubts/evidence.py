@@ -69,7 +69,7 @@ def name_of(path: str) -> str:
 
 @dataclass(eq=False)
 class Version:
-    """Version of a file: as given, or as an action left it."""
+    """Version of a file that was given, or that an action has made."""
 
     path: str
     """Path relative to the folder of the run."""
@@ -185,7 +185,7 @@ class Action:
     """The model's text in the step of the action."""
     root: str
     reads: list[Version] = field(default_factory=list)
-    """Versions of files that the action may have read, including the programs that it ran."""
+    """Versions of files that the action may have read, including executed programs."""
     writes: list[Version] = field(default_factory=list)
     repetitions: int = 1
     """Number of successive actions up to this one with the same arguments and the same result."""
@@ -289,7 +289,7 @@ class Evidence:
         self._by_name: dict[str, list[str]] = {}
 
     def take(self, trajectory: Trajectory) -> list[Action]:
-        """Add the calls that have ended since the last `take`, and return them. After a change of branch, add all calls."""
+        """Add and return the calls that have ended since the last `take`. After a change of branch, add all calls."""
         if self._steps is not trajectory.steps:
             self._begin(trajectory)
         new: list[Action] = []
@@ -348,13 +348,13 @@ class Evidence:
 
     @cached_property
     def results(self) -> list[Version]:
-        """Newest versions of the result files that the run made. Rules must read them only at the end of the run."""
+        """Newest versions of the result files that the run made. Rules must read this property only at the end."""
         found = (self.newest(path) for path in self.files if self.is_result(path))
         return [version for version in found if version is not None and version.action is not None]
 
     @cached_property
     def answer_version(self) -> Version | None:
-        """The file with the answer. Rules must read it only at the end of the run."""
+        """The file with the answer. Rules must read this property only at the end of the run."""
         for path in (f"{self.output}/answer.txt", "answer.txt"):
             version = self.newest(path)
             if version is not None and version.action is not None:
@@ -370,7 +370,7 @@ class Evidence:
 
     @cached_property
     def chain(self) -> list[Action]:
-        """Actions that contributed to the results, newest first. Rules must read them only at the end of the run."""
+        """Actions that contributed to the results, newest first. Rules must read this property only at the end."""
         todo = [version.action for version in self.results if version.action]
         if not todo and self.actions:
             todo = [action for action in self.actions[-3:] if action.kind == "bash"]
@@ -386,7 +386,7 @@ class Evidence:
 
     @staticmethod
     def _whole(version: Version) -> bool:
-        """Return True if a version has nothing of the version before it."""
+        """Return True if a version has nothing of the previous version."""
         return version.change is not None and version.change.kind == "added"
 
     def find(self, names: list[str]) -> Iterator[str]:
@@ -454,7 +454,7 @@ class Evidence:
         return action
 
     def _reads(self, action: Action, changed: dict[str, ev.FileDiff]) -> list[Version]:
-        """Return the existing files that an action, or a program that it runs, names."""
+        """Return the existing files that an action, or a program of the action, names."""
         if action.kind == "submit":
             return []
         todo = list(self.find([action.edited] if action.edited else names_in(action.text)))

@@ -20,8 +20,8 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 Found = Iterable[Doubt | tuple[int | None, str] | str] | str | None
 Rule = Callable[[Evidence], Found]
-"""User-defined rule, which is a function of the record at the end of a run. It returns doubts, texts, (step, text)
-pairs, or None."""
+"""User-defined rule: a function that gets the record at the end of a run, and returns doubts, texts, pairs of a step
+number and a text, or None."""
 
 
 class Named(NamedTuple):
@@ -74,7 +74,7 @@ class DoubtFinder:
         return found[:MAX_DOUBTS]
 
     def _loop(self, action: Action) -> list[Doubt]:
-        """Return a loop that ends with this action, when it becomes long enough and each time its length has doubled."""
+        """Return the doubt about a loop that ends with this action, if the loop has just become long or doubled."""
         same = action.repetitions
         long = same in (3, 6, 12, 24, 48) and (action.failed or same > 3)
         return list(loop(self.evidence))[-1:] if long else []

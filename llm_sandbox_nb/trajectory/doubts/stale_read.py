@@ -25,7 +25,7 @@ _SHARED_WORDS = re.compile(r"[-_. ]+")
 
 
 def stale_read(evidence: Evidence) -> Iterator[Doubt]:
-    """A result uses an outdated file. A newer file from its source exists, or the program that made it has changed."""
+    """A result uses an outdated file. A newer file from the same source exists, or the file's program has changed."""
     done: set[str] = set()
     used = {read.path for action in evidence.chain for read in action.reads}
     for action in evidence.chain:

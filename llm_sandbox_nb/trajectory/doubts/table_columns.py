@@ -40,7 +40,7 @@ def version_before(version: Version) -> Version | None:
 
 
 def other_columns(evidence: Evidence, action: Action, version: Version) -> str:
-    """Describe the columns or keys that a table has lost. Empty if none were lost, or if the model mentions the loss."""
+    """Describe the columns or keys that a table has lost. Empty if none were lost, or the model mentions the loss."""
     ending = ending_of(version.path)
     if ending in TABLES or (ending == "txt" and version.change and version.change.diff):
         gone = _columns_gone(version)

@@ -51,7 +51,7 @@ def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> Version | None:
-    """Return a file with the same name and other content that was made later in another folder. None if there is none."""
+    """Return a file with this name and other content that was made later in another folder. None if there is none."""
     name = name_of(version.path)
     for path, versions in evidence.files.items():
         other = versions[-1]
@@ -133,7 +133,7 @@ def _same_text(first: Version, second: Version) -> bool:
 
 
 def _later_result(evidence: Evidence, version: Version) -> str:
-    """Describe a short result in a file that a later step wrote, if the answer lacks it. Empty if there is none."""
+    """Describe a short result in a file that a later step wrote, if the answer lacks this result. Otherwise empty."""
     number = version.action.number if version.action else 0
     answer = numbers_of(evidence.answer or version.text or "")
     for path, versions in evidence.files.items():
