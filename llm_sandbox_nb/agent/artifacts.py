@@ -240,7 +240,7 @@ class Collector:
 def _why(error: OSError | TransferError) -> str:
     if isinstance(error, TransferError):
         return str(error).rstrip(".")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the disk of this machine is full, not that of the sandbox
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the full disk is not that of the sandbox
         return "this machine's disk is full"
     return (error.strerror or str(error)).lower()
 

@@ -81,7 +81,7 @@ class Check:
     tries: int = 1
     """Maximum number of checks. After each failed check except the last, the model reads the output and continues."""
     timeout: float = CHECK_TIMEOUT
-    """Seconds."""
+    """Timeout of a check in seconds."""
 
     @property
     def name(self) -> str:

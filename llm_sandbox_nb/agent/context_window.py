@@ -100,7 +100,7 @@ class ContextWindow:
         self.learn(error)
         if error.prompt_tokens is not None:
             meter.conversation = max(meter.conversation, error.prompt_tokens)
-        elif meter.context is None:  # the error names no limit, but the limit is below the size of the request
+        elif meter.context is None:  # the error names no limit, but the request is larger than the limit
             self._keep(math.ceil(meter.conversation * 0.9), "refusal")
         elif known == meter.context:  # the estimate of the conversation's tokens was too low
             meter.conversation = max(meter.conversation, meter.context)

@@ -49,8 +49,7 @@ class ActiveSession(Protocol):
     """Session that is executing a run."""
 
     @property
-    def recorder(self) -> Recorder:
-        ...
+    def recorder(self) -> Recorder: ...
 
     async def rewind(self, move: Callable[[Recorder, Sandbox], Awaitable[T]]) -> T:
         """Interrupt the run, call `move`, which rewinds the run, and pause after the rewind.

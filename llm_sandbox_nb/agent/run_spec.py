@@ -51,7 +51,7 @@ class RunSpec(RunOptions):
     """Tools that the model can call."""
     pause_rules: PauseRules = field(default_factory=PauseRules)
     make_model: MakeModel = unknown_model
-    """Function that makes a model from its name, for a change to another model."""
+    """Function that makes a model from its name. A change to another model needs this function."""
     given: Mapping[str, str] = field(default_factory=dict)
     """Observations for the calls that a replay does not execute, by call id."""
     replies: int | None = None

@@ -100,7 +100,7 @@ def _work_of(run: Loaded) -> str:
     if not replies:
         return ""
     keys = [reply.id for reply in replies]
-    if run.form != "journal":  # ids cannot be used, because events of other formats get new ids at each reading
+    if run.form != "journal":  # events of other formats get new ids at each reading, so ids are no keys
         keys = [f"{run.name} {reply.message} {reply.reasoning}" for reply in replies]
     return hashlib.sha256("\n".join(keys).encode("utf-8", "replace")).hexdigest()
 

@@ -44,7 +44,7 @@ def token_figure(groups: pandas.DataFrame) -> Figure:
 
 
 def turns_figure(runs: pandas.DataFrame) -> Figure:
-    """Draw the distribution of the runs' numbers of turns, by group."""
+    """Draw the distribution of the number of turns in a run, for each group."""
     names = sorted(set(runs["group"]))
     figure, axes = _new(len(names))
     axes.boxplot([runs[runs["group"] == name]["turns"].tolist() for name in names], widths=0.5)

@@ -159,7 +159,7 @@ class Times:
     tools: float | None = None
     wall: float | None = None
     start: float | None = None
-    """Seconds since the epoch."""
+    """Start time in seconds since the epoch."""
 
     @property
     def tool_share(self) -> float | None:

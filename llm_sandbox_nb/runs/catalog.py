@@ -50,7 +50,7 @@ class RunEntry:
     """True if a process executes the run, or holds the run's sandbox open."""
     readable: bool
     started: float | None
-    """Seconds since the epoch."""
+    """Start time in seconds since the epoch."""
     changed: float
     """Time of the last change of the journal, in seconds since the epoch."""
     steps: int
@@ -72,7 +72,7 @@ class RunEntry:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Size on disk in bytes."""
         return self.folder.stat().st_size if self.folder.is_file() else disk_use([self.folder])
 
 
@@ -208,7 +208,7 @@ class PrunePlan:
 
     @property
     def size(self) -> int:
-        """Bytes on disk of the runs to remove."""
+        """Size on disk, in bytes, of the runs to remove."""
         return disk_use(entry.folder for entry in self.remove)
 
     def text(self) -> str:

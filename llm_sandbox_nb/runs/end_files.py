@@ -49,7 +49,7 @@ class EndFiles:
         return None if entry is None or entry.base else self._described(entry)
 
     def known_state(self, path: str) -> str | None:
-        """Describe a path like `state`, but describe also a path that is as in the image, if the image is known."""
+        """Describe a path like `state`. Describe also a path that is as in the image, if the image is known."""
         if (state := self.state(path)) or self.hides(path):
             return state
         entry = self._reader.of_image(path)

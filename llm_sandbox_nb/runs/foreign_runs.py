@@ -1,4 +1,4 @@
-"""Runs recorded by other programs, for the list of runs."""
+"""Runs that other programs have recorded, as entries of the list of runs."""
 
 from __future__ import annotations
 

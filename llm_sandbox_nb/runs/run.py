@@ -182,12 +182,12 @@ class Run(RunRecord, Awaitable):
         check_timeout: float | None = None,
         **more: Any,
     ) -> Run:
-        """Resume after a pause. If the run has ended, resume from HEAD and execute to a new end.
+        """Resume a paused run. Resume an ended run from HEAD, and execute the run to a new end.
 
         Args:
             text: a message for the model before it continues. A message is needed if the model has submitted.
             model: another model, for the rest of the run.
-            settings, limits: a `ModelSettings` and `RunLimits`, or the changed values.
+            settings, limits: a `ModelSettings` and a `RunLimits`, or mappings with the changed values.
             sandbox: an open sandbox to work in. By default, the run works in its own sandbox, or in a new one with the
                 run's files if its own is closed. If a notebook's cell opened the sandbox with `await`, await this call
                 too, because the run works in the cell's event loop.

@@ -58,7 +58,7 @@ class EventBase(EventModel):
     parent: str | None = None
     """Id of the event that this event follows. None stands for the event at HEAD."""
     time: float = Field(default_factory=time.time)
-    """Seconds since the epoch."""
+    """Time of the event in seconds since the epoch."""
 
 
 class Blob(EventModel):
@@ -67,7 +67,7 @@ class Blob(EventModel):
     sha256: str
     """SHA-256 of the bytes, as hexadecimal digits."""
     size: int
-    """Bytes."""
+    """Number of bytes."""
     preview: str = ""
     """The beginning and the end of the text."""
 
@@ -87,7 +87,7 @@ class Usage(EventModel):
     reasoning_tokens: int = 0
     """Completion tokens that were reasoning."""
     cost: float | None = None
-    """US dollars; None if the price is not known."""
+    """Cost in US dollars. None if the price is not known."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -239,9 +239,9 @@ class ModelRequested(EventBase):
 
     kind: Literal["model.requested"] = "model.requested"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     attempt: int = 1
-    """Attempt at this step, from 1."""
+    """Number of the attempt at this step, counted from 1."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Sampling and other model settings of the request."""
 
@@ -251,7 +251,7 @@ class ModelDelta(EventBase):
 
     kind: Literal["model.delta"] = "model.delta"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     text: str = ""
     """The next piece of the text."""
     reasoning: str = ""
@@ -263,9 +263,9 @@ class ModelFailed(EventBase):
 
     kind: Literal["model.failed"] = "model.failed"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     attempt: int
-    """Attempt at this step, from 1."""
+    """Number of the attempt at this step, counted from 1."""
     error: str
     """Short name of the failure, such as `rate_limit`."""
     message: str
@@ -281,7 +281,7 @@ class ModelReplied(EventBase):
 
     kind: Literal["model.replied"] = "model.replied"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     message: dict[str, Any]
     """The assistant message that later requests send in the history."""
     reasoning: str | None = None
@@ -351,7 +351,7 @@ class CallProposed(EventBase):
 
     kind: Literal["call.proposed"] = "call.proposed"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     call_id: str
     """Id of the call."""
     tool: str
@@ -367,7 +367,7 @@ class CallStarted(EventBase):
 
     kind: Literal["call.started"] = "call.started"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     call_id: str
     """Id of the call."""
     tool: str
@@ -414,7 +414,7 @@ class CallFinished(EventBase):
 
     kind: Literal["call.finished"] = "call.finished"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     call_id: str
     """Id of the call."""
     observation: str
@@ -440,7 +440,7 @@ class CallFinished(EventBase):
     truncated: bool = False
     """True if output was left out because of its size."""
     duration: float = 0.0
-    """Seconds."""
+    """Duration of the call in seconds."""
     notice: str = ""
     """A sentence about an event in the shell, such as its restart."""
     changes: list[FileDiff] = Field(default_factory=list)
@@ -450,7 +450,7 @@ class CallFinished(EventBase):
 
     @property
     def failed(self) -> bool:
-        """True if the call ended with an error, a nonzero exit code or a timeout; False if the call never began."""
+        """True if the call ended with an error, a nonzero exit code or a timeout. False if the call never began."""
         return self.error not in ("skipped", "not_executed") and bool(
             self.error or self.timed_out or self.exit_code
         )
@@ -469,7 +469,7 @@ class StepFacts(EventBase):
 
     kind: Literal["step.facts"] = "step.facts"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     line: StepLine
     """The summary of the step in one line."""
 
@@ -502,7 +502,7 @@ class Doubt(EventModel):
 
 
 class DoubtsFound(EventBase):
-    """Doubts about a call. If `final`, all doubts about the run, the worst first; they replace the earlier doubts.
+    """Doubts about a call. If `final` is True, all doubts about the run, worst first, which replace earlier doubts.
 
     Like `step.facts`, doubts belong to the event before them, and no event follows them.
     """
@@ -524,7 +524,7 @@ class ArtifactSaved(EventBase):
     mime: str
     """Media type."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     sha256: str
     """SHA-256 of the content, as hexadecimal digits."""
     blank: str = ""
@@ -580,7 +580,7 @@ class ConnectionMade(EventBase):
     received: int = 0
     """Bytes received from the host."""
     duration: float = 0.0
-    """Seconds."""
+    """Duration of the connection in seconds."""
     more: int = 0
     """Number of further connections in the step that have no event of their own."""
 
@@ -618,7 +618,7 @@ class CallHeld(EventBase):
 
     kind: Literal["call.held"] = "call.held"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     call_id: str
     """Id of the call."""
     at: Literal["call", "observation"]
@@ -636,7 +636,7 @@ class CallDecided(EventBase):
 
     kind: Literal["call.decided"] = "call.decided"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     call_id: str
     """Id of the call."""
     action: Literal["run", "edit", "skip", "observe"]
@@ -691,7 +691,7 @@ class Checkpointed(EventBase):
     size: int = 0
     """Bytes that were newly stored."""
     duration: float = 0.0
-    """Seconds."""
+    """Seconds that the checkpoint took."""
     incomplete: str = ""
     """Reason why files may be missing. Empty if the checkpoint is complete."""
     by_others: bool = False
@@ -787,7 +787,7 @@ class Checked(EventBase):
     timed_out: bool = False
     """True if the check was killed at its timeout."""
     duration: float = 0.0
-    """Seconds."""
+    """Duration of the check in seconds."""
     output: Text = ""
     """Standard output and standard error of the command together, or the reason why the function failed."""
     left_out: list[str] = Field(default_factory=list)
@@ -823,7 +823,7 @@ class RunFinished(EventBase):
     """Tokens and cost of the run."""
     steps: int = 0
     wall_time: float = 0.0
-    """Seconds."""
+    """Duration of the run in seconds, without pauses."""
     without_answer: bool = False
     """True if the model submitted without a saved file and without an answer, in spite of a reminder."""
     check: Verdict | None = None

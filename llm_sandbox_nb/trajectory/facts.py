@@ -1,4 +1,4 @@
-"""Facts about a run: summary lines of ended steps, and doubts. A recorder writes facts; a reader adds missing facts.
+"""Facts about a run: summary lines of ended steps, and doubts. A recorder writes facts, and a reader adds missing ones.
 
 The files of a step are saved while the model thinks about the next step. So the line of a step is written before
 the first call of the next step, or before the end of the run. A doubt is written after the call that caused it. All

@@ -60,7 +60,7 @@ def reduced_messages(messages: Sequence[dict[str, Any]], event: ContextReduced) 
     for change in event.shown:
         if 0 <= change.at < len(sent):
             message = sent[change.at]
-            if isinstance(message, ResultsMessage):  # keep the type, because later user messages are joined to it
+            if isinstance(message, ResultsMessage):  # keep the type, so that user messages can be joined
                 sent[change.at] = ResultsMessage({"shown": change.content})
             else:
                 sent[change.at] = {**message, "content": change.content}

@@ -49,7 +49,7 @@ class RunFile(os.PathLike[str]):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.path.stat().st_size
 
     def read_bytes(self) -> bytes:

@@ -37,7 +37,7 @@ class RunSummary:
     folder: Path
     task: str
     started: float
-    """Seconds since the epoch."""
+    """Start time in seconds since the epoch."""
     state: str
     """The stop reason, `ready` after a rewind, or `open` for a run without an end. Such a run is live or was killed."""
     status: Status

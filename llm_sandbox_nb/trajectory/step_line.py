@@ -220,7 +220,7 @@ def step_seconds(step: Step) -> float:
 
 
 def figures_text(tokens: int, seconds: float | None) -> str:
-    """Format tokens and seconds; `seconds` is None while the step runs."""
+    """Format tokens and seconds as text. `seconds` is None while the step runs."""
     parts = [format_short(tokens) if tokens else ""]
     parts.append(format_duration(seconds) if seconds is not None and (seconds or tokens) else "")
     return " · ".join(filter(None, parts))

@@ -57,7 +57,7 @@ class Moment:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """The arguments of the call. Empty if the model's text cannot be parsed."""
     cost: float | None = None
-    """US dollars so far. None if the price is not known."""
+    """Cost so far in US dollars. None if the price is not known."""
     tokens: int = 0
     """Prompt and completion tokens so far, as billed."""
     observation: str | None = None
@@ -65,7 +65,7 @@ class Moment:
     error: str | None = None
     timed_out: bool = False
     duration: float = 0.0
-    """Seconds."""
+    """Duration of the call in seconds."""
     changed: tuple[str, ...] = ()
     """Paths of the files that the call changed."""
 

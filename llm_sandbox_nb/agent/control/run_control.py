@@ -1,7 +1,7 @@
 """State machine of a run that a person controls: pause, resume, step, change a call, send a message, rewind, stop.
 
-A run executes in one event loop. Decisions about it arrive from any thread: a magic, the panel, REST, `on_pause`,
-a program. Two rules separate the caller's thread from the event loop:
+A run executes in one event loop. Decisions about the run arrive from any thread, such as that of a magic, the panel,
+REST, `on_pause` or a program. Two rules separate the caller's thread from the event loop:
 
 1. `RunControl._decide` runs in the caller's thread. It refuses a decision with ControlError, or accepts the decision.
    After that, a call that the decision releases no longer waits, so a second decision about the call is refused.
@@ -15,7 +15,7 @@ its state:
     before a call               `PausePoints`, `hold`   waits for resume, step, edit or skip: the call is held
     before an observation       `PausePoints`, `hold`   waits for resume, step or observe: the observation is held
 
-A stop and a rewind interrupt the run wherever it is. The time limit does not count the time of a pause.
+A stop and a rewind interrupt the run at any point. The time limit excludes pauses.
 
 The state has two parts. The first part is the mode, which the person sets. `PauseRules` hold calls in each mode.
 

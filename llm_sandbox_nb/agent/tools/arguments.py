@@ -179,7 +179,7 @@ def _place(error: Exception, raw: str) -> str:
     if not isinstance(error, json.JSONDecodeError):
         return "nested too deeply"
     try:
-        json.loads(error.doc, strict=False)  # line ends in strings are repaired, so the error to report comes later
+        json.loads(error.doc, strict=False)  # repairs accept line ends in strings, so report a later error
     except json.JSONDecodeError as later:
         error = later
     except RecursionError:

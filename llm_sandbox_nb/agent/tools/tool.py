@@ -21,9 +21,9 @@ class Outcome:
     """Short name of the problem with the call. None if there was no problem."""
     result: CommandResult | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Result in a structured form, for an outside agent."""
+    """Structured result that an outside agent reads."""
     raw: bytes = b""
-    """The JSON result that an MCP server sent, for the record."""
+    """The JSON result that an MCP server sent. The record stores this result."""
 
 
 @dataclass(frozen=True)
