@@ -1,1 +1,1 @@
-"""The loop: session, model call, limits, prompts, inputs, artifacts, recorder."""
+"""The loop of a run, with its session, model calls, limits, prompts, inputs, artifacts and recorder."""

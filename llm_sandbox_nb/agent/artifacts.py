@@ -1,4 +1,4 @@
-"""Results of a run: the answer file, and artifacts copied from the output folder to the run's `files/` folder."""
+"""Results of a run: the answer file, and the artifacts, which are copied from the output folder to `files/`."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _MORE_TYPES = {
 
 @dataclass(frozen=True)
 class CollectLimits:
-    """Limits of the copy of an output folder."""
+    """Limits on the files that are copied from an output folder."""
 
     files: int = 2_000
     file_bytes: int = 512 * 1024**2
     all_bytes: int = 2 * 1024**3
     folders: int = 32
-    """Maximum depth of a file, in folders below the output folder."""
+    """Maximum number of folders between a file and the output folder."""
     listed: int = 50_000
-    """Maximum number of files and folders to list in the output folder."""
+    """Maximum number of files and folders that are listed in the output folder."""
     reasons: int = 1_000
-    """Maximum number of sentences about files that were not copied."""
+    """Maximum number of recorded messages about files that were not copied."""
 
 
 MAX_ANSWER_BYTES = 1024**2
@@ -61,13 +61,13 @@ State = tuple[int, float]
 
 @dataclass
 class Collector:
-    """Copier that keeps `files/` equal to the output folder. Only changed files cost time."""
+    """Copier that keeps `files/` equal to the output folder. Only changed files are copied."""
 
     box: Sandbox
     output_dir: str
     recorder: Recorder
     skipped_dirs: tuple[str, ...] = ()
-    """Folders below the output folder without results, such as the input folder if the output is the whole tree."""
+    """Folders below the output folder that have no results. The input folder may be such a folder."""
     limits: CollectLimits = field(default_factory=CollectLimits)
     _seen: dict[str, State] = field(default_factory=dict)
     _sizes: dict[str, int] = field(default_factory=dict)
@@ -75,9 +75,9 @@ class Collector:
     _task: asyncio.Task[None] | None = None
 
     async def remember_present(self, own: Collection[str] = ()) -> None:
-        """Remember the files that exist before the run: of these, only the run's `own` files are collected.
+        """Remember the files that exist before the run. Of these files, only the run's `own` files are collected.
 
-        `own` are names as in the journal, where bytes that are not text are replaced.
+        `own` has names in the form of the journal, where bytes that are not text are replaced.
         """
         entries = [entry for entry in await self._list() if entry.kind != "directory"]
         names = {entry.path: ev.clean_text(self._relative(entry.path) or "") for entry in entries}
@@ -89,25 +89,25 @@ class Collector:
         }
 
     async def start(self, changes: Iterable[FileChange], step: int) -> None:
-        """Start to collect the changes of a call, while the loop continues; `settle` waits for the end."""
+        """Start to collect the files that a call changed. The loop continues meanwhile. `settle` waits for the end."""
         await self.settle()
         self._task = asyncio.create_task(self.collect_changed(changes, step))
 
     async def settle(self) -> None:
-        """Wait until the collection is complete, and raise its exception if there was one."""
+        """Wait until the started collection is complete. Raise the exception of a failed collection."""
         task, self._task = self._task, None
         if task is not None:
             await task
 
     async def abandon(self) -> None:
-        """Stop collecting, and ignore exceptions of the collection."""
+        """Stop the started collection, and ignore its exceptions."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     async def collect_changed(self, changes: Iterable[FileChange], step: int) -> None:
-        """Collect the changed files of a step that lie in the output folder."""
+        """Collect the files in the output folder that a step changed."""
         wanted = [change for change in changes if self._relative(change.path) is not None]
         for change in wanted:
             if change.kind == "deleted":
@@ -142,7 +142,7 @@ class Collector:
         return [entry for entry in entries if self._relative(entry.path) is not None]
 
     def _files(self, entries: Iterable[FileEntry]) -> list[FileEntry]:
-        """Return the entries that are not folders, and record which folders are too deep to list."""
+        """Return the entries that are not folders. Record which folders are too deep to be listed."""
         files = []
         for entry in entries:
             name = self._relative(entry.path) or ""
@@ -168,7 +168,7 @@ class Collector:
         return entries
 
     def _relative(self, path: str) -> str | None:
-        """Return the path below the output folder; None for a file that is not collected."""
+        """Return the path relative to the output folder. None for a file that is not collected."""
         path = posixpath.normpath(posixpath.join(self.box.directories.root, path))
         if any(path == folder or path.startswith(f"{folder}/") for folder in self.skipped_dirs):
             return None
@@ -231,7 +231,7 @@ class Collector:
         name = self._relative(path)
         if self._sizes.pop(path, None) is None or name is None:
             return
-        # If a folder has become a file, or the reverse, the old copy was removed with that change.
+        # If a folder has become a file, or a file a folder, the old copy is already gone.
         with suppress(NotOwnFileError, IsADirectoryError, FileNotFoundError):
             remove_file(self.recorder.folder, f"{FILES}/{name}")
         self.recorder.emit(ev.ArtifactRemoved(step=step, path=ev.clean_text(name)))
@@ -240,13 +240,13 @@ class Collector:
 def _why(error: OSError | TransferError) -> str:
     if isinstance(error, TransferError):
         return str(error).rstrip(".")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the disk of the sandbox is not full
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the full disk is not that of the sandbox
         return "this machine's disk is full"
     return (error.strerror or str(error)).lower()
 
 
 def saved_file(name: str, target: Path, step: int | None) -> ev.ArtifactSaved:
-    """Return the journal event of a collected file."""
+    """Return the event that records a collected file."""
     with target.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     suffix = posixpath.splitext(name)[1].lower()
@@ -261,15 +261,15 @@ def saved_file(name: str, target: Path, step: int | None) -> ev.ArtifactSaved:
 
 
 def collected_names(trajectory: Trajectory) -> set[str]:
-    """Return the names of all files that a run has collected, on any branch."""
+    """Return the names of all files that a run has collected on any branch."""
     return {event.path for event in trajectory.events if isinstance(event, ev.ArtifactSaved)}
 
 
 def make_way(files: Path, target: Path) -> None:
-    """Make the folder of `target`, and remove an older file or folder with a conflicting path.
+    """Make the folder of `target`. Remove an older file or folder whose path conflicts with `target`.
 
     Raises:
-        NotOwnFileError: if `files`, a folder of the run, is a link: its target does not belong to the run.
+        NotOwnFileError: if the folder `files` is a link, because the target of a link may not belong to the run.
     """
     with suppress(FileExistsError):
         files.mkdir()
@@ -286,7 +286,7 @@ def make_way(files: Path, target: Path) -> None:
 
 @dataclass
 class AnswerFiles:
-    """Possible answer files: the paths named in the prompts, then the sandbox's default answer file."""
+    """Possible answer files: the paths that the prompts name, and the sandbox's default answer file."""
 
     box: Sandbox
     prompts: PromptConfig
@@ -294,17 +294,17 @@ class AnswerFiles:
 
     @property
     def paths(self) -> list[str]:
-        """The paths, in order of precedence."""
+        """The paths, in the order in which they are searched."""
         return list(dict.fromkeys([*self.prompts.answer_files, self.box.directories.answer]))
 
     async def remember_present(self) -> None:
-        """Remember the files of earlier runs in this sandbox, which are not this run's answer."""
+        """Remember the answer files of earlier runs in this sandbox. They are not this run's answer."""
         for path in self.paths:
             if state := await self._state(path):
                 self._before[path] = state
 
     async def read(self) -> str | None:
-        """Return the stripped content of the first answer file that this run wrote."""
+        """Return the stripped content of the first answer file that this run wrote. None if there is no such file."""
         for path in self.paths:
             state = await self._state(path)
             if state is None or state == self._before.get(path):

@@ -1,6 +1,6 @@
-"""Detection of blank files: a picture of one colour, silence, a page without text.
+"""Detection of blank files, such as a picture of one colour, silence, or a page without text.
 
-Work and memory are bounded: decoded data is cut at a limit. Files of unknown types count as not blank.
+Time and memory are bounded, because larger files are not decoded. Files of unknown types are regarded as not blank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ONE_COLOUR, SILENT, NO_TEXT, NOTHING_DRAWN = "is of one colour", "is silent", "h
 
 
 def blank(path: Path) -> str:
-    """Return the reason why the file is blank; empty for files with content and files of unknown types."""
+    """Return the reason why the file is blank. Empty for a file with content, and for a file of an unknown type."""
     look = _LOOKS.get(path.suffix.lower())
     try:
         if look is None or not 0 < path.stat().st_size <= _MAX_FILE_BYTES:
@@ -61,7 +61,7 @@ def _chunks(data: bytes) -> list[bytes]:
 
 
 def _same_pixels(pixels: bytes, row: int, unit: int, height: int) -> bool:
-    """Return True if all pixels are equal. Rows are compared in filtered form, each with its filter type in front."""
+    """Return True if all pixels are equal. Rows are compared in filtered form, after the byte with the filter type."""
     first = pixels[1 : 1 + unit]
     zeros = bytes(row - unit)
     for y in range(height):
@@ -85,7 +85,7 @@ def _same_pixels(pixels: bytes, row: int, unit: int, height: int) -> bool:
 
 
 def _jpeg(path: Path) -> str:
-    # Many pixels of one colour are compressed into less than a byte.
+    # JPEG compresses many pixels of one colour into less than a byte.
     data = path.read_bytes()
     at = 2
     while at + 9 < len(data) and data[at] == 0xFF:

@@ -1,4 +1,4 @@
-"""Execution of the calls of a reply: pauses, the tool, and the result for the model and the record."""
+"""Execution of the calls in a reply, with pauses, and with results for the model and the record."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _INTERRUPT_TIMEOUT = 5.0
 
 @dataclass
 class CallExecution:
-    """Execution of the open calls of a conversation, one after the other."""
+    """Execution of a conversation's open calls, one after the other."""
 
     conversation: Conversation
     submission: Submission
@@ -53,13 +53,13 @@ class CallExecution:
     pauses: PausePoints
     failing: FailingCalls
     _executing: bool = False
-    """True from the start of the first open call until its result."""
+    """True from the start of the first open call until its result is added."""
 
     async def execute(self, given: Mapping[str, str]) -> None:
-        """Execute every open call, or use its observation in `given`.
+        """Execute all open calls. A call whose id is in `given` is not executed and gets the given observation.
 
         Raises:
-            StopRun: if a call ends the run, or the time is up.
+            StopRun: if a call ends the run, or the time limit is reached.
             SandboxLostError: if the sandbox died.
         """
         calls = self.conversation.open_calls
@@ -111,7 +111,7 @@ class CallExecution:
         return result
 
     async def _submit(self, call: ToolCall, arguments: dict[str, Any]) -> ev.CallFinished:
-        """End the run, or return a result with the reason why the submission is not accepted."""
+        """End the run, or return a result that tells the model why the submission is not accepted."""
         if reminder := await self.submission.reminder():
             return self._finish(call, Outcome(reminder, error="nothing_saved"))
         self._record_start(call, arguments)
@@ -121,7 +121,7 @@ class CallExecution:
         raise StopRun("submitted")
 
     def close_open_calls(self, *, interrupted: bool) -> None:
-        """Add a result with an explanation to every call without a result; see `Loop.close_open_calls`."""
+        """Add a result with an explanation to each call that has no result; see `Loop.close_open_calls`."""
         during = (INTERRUPTED, "interrupted") if interrupted else (CUT_SHORT, "cut_short")
         for call in tuple(self.conversation.open_calls):
             text, error = during if self._executing else (NOT_EXECUTED, "not_executed")
@@ -133,13 +133,13 @@ class CallExecution:
             self._add_result(call, event)
 
     def _at_cut(self, call: ToolCall) -> bool:
-        """Return True if the call was the last one before the reply reached its token limit."""
+        """Return True if the call is the last one in a reply that reached its token limit."""
         step = self.recorder.trajectory.steps[-1]
         last = step.calls[-1]
         return step.finish_reason == "length" and (last.id, last.raw_arguments) == (call.id, call.arguments)
 
     async def _finish_interrupted(self, call: ToolCall, running: asyncio.Task[Outcome], box: Sandbox) -> None:
-        """Interrupt the executing call and record its partial result. If there is none in time, the call stays open."""
+        """Interrupt the running call, and record its partial result. Without a result in time, the call stays open."""
         try:
             async with asyncio.timeout(_INTERRUPT_TIMEOUT):
                 await box.interrupt()

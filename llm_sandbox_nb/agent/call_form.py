@@ -1,4 +1,4 @@
-"""Form of the calls of a run: native, or written as text, and the switch from native calls to text."""
+"""Form of a run's calls, which are native or written as text, and the switch from native calls to text."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ _STOP_REFUSALS = ("bad_request", "setting", "unknown")
 class CallForm:
     """Form of the calls in requests and replies.
 
-    With the setting `auto`, a run begins with native calls. If the server does not accept tools, or the model writes no
-    calls, the run switches to text, at most once. Before the switch, one request demands a call.
+    With the setting `auto`, a run begins with native calls. If the server does not accept tools, or the model makes no
+    calls, the run switches to text. A run switches at most once. If the model makes no calls, one request demands a
+    call before the switch.
     """
 
     def __init__(self, setting: ToolCalls, text: TextMode, recorder: Recorder, meter: Meter) -> None:
-        """Create the form. A setting in the record overrides `setting`."""
+        """Create the form. If the record has a setting of its own, `setting` is ignored."""
         self.text = text
         self.in_text = False
         """True if calls are written as text."""
@@ -41,9 +42,9 @@ class CallForm:
         self._demands = False
         """True if the next request demands a call."""
         self._demanded = False
-        """True once a request has demanded a call, which a run tries only once."""
+        """True if a request has demanded a call. A run does so only once."""
         self._whole_replies = False
-        """True if replies may have several blocks: the server refuses a stop sequence, or thoughts have blocks."""
+        """True if no stop sequence is sent, because the server refuses one or because thoughts may have blocks."""
 
     @property
     def _setting(self) -> str:
@@ -56,12 +57,12 @@ class CallForm:
 
     @property
     def nudge_form(self) -> TextForm | None:
-        """Form of text mode for nudges; None with native calls."""
+        """The form in which nudges ask for a call. None if calls are native."""
         return self.text.form if self.in_text else None
 
     @property
     def footer_from(self) -> int | None:
-        """Largest number of remaining steps that the model reads; None for every number."""
+        """Largest number of remaining steps that the model is told. None if the model is told every number."""
         return self.text.form.footer_from if self.in_text else None
 
     def begin(self) -> None:
@@ -70,14 +71,17 @@ class CallForm:
         self.in_text = self._setting == "text"
 
     def describe(self) -> None:
-        """Let the meter count the description of text mode, in the system message, in place of the tools."""
+        """Let the meter count the description of text mode instead of the tools, which requests no longer contain."""
         self._meter.tools = 0
         self._meter.add_text(self.text.described)
 
     def request(
         self, messages: Messages, settings: ModelSettings, *, summary: bool
     ) -> tuple[Messages, list[Any]]:
-        """Return the messages and the tools of a request, and change `settings`. `summary`: no call is requested."""
+        """Return the messages and the tools of a request, and change `settings` in place.
+
+        `summary` is True if a summary is requested, and not a call.
+        """
         if not self.in_text:
             if self._demands and not summary:
                 settings.extra_body = {"tool_choice": "required", **settings.extra_body}
@@ -87,10 +91,10 @@ class CallForm:
         return self.text.request(messages), []
 
     def read(self, reply: Reply, outputs: Callable[[], Sequence[str]], task: str) -> Reply:
-        """Read the calls in the text of a reply, except for calls that only repeat an earlier text.
+        """Read the calls in the text of a reply. Calls that only repeat an earlier text are ignored.
 
-        `outputs` returns the earlier results. It is called only if calls may be in the text: comparing takes longer
-        in a longer conversation.
+        `outputs` returns the earlier results. It is called only if the text may have calls, because a comparison with
+        a long conversation takes time.
         """
         self._demands = self.from_text = False
         self.refused_call = reply.refused_call
@@ -103,7 +107,7 @@ class CallForm:
         return reply
 
     def demand_call(self, model: Model) -> None:
-        """Require a call in the reply to the next request, at most once per run."""
+        """Let the next request demand a call. A run does so at most once."""
         if self._setting == "auto" and not self.in_text and not self._demanded and not model.scripted:
             self._demands = self._demanded = True
             self._note("The next request demands a call (tool_choice: required); not every server obeys.")
@@ -115,7 +119,7 @@ class CallForm:
         self._note(f"{reason}: from now on it writes its calls as text.")
 
     def change_after(self, failure: BaseException | None, model: Model) -> bool:
-        """Change the form after a failed request: omit a stop sequence or a demand, or switch to text.
+        """Change the form after a failed request. Omit a stop sequence or a demand for a call, or switch to text.
 
         Return True if the form has changed, so that the request should be sent again.
         """

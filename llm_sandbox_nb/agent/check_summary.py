@@ -1,4 +1,4 @@
-"""Verdict on the output of a check command, from the summary that a test runner prints."""
+"""Verdict of a check command, from its output with the summary of a test runner."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from llm_sandbox_nb.formatting import shorten
 from llm_sandbox_nb.plain_text import plain
 
 SEARCHED_LINES: Final = 40
-"""Number of lines at the end of an output that may hold the summary."""
+"""Number of lines at the end of an output that are searched for the summary."""
 _MAX_WORDS_LENGTH = 80
 _PYTEST_COMMAND = re.compile(r"\s*(?:\S*python[\d.]*\s+-m\s+)?(?:\S*/)?(?:pytest|py\.test)(?:\s[^;&|<>]*)?")
-"""Pattern of a command that runs only pytest, which writes a summary unless the code under test exits early."""
+"""Matches a command that runs only pytest. Pytest writes a summary unless the code under test exits early."""
 
 
 @dataclass(frozen=True)
 class TestCount:
-    """Summary that a test runner prints at its end."""
+    """Summary that a test runner prints."""
 
     __test__ = False  # pytest would collect this class as a test
 
@@ -27,11 +27,11 @@ class TestCount:
     passed: int
     failed: int = 0
     others: str = ""
-    """Counts of other outcomes, for example `2 skipped`."""
+    """Counts of other outcomes as text, such as `2 skipped`."""
 
     @property
     def words(self) -> str:
-        """Short text, for example `pytest 1 failed, 11 passed`."""
+        """The summary as text, such as `pytest 1 failed, 11 passed`."""
         parts = [f"{self.failed:,} failed"] if self.failed else []
         parts += [f"{self.passed:,} passed"] if self.passed or not self.failed else []
         return f"{self.runner} {', '.join([*parts, *filter(None, [self.others])])}"
@@ -84,10 +84,10 @@ _READERS: tuple[Callable[[str], TestCount | None], ...] = (_pytest, _unittest, _
 
 
 def judged(command: str, output: str, exit_code: int | None) -> tuple[bool, str]:
-    """Return True if a command that ended has passed, and a short text about the outcome.
+    """Return True if a command has passed, and a short text about the outcome.
 
-    Exit code 0 is not enough if a runner reports that no test passed, or if pytest wrote no summary: otherwise code
-    under test could pass by ending the program with exit code 0.
+    Exit code 0 is not enough if a runner reports that no test passed, or if pytest wrote no summary. Otherwise, the
+    code under test could pass by ending the program with exit code 0.
     """
     end = "\n".join(plain(output).rstrip().split("\n")[-SEARCHED_LINES:])
     counted = next((found for reader in _READERS if (found := reader(end)) is not None), None)

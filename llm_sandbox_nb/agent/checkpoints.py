@@ -1,4 +1,4 @@
-"""Checkpoints of the files after each call. They are made while the model writes; only the next call waits for them."""
+"""Checkpoints of the files after each call. They are made while the model writes. Only the next call waits for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Checkpoints:
-    """Checkpoints of one sandbox for one run."""
+    """Checkpoints of a sandbox for one run."""
 
     box: Sandbox
     recorder: Recorder
@@ -26,10 +26,10 @@ class Checkpoints:
     """Seconds that each call had to wait for a checkpoint."""
     _task: asyncio.Task[None] | None = None
     off: str = ""
-    """Sentence with the reason why checkpoints are off; empty while they are on."""
+    """Message that says why checkpoints are off. Empty while checkpoints are on."""
     _noted: str = ""
     _no_room: bool = False
-    """True while this machine cannot store the files of a step, which is reported once."""
+    """True while this machine cannot store the files of a step. The problem is reported once."""
 
     async def begin(self) -> None:
         """Store the history in the run's folder from now on, including the sandbox's existing checkpoints."""
@@ -42,12 +42,12 @@ class Checkpoints:
             self._note(self.off)
 
     def start(self, step: int) -> None:
-        """Start a checkpoint of the files after `step`; `settle` waits for the end."""
+        """Start a checkpoint of the files after `step`. `settle` waits for its completion."""
         if not self.off:
             self._task = asyncio.create_task(self._take(step))
 
     async def settle(self) -> None:
-        """Wait until the checkpoint is complete.
+        """Wait until the started checkpoint is complete.
 
         Raises:
             SandboxLostError: if the sandbox died meanwhile.
@@ -59,12 +59,12 @@ class Checkpoints:
         self.waited.append(time.monotonic() - started)
 
     async def complete(self) -> None:
-        """Wait until the checkpoint of the last call is complete; `settle` raises its exception, if any."""
+        """Wait until the started checkpoint is complete. If that failed, the next `settle` raises the exception."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
     async def abandon(self) -> None:
-        """Stop, and ignore exceptions of the checkpoint."""
+        """Stop the started checkpoint, and ignore its exceptions."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

@@ -1,8 +1,8 @@
-"""Checks of a result: a command in a second, fresh sandbox, or a Python function of the run.
+"""Checks of a result by a command in a second, fresh sandbox, or by a Python function of the run.
 
-The model can neither see nor change a check. The command runs in a fresh sandbox, with the programs of the image, the
-files of the check, and a copy of the model's folders. The model decides on the content of the copies, but not on the
-verdict, which is the exit code. The isolation `process` does not give this protection.
+The model can neither see nor change a check. The command runs in a fresh sandbox with the programs of the image, the
+files of the check, and copies of the model's folders. The model determines the content of the copies, but not the
+verdict, which depends on the exit code and the output. The isolation `process` does not give this protection.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ logger = logging.getLogger(__name__)
 CheckFunction = Callable[[Any], Any]
 CHECK_TIMEOUT = 600.0
 MAX_OUTPUT_BYTES = 256 * 1024
-"""Maximum number of bytes stored of each stream of the command."""
+"""Maximum number of bytes of each output stream that are stored."""
 CHECK_FOLDER = "/tmp/check"
-"""Folder in the sandbox of the check that holds the files of the check."""
+"""Folder for the files of a check, in the sandbox of the check."""
 MAX_COPY_BYTES = 1024**3
-"""Maximum size of the copy of the model's files."""
+"""Maximum size in bytes of the copy of one of the model's folders."""
 _COPY_TIMEOUT = 300.0
-"""Seconds to copy the model's files."""
+"""Maximum seconds for copying the model's folders and the files of the check."""
 _SHOWN_OUTPUT_LENGTH = 6000
-"""Number of characters, from the end of the output, that the model reads after a failed check."""
+"""Number of characters at the end of the output that the model reads after a failed check."""
 _MAX_LEFT_OUT = 20
 _MAX_SUMMARY_LENGTH = 160
 
 ENVIRONMENT: Mapping[str, str] = {
-    # Without this, a module of the model in the current folder would replace a module of the standard library.
+    # Without this variable, the model's modules in the current folder would replace modules of the standard library.
     "PYTHONSAFEPATH": "1",
     "PYTHONNOUSERSITE": "1",
     "GIT_CONFIG_COUNT": "3",
@@ -66,7 +66,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "GIT_CONFIG_KEY_2": "safe.directory",
     "GIT_CONFIG_VALUE_2": "*",
 }
-"""Environment variables of a check command, in addition to those of a fresh sandbox."""
+"""Additional environment variables of a check command."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,12 @@ class Check:
     what: str | CheckFunction
     """A command, or a function of the run that returns true or false, a number or a text."""
     files: Inputs = field(default_factory=Inputs)
-    """Files that only the check has. A command with files runs in their folder, otherwise in the model's folder."""
+    """Files that only the check gets. A command runs in the folder of these files, or in the model's working folder if
+    there are no files."""
     tries: int = 1
-    """Maximum number of checks. After a failed check before the last, the model reads the output and continues."""
+    """Maximum number of checks. After each failed check except the last, the model reads the output and continues."""
     timeout: float = CHECK_TIMEOUT
-    """Seconds."""
+    """Timeout of a check in seconds."""
 
     @property
     def name(self) -> str:
@@ -90,17 +91,17 @@ class Check:
         return str(getattr(self.what, "__name__", None) or type(self.what).__name__)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the form in the record. The files themselves are in the run's folder."""
+        """Return the check as JSON for the record. The record has only the names of the files."""
         kind = "command" if isinstance(self.what, str) else "function"
         return {kind: self.name, "files": self.files.names(), "tries": self.tries, "timeout": self.timeout}
 
     @property
     def key(self) -> str:
-        """Text that identifies the check: equal for checks with equal records."""
+        """Text that identifies the check. Checks with equal records have equal keys."""
         return check_key(self.as_json())
 
     def kept_in(self, folder: Path) -> Check:
-        """Copy the files to the folder of the run, for a run that resumes later, and return the check that uses them.
+        """Return the check with its files copied to the folder of the run, so that a resumed run has them too.
 
         Raises:
             OSError: if the files cannot be copied.
@@ -131,7 +132,7 @@ def _copy(source: Path, target: Path) -> None:
 def checked_check(
     what: str | CheckFunction | None, files: InputFiles = None, tries: int = 1, timeout: float = CHECK_TIMEOUT
 ) -> Check | None:
-    """Return the check for the options of a caller; None if there is no check.
+    """Return the check for a caller's options. None if there is no check.
 
     Raises:
         InputError: if `what` is neither a command nor a function, files are missing, or a number is invalid.
@@ -162,7 +163,7 @@ def check_key(recorded: object) -> str:
 
 
 def recorded_check(recorded: object, folder: Path) -> Check | None:
-    """Return the check in a record, with the files in the folder of the run; None for a function."""
+    """Return the check in a record, with the files in the run's folder. None for a function or an invalid record."""
     if not isinstance(recorded, Mapping) or not isinstance(command := recorded.get("command"), str):
         return None
     files = folder / CHECK_FILES
@@ -175,17 +176,17 @@ def recorded_check(recorded: object, folder: Path) -> Check | None:
 
 @dataclass(eq=False)
 class ResultCheck:
-    """Check of the result of one run, with its record."""
+    """Checker of one run's results. Each check is recorded."""
 
     check: Check
     recorder: Recorder
     checked_run: Any
-    """Argument of a check function; `context.answer` of this run holds the answer then."""
+    """The run, which is the argument of a check function. Meanwhile, `context.answer` of the run has the answer."""
     prompts: PromptConfig
 
     @property
     def done(self) -> int:
-        """Number of checks since the run began or was resumed, on the branch of HEAD."""
+        """Number of checks on the branch of HEAD since the run began or was resumed."""
         count = 0
         for event in self.recorder.trajectory.path:
             if isinstance(event, ev.Continued):
@@ -195,14 +196,14 @@ class ResultCheck:
         return count
 
     def may_try_again(self, found: ev.Checked) -> bool:
-        """Return True if the model may correct its result. False after a check that could not run."""
+        """Return True if the model may correct its result. After a check that could not run, return False."""
         return found.verdict.outcome == "failed" and found.number < self.check.tries
 
     async def run(self, box: Sandbox, answer: str | None) -> ev.Checked:
-        """Check the result now. If the check cannot run, the outcome of the verdict is `error`.
+        """Check the result, and record the check. If the check cannot run, the outcome of the verdict is `error`.
 
         Raises:
-            asyncio.CancelledError: if the run was stopped meanwhile; the check is ended without a verdict.
+            asyncio.CancelledError: if the run was stopped during the check. The check ends without a verdict.
         """
         number, what = self.done + 1, str(ev.clean_text(self.check.name))
         self.recorder.emit(ev.CheckStarted(number=number, what=what))
@@ -224,7 +225,7 @@ class ResultCheck:
         return found
 
     def observation(self, found: ev.Checked) -> str:
-        """Return the text for the model after a failed check, when another try is allowed."""
+        """Return the text that the model reads after a failed check, if the model may try again."""
         output = load_text(self.recorder.folder, found.output).strip()
         if len(output) > _SHOWN_OUTPUT_LENGTH:
             output = f"[...]\n{output[-_SHOWN_OUTPUT_LENGTH:]}"
@@ -265,14 +266,17 @@ class ResultCheck:
         await self._take_result(found, command, result)
 
     async def _copy_workspace(self, box: Sandbox, clone: Sandbox, staging: Path) -> list[str]:
-        """Copy the folders that the model works in, without links, to the sandbox of the check."""
+        """Copy the folders that the model works in to the sandbox of the check. Links are not copied.
+
+        Return a message for each file that was left out.
+        """
         left_out: list[str] = []
         root, clone_root = box.directories.root, clone.directories.root
         for number, folder in enumerate(_folders(self.prompts.under(root), root)):
             copy = staging / str(number)
             inside = folder == root or folder.startswith(f"{root}/")
             if not inside and root != clone_root:
-                continue  # one machine: the folder is the same
+                continue  # both sandboxes see the same folder of this machine
             target = clone_root + folder.removeprefix(root) if inside else folder
             copy.mkdir()
             try:
@@ -318,9 +322,9 @@ class ResultCheck:
 
 
 def verdict_of(name: str, value: Any) -> tuple[ev.Verdict, float | None, str]:
-    """Convert the value that a check function returned to a verdict, a score and an output.
+    """Convert the return value of a check function to a verdict, a score and an output.
 
-    A number does not pass or fail: only the person knows its scale.
+    A number neither passes nor fails, because only the person knows the scale of the numbers.
 
     Raises:
         ValueError: if the value is not true, false, a number or a text.
@@ -337,14 +341,14 @@ def verdict_of(name: str, value: Any) -> tuple[ev.Verdict, float | None, str]:
 
 
 def check_folder(box: Sandbox) -> str:
-    """Return the folder for the files of a check in its sandbox."""
+    """Return the folder for the files of a check, in the sandbox of the check."""
     if isolates(box.protection.isolation):
         return CHECK_FOLDER
     return posixpath.join(posixpath.dirname(box.directories.root), "check")
 
 
 def _folders(prompts: PromptConfig, root: str) -> Iterator[str]:
-    """Yield the folders that the model works in, without folders inside another of them."""
+    """Yield the folders that the model works in. A folder inside another one is omitted."""
     folders = (root, prompts.working_dir, prompts.input_dir, prompts.output_dir)
     named = dict.fromkeys(map(posixpath.normpath, folders))
     for folder in named:

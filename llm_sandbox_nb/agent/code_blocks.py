@@ -1,4 +1,4 @@
-"""Fenced code blocks in a model's text, and the commands that execute them."""
+"""Fenced code blocks in a model's text, and the commands that execute these blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHELL = frozenset({"bash", "sh", "shell"})
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """Code block with its fences: the lines from `first` to `last`, both included."""
+    """Code block in a text. `first` and `last` are the numbers of the lines with the fences, counted from 0."""
 
     language: str
     content: str
@@ -22,7 +22,7 @@ class CodeBlock:
 
     @property
     def command(self) -> str | None:
-        """Shell command that executes the block; None for an empty block or another language."""
+        """Shell command that executes the block. None for an empty block, or a block in another language."""
         if not self.content.strip():
             return None
         if (program := self.program) is not None:
@@ -31,7 +31,7 @@ class CodeBlock:
 
     @property
     def program(self) -> str | None:
-        """Python code of a Python block, or of a shell block that starts Python and continues with Python code."""
+        """The Python code of a Python block, or of a shell block whose first line starts Python. Otherwise None."""
         if self.language in _PYTHON:
             return self.content
         first, _, rest = self.content.lstrip().partition("\n")
@@ -40,7 +40,7 @@ class CodeBlock:
 
 
 def code_blocks(text: str) -> list[CodeBlock]:
-    """Return the closed blocks of a text in order, in linear time."""
+    """Return the complete blocks of a text, in order. The time is linear in the length of the text."""
     found: list[CodeBlock] = []
     lines = text.split("\n")
     opened: re.Match[str] | None = None
@@ -51,7 +51,7 @@ def code_blocks(text: str) -> list[CodeBlock]:
             continue
         mark, fence = opened[1], line.strip()
         indent = len(line) - len(line.lstrip(" "))
-        # As in CommonMark: a closing fence is at least as long as the opening one, indented by at most 3 spaces.
+        # In CommonMark, a closing fence is at least as long as the opening fence, and indented by at most 3 spaces.
         if len(fence) >= len(mark) and not fence.strip(mark[0]) and indent < 4:
             content = "\n".join(lines[first + 1 : number])
             found.append(CodeBlock(opened[2].lower(), content, first, number, mark))
@@ -67,7 +67,7 @@ def python_command(code: str) -> str:
 
 
 def with_python_as_bash(text: str) -> str:
-    """Replace each Python block of a text by a ```bash block that executes the code."""
+    """Replace each Python block in a text by a ```bash block that executes the code."""
     lines, written, done = text.split("\n"), list[str](), 0
     for block in code_blocks(text):
         if block.program is not None and block.command is not None:

@@ -1,4 +1,4 @@
-"""Connections of a sandbox whose network is an allow-list, as events of the run that uses the sandbox."""
+"""Recording of connections. A run that uses a sandbox whose network is an allow-list has an event for each."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from llm_sandbox_nb.sandbox.contract import Connection, Network
 from llm_sandbox_nb.trajectory import events as ev
 
 MAX_EVENTS_PER_STEP = 50
-"""Maximum number of connections of one step with an event each; further connections are only counted."""
+"""Maximum number of connections in a step that have an event of their own. Further connections are only counted."""
 
 logger = logging.getLogger(__name__)
 
 
 class ConnectionRecord:
-    """Recorder of the connections of a run, until `close`."""
+    """Recorder of a run's connections. `close` ends the recording."""
 
     def __init__(
         self, network: Network, recorder: Recorder, step: Callable[[], int], refused: Callable[[str], None]
     ) -> None:
         """Start recording.
 
-        `step` returns the number of the current step; `refused` is called with each refused `host:port`."""
+        `step` returns the number of the current step. `refused` is called with the `host:port` of each refused
+        connection.
+        """
         self._network = network
         self._recorder = recorder
         self._step = step
@@ -45,7 +47,7 @@ class ConnectionRecord:
                 self._refused(f"{_bracketed(connection.host)}:{connection.port}")
 
     def _record_others(self) -> None:
-        """Record the number of connections of the step without an event."""
+        """Record the number of connections in the step that have no event."""
         step, count = self._counted
         self._counted = (step, min(count, MAX_EVENTS_PER_STEP))
         if (more := count - MAX_EVENTS_PER_STEP) > 0:
@@ -58,7 +60,7 @@ class ConnectionRecord:
             logger.warning("a connection could not be recorded", exc_info=True)
 
     def close(self) -> None:
-        """Stop recording. Add an event if the network has failed."""
+        """Stop recording. If the network has failed, record this as an event."""
         if self._network.on_connection == self._record:
             self._network.on_connection = None
         self._record_others()
@@ -86,7 +88,7 @@ def connection_event(connection: Connection, step: int) -> ev.ConnectionMade:
 
 
 def connection_line(connection: Connection) -> str:
-    """Format a connection: `example.org:443 · 2.1 MB`, or `refused: ten.example:22, private address`."""
+    """Describe a connection: `example.org:443 · 2.1 MB`, or `refused: ten.example:22, private address`."""
     where = f"{_bracketed(connection.host)}:{connection.port}" if connection.host else "a request"
     if connection.decision != "allowed":
         return f"{connection.decision}: {where}, {connection.reason}"

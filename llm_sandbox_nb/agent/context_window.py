@@ -1,8 +1,8 @@
-"""The context window of a run: the token limit of the model, and shortening of a conversation that does not fit.
+"""The context window of a run: the model's token limit, and the shortening of a conversation that does not fit.
 
 The limit comes from the server or from a refused request, and is recorded for resumes and forks. When the
-conversation fills three quarters of the limit, many old parts are shortened at once. Between two such moments the
-history only grows, so that the provider's prompt cache keeps working.
+conversation fills three quarters of the limit, many old messages are shortened at once. Between two such moments, the
+history only grows, so that the provider's prompt cache stays valid.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from llm_sandbox_nb.trajectory import events as ev
 
 Messages = list[dict[str, Any]]
 Ask = Callable[[Messages, int], Awaitable[Reply]]
-"""Function for one request: messages and maximum tokens of the reply."""
+"""Function that makes a request. Its arguments are the messages and the maximum number of tokens in the reply."""
 
 _TRIGGER_SHARE = 0.75
 """Share of the limit at which the conversation is shortened."""
 _TARGET_SHARE = 0.5
 """Share of the limit that a shortened conversation should have."""
 _MAX_RECOVERIES = 3
-"""Maximum number of times that a refused request is shortened again."""
+"""Maximum number of times that a refused request is shortened."""
 _STALL_SHARE = 0.3
-"""If a prompt grew by less than this share of the added text, the server may have left messages out."""
+"""Minimum share of the added text by which a prompt should grow. If the growth is smaller, the server may have left
+messages out."""
 _MAX_LIMIT_REQUESTS = 4
-"""Maximum number of requests for the limit of a server because of suspicious token counts."""
+"""Maximum number of times that the server is asked for its limit because of suspicious token counts."""
 _UNCACHED_SHARE = 0.25
-"""A count below this share of the largest prompt may cover only the uncached part of the prompt."""
+"""Share of the largest prompt. A token count below this share may cover only the uncached part of a prompt."""
 SUMMARY_REQUEST = (
     "This conversation no longer fits into what you can take in, so its older part is removed now. Write a summary "
     "that takes its place, for yourself: what was asked, what you did, what you found out (exact values, names and "
@@ -44,7 +45,7 @@ SUMMARY_REQUEST = (
 
 
 class ContextWindow:
-    """Token limit of a run's model, and the shortened form of the conversation."""
+    """Token limit of a run's model, and the shortening of the conversation."""
 
     def __init__(self, mode: ContextMode, recorder: Recorder, meter: Meter) -> None:
         self._mode = mode
@@ -52,27 +53,27 @@ class ContextWindow:
         self._meter = meter
         self._model: Model | None = None
         self._known: dict[str, tuple[int, Literal["server", "refusal", "cut"]]] = {}
-        """Limits learned in this process, with their sources, by model name."""
+        """Limits that this process has learned, with their sources, by model name."""
         self._ask_again = False
-        """True while the server may still report a limit: some servers load a model only at the first request."""
+        """True if the server should be asked for its limit again. Some servers load a model at the first request."""
         self._counted: tuple[int, int] = (0, 0)
-        """Newest step whose prompt was compared, and the token count of the server for that prompt."""
+        """Number of the newest step whose prompt was compared, and the server's token count for this prompt."""
         self._largest_prompt = 0
-        """Largest token count of a prompt so far."""
+        """The largest token count of a prompt so far."""
         self._stalls = 0
-        """Number of prompts in a row that grew too little."""
+        """Number of successive prompts that grew too little."""
         self._fell = False
-        """True if one of these prompts was smaller than the previous prompt."""
+        """True if a prompt that `_stalls` counts was smaller than the previous prompt."""
         self._limit_requests = 0
 
     def restore(self) -> None:
-        """Start over with the recorder's current conversation."""
+        """Start again with the conversation that the recorder has now."""
         self._model, self._counted, self._largest_prompt = None, (0, 0), 0
         first = self._recorder.trajectory.steps[:1]
         self._meter.beginning = first[0].usage.prompt_tokens if first and first[0].usage else 0
 
     async def prepare(self, model: Model, conversation: Conversation, ask: Ask) -> None:
-        """Prepare a request: find the limit of a new model, and shorten a conversation that nearly fills the limit."""
+        """Prepare a request. Find the limit of a new model, and shorten a conversation that nearly fills the limit."""
         if model is not self._model:
             await self._begin(model)
         await self._compare_counts(model, conversation.messages)
@@ -92,16 +93,16 @@ class ContextWindow:
             self._keep(error.context_limit, "refusal")
 
     def recover(self, error: ContextOverflowError, conversation: Conversation, attempt: int) -> bool:
-        """Shorten the conversation after a request that did not fit. Return True if another request makes sense."""
+        """Shorten the conversation after a request that did not fit. Return True if another request may succeed."""
         if attempt > _MAX_RECOVERIES:
             return False
         meter, known = self._meter, self._meter.context
         self.learn(error)
         if error.prompt_tokens is not None:
             meter.conversation = max(meter.conversation, error.prompt_tokens)
-        elif meter.context is None:  # the error has no number, but the limit is below the size of the request
+        elif meter.context is None:  # the error names no limit, but the request is larger than the limit
             self._keep(math.ceil(meter.conversation * 0.9), "refusal")
-        elif known == meter.context:  # the estimate here was too low
+        elif known == meter.context:  # the estimate of the conversation's tokens was too low
             meter.conversation = max(meter.conversation, meter.context)
         if (limit := meter.context) is None:
             return False
@@ -112,7 +113,7 @@ class ContextWindow:
 
     @property
     def ending(self) -> str:
-        """Sentence for a person when the run ends because the context is full."""
+        """Message for a person about a run that ends because the context is full."""
         model = self._model.name if self._model else "the model"
         return (
             f"The conversation is at the {self._meter.context} tokens that {model} can take in: load it with a longer "
@@ -155,7 +156,7 @@ class ContextWindow:
             self._recorder.emit(ev.ContextKnown(model=self._model.name, tokens=tokens, source=source))
 
     async def _compare_counts(self, model: Model, messages: Messages) -> None:
-        """Compare token counts, to detect that the server silently leaves out messages."""
+        """Compare token counts, to detect a server that silently leaves out messages."""
         newest = next((step for step in reversed(self._recorder.trajectory.steps) if step.replied), None)
         if newest is None or newest.usage is None or newest.number == self._counted[0]:
             return
@@ -207,13 +208,13 @@ class ContextWindow:
     def _mask(self, conversation: Conversation, limit: int, target: float, attempt: int = 1) -> bool:
         reduction = self._reduction(conversation.messages)
         reduction.mask_and_remove(target, self._recorder.trajectory, note_tokens=limit // 16)
-        # Halved each time, because digits and non-Latin scripts have several times the estimated tokens.
+        # The room is halved at each attempt, because digits and non-Latin scripts have more tokens than estimated.
         room = limit // 2 ** (attempt - 1)
         reduction.cut_newest(room - min(MAX_RESERVE_TOKENS, room // 8))
         return self._apply(conversation, reduction, "mask", limit)
 
     async def _summarize(self, conversation: Conversation, limit: int, ask: Ask) -> None:
-        """Replace the old part by a summary that the model writes; keep the old part if the model writes nothing."""
+        """Replace old steps by a summary that the model writes. If the model writes no summary, keep the old steps."""
         messages = conversation.messages
         groups = step_groups(messages)
         if len(groups) <= KEPT_STEPS:

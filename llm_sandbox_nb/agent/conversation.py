@@ -1,4 +1,4 @@
-"""Conversation with the model: its messages, which only this module changes, and the record of each change."""
+"""Conversation with the model. Only this module changes the messages, and each change is recorded."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from llm_sandbox_nb.trajectory.messages import (
 
 Message = dict[str, Any]
 _RESULT_MARK = "\0"
-"""Placeholder that no result contains, to find the place of a result in a form."""
+"""Placeholder that marks the place of a result in a form. No result contains this character."""
 
 
 class Conversation:
-    """Messages of a run, in the form of the next request.
+    """Messages of a run, as the next request sends them.
 
-    Each method changes the messages, the token count of the meter and the record without an await, so that an
-    interruption cannot separate them: `Trajectory.messages()` returns exactly these messages.
+    Each method changes the messages, the meter's token count and the record without an await, so that an interruption
+    cannot separate these changes. So `Trajectory.messages()` returns exactly these messages.
     """
 
     def __init__(self, recorder: Recorder, meter: Meter, form: CallForm) -> None:
         self._recorder, self._meter, self._form = recorder, meter, form
         self.messages: list[Message] = []
         self.open_calls: list[ToolCall] = []
-        """Calls of the newest reply without a result."""
+        """The calls of the newest reply that have no result yet."""
         self.last_text = ""
-        """Text of the newest reply with text."""
+        """Text of the newest reply that has text."""
         self.only_talked = False
         """True if the newest reply had no call."""
         self.footer = ""
-        """End of the newest observation: the remaining steps and advice."""
+        """End of the newest observation, with the number of remaining steps and advice."""
         self._first: Sequence[Message] = ()
-        """First messages, until they are sent."""
+        """The first messages. Empty after they were sent."""
         self._resumed = False
-        """True if the conversation was restored, and nothing has followed yet."""
+        """True if the conversation was restored without open calls, and no message was added since."""
         self._newest_has_text = False
         self._talked = False
         """True if a reply without a call had text."""
@@ -60,11 +60,11 @@ class Conversation:
         self._from_text = False
         """True if the calls of the newest reply were read from its text."""
         self._sent_words: set[str] = set()
-        """Words of each text that the model has read, of the first `_words_read` messages."""
+        """`own_words` of the texts that the model has read in the first `_words_read` messages."""
         self._words_read = 0
 
     def begin(self, messages: Sequence[Message]) -> None:
-        """Begin with these messages, which are sent with the first user message; the last one is the task."""
+        """Begin with these messages, which are sent with the first user message. The last message is the task."""
         self._first = messages
         for message in messages:
             self._meter.add_text(message["content"])
@@ -78,7 +78,7 @@ class Conversation:
             self._reply, self._from_text = reply.message, reply.calls_from == "text"
 
     def add_user_message(self, texts: Sequence[str], nudge: str = "") -> None:
-        """Send the task, a person's texts and a nudge as one message: some servers refuse two in a row."""
+        """Add the task, a person's texts and a nudge as one message, because some servers refuse two in a row."""
         parts = list(texts)
         message: Message = {"role": "user"}
         self._meter.add_text("".join(parts))
@@ -96,7 +96,7 @@ class Conversation:
         self._first, self._resumed = (), False
 
     def add_reply(self, reply: Reply, model: Model, seconds: float) -> None:
-        """Add a reply of `model`, whose requests took `seconds`, including retries. Call `propose_calls` next."""
+        """Add a reply of `model`. `seconds` is the duration of the requests. `propose_calls` must be called next."""
         self.messages.append(reply.message)
         self._reply, self._from_text = reply.message, self._form.from_text
         written = reply.text + (reply.reasoning or "") + "".join(call.arguments for call in reply.calls)
@@ -126,7 +126,7 @@ class Conversation:
         )
 
     def propose_calls(self) -> None:
-        """Record the open calls of a new reply as proposed."""
+        """Record the open calls of a new reply as proposed calls."""
         for call in self.open_calls:
             try:
                 arguments = parse_arguments(call.arguments)
@@ -143,9 +143,9 @@ class Conversation:
             )
 
     def add_result(self, event: ev.CallFinished, *, advice: str = "", footer: bool = True) -> None:
-        """Add the result of the first open call. The last result of a step ends with a footer.
+        """Add the result of the first open call. The result of the last open call ends with a footer.
 
-        `event` gets the text that the model reads. The footer is the number of remaining steps, then `advice`.
+        `event` gets the text that the model reads. The footer consists of the number of remaining steps and `advice`.
         """
         call = self.open_calls.pop(0)
         in_text = self._from_text and not is_native(self._reply, call.id)
@@ -155,7 +155,7 @@ class Conversation:
             )
             start, _, end = write(_RESULT_MARK).partition(_RESULT_MARK)
             event.observation = write(event.observation)
-            # A user's form may contain the result twice: then the text around the result is unknown.
+            # A user's form may contain the result twice, so that the text around the result is unknown.
             event.before, event.after = ("", "") if _RESULT_MARK in end else (start + event.before, end)
         self._meter.add_text(event.observation)
         self.footer = ""
@@ -168,7 +168,7 @@ class Conversation:
         self._recorder.emit(event)
 
     def replace_result(self, result: ev.CallFinished, decision: Decision) -> ev.CallDecided:
-        """Replace the newest observation by a person's text, with the footer below, and return the event."""
+        """Replace the newest observation by a person's text and the footer. Return the event of this change."""
         shown = (decision.text or "").removesuffix(self.footer) + self.footer
         self._meter.add_text(shown)
         show_instead(self.messages, result.call_id, shown)
@@ -183,7 +183,7 @@ class Conversation:
         )
 
     def reduce(self, event: ev.ContextReduced) -> None:
-        """Replace and remove older messages as in `event`."""
+        """Replace and remove older messages as `event` says, and record the event."""
         self._recorder.emit(event)
         self.messages = reduced_messages(self.messages, event)
         self._sent_words.clear()
@@ -193,7 +193,7 @@ class Conversation:
 
     @property
     def has_answer_text(self) -> bool:
-        """True if the model has written text that may be its answer. In text mode, text around a block is ignored."""
+        """True if the model has written text that may be its answer. In text mode, text around calls is ignored."""
         return self._newest_has_text or self._talked or bool(self.last_text and not self._form.in_text)
 
     @property
@@ -201,7 +201,7 @@ class Conversation:
         return any(message.get("tool_calls") for message in self.messages)
 
     def outputs(self) -> list[str]:
-        """Return the results of earlier calls, and the preview of the input files."""
+        """Return the results of earlier calls, and the preview of the input files if there is one."""
         results = [
             message_text(message)
             for message in self.messages
@@ -210,7 +210,7 @@ class Conversation:
         return [*results, *filter(None, (previewed(message_text(first)) for first in self.messages[:2]))]
 
     def was_sent(self, words: str) -> bool:
-        """Return True if the model has read a text with exactly these `own_words`. Reads only messages that are new."""
+        """Return True if the model has read a text with exactly these `own_words`."""
         for message in self.messages[self._words_read :]:
             if message["role"] in ("user", "tool"):
                 self._sent_words.add(own_words(message_text(message)))

@@ -17,23 +17,23 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Trajectory
 
 @dataclass(frozen=True)
 class ConversationState:
-    """State of a conversation at the head of a branch."""
+    """State of a conversation at the end of a branch."""
 
     messages: list[dict[str, Any]]
-    """Every message that the model has seen; calls in `open` have no result yet."""
+    """All messages of the conversation. The calls in `open` have no result yet."""
     open: tuple[ToolCall, ...] = ()
-    """Calls of the newest reply that were not executed, in the form that a person decided on, else as proposed."""
+    """Calls of the newest reply that were not executed, each as edited by a person or else as proposed."""
     given: Mapping[str, str] = field(default_factory=dict)
     """Observations that a person wrote for open calls that must not be executed."""
     said: tuple[str, ...] = ()
-    """Messages of the person to send first."""
+    """Messages of the person that are sent first."""
     fresh: bool = False
     """True if no call was executed, so that the input files may be missing in the sandbox."""
     step: int = 0
 
 
 def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> ConversationState:
-    """Return the state of the branch of HEAD."""
+    """Return the state of the conversation on the branch of HEAD."""
     step = trajectory.steps[-1] if trajectory.steps else None
     replied = [step.number for step in trajectory.steps if step.replied]
     waiting = [] if step is None or not step.replied else [call for call in step.calls if not call.finished]
@@ -48,7 +48,7 @@ def conversation_state(trajectory: Trajectory, said: tuple[str, ...] = ()) -> Co
 
 
 def tokens_so_far(trajectory: Trajectory) -> tuple[int, int]:
-    """Return the tokens of the next request: counted by the provider, and estimated for later text."""
+    """Return the tokens of the next request: the provider's newest count, and the estimated tokens of later text."""
     added = 0
     for event in reversed(trajectory.path):
         match event:
@@ -65,7 +65,7 @@ def tokens_so_far(trajectory: Trajectory) -> tuple[int, int]:
 
 
 def worked(trajectory: Trajectory) -> bool:
-    """Return True if a call was executed in the sandbox, on the branch of HEAD."""
+    """Return True if a call on the branch of HEAD was executed in the sandbox."""
     return any(
         call.started is not None and not ends_run(call.tool)
         for step in trajectory.steps
@@ -74,7 +74,7 @@ def worked(trajectory: Trajectory) -> bool:
 
 
 def decided_call(call: Call) -> ToolCall:
-    """Return a call as edited by a person, else as proposed."""
+    """Return a call in the form that a person has edited, or else in the proposed form."""
     for decision in reversed(call.decisions):
         if decision.action == "edit" and decision.arguments is not None:
             arguments = json.dumps(decision.arguments, ensure_ascii=False)
@@ -83,7 +83,7 @@ def decided_call(call: Call) -> ToolCall:
 
 
 def given_for(call: Call) -> str | None:
-    """Return the observation that a person gave in place of a result; None if the call was not skipped."""
+    """Return the observation that a person gave instead of a result. None if the call was not skipped."""
     for decision in reversed(call.decisions):
         if decision.action == "skip":
             return decision.observation or ""

@@ -1,4 +1,4 @@
-"""Errors of a run: it cannot start, it cannot be controlled, it failed."""
+"""Errors for a run that cannot start, that cannot be controlled, or that has failed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ControlError(LLMSandboxError, RuntimeError):
 
 
 class StopRun(LLMSandboxError):  # noqa: N818 - it is not an error
-    """Raised to end the loop of a run. `error` is one sentence if the reason is a failure."""
+    """Raised to end the loop of a run. `error` is a message if the reason is a failure."""
 
     def __init__(self, reason: StopReason, error: str | None = None) -> None:
         super().__init__(reason)
@@ -46,10 +46,10 @@ class RunError(LLMSandboxError):
     def __init__(self, message: str, run: Any) -> None:
         super().__init__(message)
         self.run = run
-        """The `Run`, with everything that was recorded before the failure."""
+        """The `Run` with everything that was recorded before the failure."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return the sentence, after the traceback of a user's function or of a bug."""
+        """Return the error message. For an error in a user's function, or a bug, the traceback precedes the message."""
         cause = self.__cause__
         own = cause is None or isinstance(cause, LLMSandboxError)
         return [*([] if own else traceback.format_exception(cause)), *super()._render_traceback_()]

@@ -1,4 +1,4 @@
-"""Repeated failures of the same call: advice to the model, then the end of the run."""
+"""Repeated failures of the same call. First, the model gets advice. After more failures, the run ends."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _UNCOUNTED_ERRORS = frozenset(
 
 @dataclass
 class FailingCalls:
-    """Counter of failures in a row of the same call."""
+    """Counter of how often the same call has failed in a row."""
 
     limit: int = 8
-    """Number of failures in a row that end the run; 0 for no limit."""
+    """Number of failures in a row that end the run. 0 stands for no limit."""
     count: int = 0
     _call: tuple[str, str] = ("", "")
 
     def add(self, tool: str, arguments: str, error: str | None, *, failed: bool) -> None:
-        """Count a call that has ended, with its arguments as the model wrote them."""
+        """Count a call that has ended. `arguments` are in the form in which the model wrote them."""
         if error in _UNCOUNTED_ERRORS:
             return
         call = tool, _without_layout(arguments)
@@ -37,7 +37,7 @@ class FailingCalls:
 
     @property
     def advice(self) -> str:
-        """Advice for the model; empty while there are few failures."""
+        """Advice for the model. Empty after fewer than `ADVICE_AFTER_FAILURES` failures."""
         if self.count < ADVICE_AFTER_FAILURES:
             return ""
         ends = f" The run ends after {self.limit} times." if self.limit else ""
@@ -48,7 +48,7 @@ class FailingCalls:
 
     @property
     def sentence(self) -> str:
-        """Sentence for a person with the reason of the end."""
+        """Message that tells a person why the run has ended."""
         tool = self._call[0][:80]
         return f"The model made the same call of {tool} {self.count} times in a row, and it failed each time."
 

@@ -1,4 +1,4 @@
-"""Files in a sandbox when a run begins: input files, checked before anything starts, and files of another run."""
+"""Files that a sandbox has when a run begins: input files, and files of another run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from llm_sandbox_nb.sandbox.transfer import plan_upload
 from llm_sandbox_nb.trajectory.events import clean_text
 
 InputFiles = Iterable[str | Path] | Mapping[str, Any] | str | Path | None
-"""Paths, or a mapping from names in the input folder to paths, `bytes`, and data frames of pandas or polars."""
+"""Input files: paths, or a mapping of names in the input folder to paths, `bytes` and data frames of pandas or
+polars."""
 EMPTY_NAME = (
     "An input has an empty name (is a variable empty?): name a file, or write . for the working folder."
 )
 _MAX_RECORDED_NAMES = 1000
 _MAX_NAME_BYTES = 255
-"""Bytes of a name without folders on all common file systems."""
+"""Maximum bytes that all common file systems allow in a name without folders."""
 PREVIEW_HEADING = "The input files begin like this:"
-"""First line of `Inputs.preview`, by which `previewed` finds the preview in a message."""
+"""First line of `Inputs.preview`. `previewed` searches for this line."""
 _PREVIEW_FILES = 5
 _PREVIEW_LINES_PER_FILE = 3
 _PREVIEW_LINE_LENGTH = 80
@@ -32,9 +33,9 @@ _PREVIEW_LINE_LENGTH = 80
 
 @dataclass(frozen=True)
 class Inputs:
-    """Input files: paths of files and folders on this machine, and contents by name.
+    """Input files. `paths` are files and folders on this machine. `contents` are contents with their names.
 
-    `found` are the names of all these files, for the record.
+    `found` has the names of all these files.
     """
 
     paths: tuple[Path, ...] = ()
@@ -42,11 +43,11 @@ class Inputs:
     found: tuple[str, ...] = ()
 
     def names(self) -> list[str]:
-        """Return the names below the input folder for the record, at most the first thousand."""
+        """Return the names for the record: at most a thousand names, relative to the input folder."""
         return [str(clean_text(name)) for name in sorted(self.found)[:_MAX_RECORDED_NAMES]]
 
     def preview(self, folder: str) -> str:
-        """Return the first lines of a few text files with their paths in `folder`; empty if there are no such files."""
+        """Return the first lines of a few text files with their paths in `folder`. Empty if there are no text files."""
         named = [(path.name, path) for path in self.paths] + list(self.contents)
         parts = []
         for name, content in sorted(named, key=lambda pair: pair[0])[:_PREVIEW_FILES]:
@@ -55,10 +56,10 @@ class Inputs:
         return "\n".join([PREVIEW_HEADING, *parts]) if parts else ""
 
     async def upload(self, box: Sandbox, folder: str) -> tuple[str, ...]:
-        """Copy the files to `folder` in the sandbox. Return a sentence for each file that was left out.
+        """Copy the files to `folder` in the sandbox. Return a message for each file that was left out.
 
         Raises:
-            TransferError: if a file cannot be read any more, or the sandbox has no space for the files.
+            TransferError: if a file cannot be read any more, or if the sandbox has no space for the files.
         """
         left_out: list[str] = []
         for path in self.paths:
@@ -75,12 +76,12 @@ class Inputs:
 
 
 def previewed(message: str) -> str:
-    """Return the preview in a message; empty if there is no preview."""
+    """Return the preview in a message. Empty if the message has no preview."""
     return message.partition(f"{PREVIEW_HEADING}\n")[2]
 
 
 def _first_lines(content: bytes | Path) -> list[str]:
-    """Return the first lines of a text, shortened; an empty list for folders, binary files and unreadable files."""
+    """Return the first lines of a text, shortened. Return no lines for folders, binary files and unreadable files."""
     size = _PREVIEW_LINES_PER_FILE * _PREVIEW_LINE_LENGTH * 4  # UTF-8 has at most 4 bytes per character
     try:
         if isinstance(content, Path):
@@ -100,10 +101,10 @@ def _first_lines(content: bytes | Path) -> list[str]:
 
 
 def check_inputs(inputs: InputFiles) -> Inputs:
-    """Check the input: files, folders (their content), or contents, data frames and files by name.
+    """Check inputs, and return them in a common form.
 
     Raises:
-        InputError: if an input is missing or unreadable, or two inputs have the same name.
+        InputError: if an input is missing, unreadable or of a wrong type, or two inputs have the same name.
     """
     if inputs is None:
         return Inputs()
@@ -125,11 +126,11 @@ def check_inputs(inputs: InputFiles) -> Inputs:
 
 
 def check_file_names(names: Iterable[str]) -> None:
-    """Check that files with these names, which may contain folders, can be written into one folder.
+    """Check that files with these names can be written into one folder. The names may contain folders.
 
     Raises:
-        InputError: if a name is longer than file systems allow or ends with a slash, or two files have the same name,
-            or a file has the name of another file's folder.
+        InputError: if a name is longer than file systems allow, if a name ends with a slash, if two files have the
+            same name, or if a file has the name of another file's folder.
     """
     known: set[str] = set()
     for name in names:
@@ -154,7 +155,7 @@ def check_file_names(names: Iterable[str]) -> None:
 
 
 def _names_in(path: Path) -> list[str]:
-    """Return the names of the files to upload. Raise InputError if something cannot be read."""
+    """Return the names of the files to upload. Raise InputError if a file or folder cannot be read."""
     try:
         return plan_upload(path).names()
     except TransferError as error:
@@ -198,7 +199,7 @@ def is_frame(value: Any) -> bool:
 
 
 def frame_content(name: str, value: Any) -> bytes:
-    """Return a data frame as the bytes of a `.csv`, `.tsv` or `.parquet` file, by the ending of `name`.
+    """Convert a data frame to the bytes of a `.csv`, `.tsv` or `.parquet` file. The ending of `name` decides.
 
     Raises:
         InputError: if the name has another ending.
@@ -221,7 +222,7 @@ def frame_content(name: str, value: Any) -> bytes:
 
 
 def _existing(path: str | Path) -> Path:
-    if path == "":  # to `Path`, this is the working folder with all its files
+    if path == "":  # `Path` takes an empty path for the working folder with all its files
         raise InputError(EMPTY_NAME)
     path = Path(path).expanduser()
     if not path.exists():
@@ -244,16 +245,16 @@ def _check_unique(paths: tuple[Path, ...]) -> None:
 
 @dataclass(frozen=True)
 class StartingFiles:
-    """Checkpoint in a history on disk."""
+    """Files at a checkpoint in a history on disk."""
 
     history: Path
     checkpoint: str
 
     async def put_into(self, box: Sandbox) -> tuple[str, ...]:
-        """Restore these files in the sandbox. Return a sentence for each file that could not be restored.
+        """Restore these files in the sandbox. Return a message for each file that could not be restored.
 
         Raises:
-            SandboxError: if the files cannot be read; nothing was changed.
+            SandboxError: if the files cannot be read. In this case, nothing is changed.
         """
         kept = {checkpoint.id for checkpoint in box.history.checkpoints}
         if kept and self.checkpoint not in kept:
@@ -261,5 +262,5 @@ class StartingFiles:
         return (await box.restore(self.checkpoint)).problems
 
     def continued(self, box: Sandbox) -> Path | None:
-        """Return the history that the history of the sandbox continues; None if the sandbox has checkpoints."""
+        """Return the history that the sandbox's history should continue. None if the sandbox has checkpoints."""
         return None if box.history.checkpoints else self.history

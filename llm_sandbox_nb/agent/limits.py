@@ -1,6 +1,6 @@
-"""Limits of a run, usage so far, and the decision that the next turn is the last one.
+"""Limits of a run, its usage so far, and the decision that the next turn is the last one.
 
-The default time-out of a command is `sandbox/contract.py:DEFAULT_COMMAND_TIMEOUT`.
+The default timeout of a command is `sandbox/contract.py:DEFAULT_COMMAND_TIMEOUT`.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _LAST_TURN: dict[LimitName, str] = {
     "time": "The time is nearly up: this is your last turn.",
 }
 MIN_REPLY_TOKENS = 256
-"""Minimum of a reply's maximum tokens, even if a limit is reached."""
+"""Minimum value of the maximum reply tokens in a request, even if the conversation is at a limit."""
 MAX_RESERVE_TOKENS = 2048
 _COUNT_TOLERANCE_TOKENS = 64
-"""Tokens kept free, because a server's counts vary a little between requests."""
+"""Tokens that are reserved because a server's counts vary a little between requests."""
 _CUT_OBSERVATION_TOKENS = 400
-"""Tokens to which a new observation can be cut if nothing else can be shortened."""
+"""Number of tokens to which a new observation can be cut if nothing else can be shortened."""
 _WHAT_TO_DO = "Save your results if they are not saved yet, and call submit in this turn."
 
 
 @dataclass(frozen=True)
 class Thoughts:
-    """Reasoning tokens of a reply. The next request contains them only if they are sent back."""
+    """Reasoning tokens of a reply. The next request contains these tokens only if the reasoning is sent back."""
 
     tokens: int = 0
     sent_back: bool = False
 
     @classmethod
     def of(cls, message: Mapping[str, Any], reasoning: str | None, usage: Usage | None) -> Thoughts:
-        """Return the thoughts of a reply. `message` is the reply in the history."""
+        """Return the thoughts of a reply. `message` is the message that the history has for the reply."""
         tokens = (
             usage.reasoning_tokens if usage and usage.reasoning_tokens else estimated_tokens(reasoning or "")
         )
@@ -58,11 +58,12 @@ class Thoughts:
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Limits of a run. None means without limit.
+    """Limits of a run. None means that there is no limit.
 
-    `tokens` limits the conversation: prompt and reply of one request together, as in the paper. `total_tokens` limits
-    the sum of all requests and replies, which the card shows. `cost` is US dollars over the whole run, and has an
-    effect only if the price of the model is known. `time` is seconds from the start.
+    `steps` limits the number of steps. `tokens` limits the conversation, which is the prompt and the reply of one
+    request together, as in the paper. `total_tokens` limits the sum over all requests and replies, which the card
+    shows. `cost` limits the US dollars of the whole run, and has an effect only if the model's price is known. `time`
+    limits the seconds since the start of the run, without pauses.
     """
 
     steps: int = 100
@@ -84,11 +85,11 @@ class Meter:
     def __init__(self, limits: RunLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
         self.step = 0
-        """Number of the current step, from 1."""
+        """Number of the current step, counted from 1. 0 before the first step."""
         self.conversation = 0
-        """Tokens of the next request, as counted by the provider; the newest part is estimated."""
+        """Tokens of the next request. The provider has counted them, except for the newest text, which is estimated."""
         self.total_tokens = 0
-        """Tokens of all requests and replies so far; estimated if the provider does not count."""
+        """Tokens of all requests and replies so far. The number is estimated if the provider does not count tokens."""
         self.cost: float | None = 0.0
         self.last_turn: LimitName | None = None
         """The limit that makes the current step the last one."""
@@ -100,24 +101,24 @@ class Meter:
         self.limits_changed = False
         """True if the limits have changed since the model read them."""
         self.context: int | None = None
-        """Maximum tokens of prompt and reply together for this model, if known."""
+        """Maximum tokens of prompt and reply together for this model. None if the limit is not known."""
         self.longest_reply: int | None = None
-        """Maximum tokens of one reply of this model, if known."""
+        """Maximum tokens of one reply of this model. None if the limit is not known."""
         self.shortens = False
-        """True if older parts of a conversation that does not fit are sent in a shorter form."""
+        """True if a conversation that does not fit is shortened."""
         self.beginning = 0
-        """Tokens of the beginning of the conversation: tools, system message and task."""
+        """Tokens of the conversation before the first reply, which are those of tools, system message and task."""
         self.counted = 0
-        """Tokens of the conversation up to the newest reply, as the provider counted them."""
+        """Tokens of the conversation up to the newest reply, as the provider has counted them."""
         self.tools = 0
-        """Estimated tokens of the tools. From the first reply on, the count of the provider includes them."""
+        """Estimated tokens of the tools. After the first reply, the provider's count includes the tools."""
         self._newest_reply = 0
         self._thoughts_sent = 0
-        """Tokens of the newest reply's thoughts that the next request sends back to the server."""
+        """Number of tokens of the newest reply's thoughts that the next request sends back to the server."""
         self._thoughts_are_dropped = False
         """True if the server, or the chat template, removes thoughts that are sent back."""
         self._estimated = 0
-        """Estimated tokens added to or removed from `conversation` that the provider has not counted yet."""
+        """Estimated tokens that were added to or removed from the conversation since the provider's newest count."""
 
     def resume_from(
         self, step: int, conversation: int, cost: float | None, added: int = 0, total_tokens: int = 0
@@ -126,10 +127,10 @@ class Meter:
 
         Args:
             step: number of the newest step.
-            conversation: tokens of the conversation at the newest count.
-            cost: US dollars so far; None if unknown.
-            added: estimated tokens of the text after that count.
-            total_tokens: tokens of all requests so far.
+            conversation: tokens of the conversation at the provider's newest count.
+            cost: US dollars so far. None if the cost is not known.
+            added: estimated tokens of the text after this count.
+            total_tokens: tokens of all requests and replies so far.
         """
         self.total_tokens = total_tokens
         self.step, self.conversation, self.cost = step, conversation + added, cost
@@ -137,7 +138,7 @@ class Meter:
         self.last_turn = self._next_is_last = None
 
     def change(self, limits: RunLimits) -> None:
-        """Use other limits from now on. With higher limits, the current turn may no longer be the last one."""
+        """Use other limits from now on. If limits are higher, the current turn may no longer be the last one."""
         self.limits, self.limits_changed = limits, True
         if self.last_turn is not None:
             self.last_turn = self._near_limit(limits.steps - self.step + 1)
@@ -151,20 +152,20 @@ class Meter:
         return self.step
 
     def add_text(self, text: str) -> None:
-        """Add text to the conversation that the provider has not counted yet."""
+        """Add the estimated tokens of a text that was added to the conversation."""
         tokens = estimated_tokens(text)
         self.conversation += tokens
         self._estimated += tokens
 
     def shorten(self, tokens: int) -> None:
-        """Subtract tokens that later requests do not send any more."""
+        """Subtract tokens that later requests no longer send."""
         self._thoughts_sent = 0
         self.conversation = max(self.beginning, self.conversation - tokens)
         self.counted = max(0, self.counted - tokens)
         self._estimated += tokens
 
     def add_reply(self, usage: Usage | None, text: str, thoughts: Thoughts = Thoughts()) -> None:
-        """Add a reply. `text` is the complete reply including `thoughts`, for providers that do not count tokens."""
+        """Add a reply. If the provider has not counted tokens, estimate them from `text`, which includes thoughts."""
         before = self.conversation
         if usage is None or not usage.total_tokens:
             self.add_text(text)
@@ -192,7 +193,7 @@ class Meter:
         self.add_cost(usage)
 
     def add_cost(self, usage: Usage | None) -> None:
-        """Add the cost of a request; after an unknown cost, the total is None."""
+        """Add the cost of a request. If a cost is not known, the total is None from then on."""
         cost = usage.cost if usage else None
         self.cost = None if self.cost is None or cost is None else self.cost + cost
 
@@ -202,19 +203,19 @@ class Meter:
         return self._clock() - self._start - self._paused_seconds
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude seconds from `elapsed`, for example those of a pause."""
+        """Exclude seconds, such as those of a pause, from `elapsed`."""
         self._paused_seconds += seconds
 
     @property
     def time_left(self) -> float | None:
-        """Seconds until the time limit, at least 0; None without a limit."""
+        """Seconds until the time limit, at least 0. None if there is no time limit."""
         return None if self.limits.time is None else max(0.0, self.limits.time - self.elapsed)
 
     async def in_time(self, work: Awaitable[_T]) -> _T:
-        """Await `work` until the time limit at most.
+        """Await `work`, but at most until the time limit.
 
         Raises:
-            StopRun: if the time is up.
+            StopRun: if the time limit is reached.
         """
         try:
             async with asyncio.timeout(self.time_left):
@@ -226,7 +227,7 @@ class Meter:
 
     @property
     def used_up(self) -> LimitName | None:
-        """Exceeded limit that allows no further turn; None if there is none."""
+        """The limit that is used up, so that no further turn is possible. None if no limit is used up."""
         if self.limits.cost is not None and self.cost is not None and self.cost >= self.limits.cost:
             return "cost"
         if self.limits.total_tokens is not None and self.total_tokens >= self.limits.total_tokens:
@@ -237,14 +238,15 @@ class Meter:
 
     @property
     def over(self) -> LimitName | None:
-        """The limit that ends the run after the current step."""
+        """The limit that ends the run after the current step. None if no limit ends the run."""
         return self.last_turn or self.used_up
 
     def next_turn(self, footer_from: int | None = None) -> str:
-        """Return the text below the newest message: the remaining steps, and advice if the next turn is the last.
+        """Return the text below the newest message: the number of remaining steps, and advice before the last turn.
 
         Args:
-            footer_from: largest number of remaining steps to mention, except in the last turn; None for always.
+            footer_from: largest number of remaining steps that is mentioned before the last turn. None if every number
+                is mentioned.
         """
         remaining, self.limits_changed = max(1, self.limits.steps - self.step), False
         self._next_is_last = self._near_limit(remaining)
@@ -281,7 +283,7 @@ class Meter:
         return needed + min(MAX_RESERVE_TOKENS, self.context // 8) >= self.context
 
     def reply_tokens(self, asked: int | None) -> int | None:
-        """Return the maximum tokens to request, at most `asked`, so that the conversation stays within the limits."""
+        """Return the maximum reply tokens for a request: `asked`, or fewer to keep the conversation in the limits."""
         if asked is None:
             return None
         if self.limits.tokens is not None:
@@ -296,5 +298,5 @@ class Meter:
 
 
 def estimated_tokens(text: str) -> int:
-    """Estimate the number of tokens of a text: a quarter of its UTF-8 bytes."""
+    """Estimate the number of tokens in a text as a quarter of its UTF-8 bytes."""
     return math.ceil(len(text.encode("utf-8", "replace")) / 4)

@@ -1,4 +1,4 @@
-"""Loop of a run: request a reply, execute its tool calls, send the results, until the run is over."""
+"""Loop of a run: request a reply, execute its tool calls, send the results, and repeat until the run is over."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _T = TypeVar("_T")
 
 @dataclass
 class Loop:
-    """Loop over one conversation: call `start` or `restore`, then `run`.
+    """Loop of a run. `start` or `restore` must be called before `run`.
 
-    `workspace` is awaited at the first call, so that the sandbox starts while the model writes its first reply.
+    `workspace` is not awaited before the first call, so that the sandbox starts while the model writes its first reply.
     """
 
     spec: RunSpec
@@ -47,11 +47,11 @@ class Loop:
     workspace: asyncio.Future[Workspace]
     control: RunControl = field(default_factory=RunControl)
     check: ResultCheck | None = None
-    """Check of the result before the run ends."""
+    """Checker of the result. The check runs before the run ends."""
 
     def __post_init__(self) -> None:
         spec = self.spec
-        # A person may change these three during the run.
+        # a person may change model, settings and rules during the run
         self.model, self.settings, self.pause_rules = spec.model, spec.settings, spec.pause_rules
         self.tools = spec.toolbox.schemas(spec)
         self.meter.tools = estimated_tokens(json.dumps(self.tools))
@@ -59,11 +59,11 @@ class Loop:
         self.form = CallForm(spec.tool_calls, text, self.recorder, self.meter)
         self.window = ContextWindow(spec.context, self.recorder, self.meter)
         self._given_before: Mapping[str, str] = {}
-        """Observations of a person for the open calls of a restored conversation."""
+        """Observations that a person has given for open calls of a restored conversation."""
         self._request_seconds = 0.0
-        """Duration of the requests of a step, including retries."""
+        """Seconds that the requests of the current step have taken, including retries."""
         self._cut_noted = False
-        """True if the record already notes that replies may be cut off."""
+        """True if the record has a note that replies may be cut off."""
         self._begin_conversation()
 
     def _begin_conversation(self) -> None:
@@ -94,14 +94,14 @@ class Loop:
         self._silent = SilentReplies()
 
     def start(self, messages: Sequence[Message]) -> None:
-        """Begin a conversation with these messages; the last one is the task."""
+        """Begin a conversation with these messages. The last message is the task."""
         self._begin_conversation()
         self.conversation.begin(messages)
         if self.form.in_text:
             self.form.describe()
 
     def restore(self, state: ConversationState) -> None:
-        """Continue a conversation: `run` executes its open calls first."""
+        """Continue a conversation. `run` executes the open calls of the conversation first."""
         self._begin_conversation()
         self.conversation.restore(state)
         self._given_before = state.given
@@ -112,9 +112,9 @@ class Loop:
         """Execute steps until the run is over.
 
         Raises:
-            StopRun: at the end of the run, with the reason.
+            StopRun: at the end of the run, with the reason of the end.
             SandboxLostError: if the sandbox died.
-            Exception: after any other failure.
+            Exception: if something else failed.
         """
         if self.conversation.open_calls:
             await self.execution.execute(self._given_before)
@@ -132,9 +132,9 @@ class Loop:
             self._check_limits()
 
     def close_open_calls(self, *, interrupted: bool = False) -> None:
-        """Add a result with an explanation to every call without a result, so that the history stays valid.
+        """Add a result with an explanation to each call that has no result, so that the history stays valid.
 
-        `interrupted` is True if the run was stopped or rewound, False if a failure or a limit ended the run.
+        `interrupted` is True if the run was stopped or rewound, and False if a failure or a limit ended the run.
         """
         self.execution.close_open_calls(interrupted=interrupted)
 
@@ -151,7 +151,7 @@ class Loop:
     # --- the model ---
 
     async def _ask_model(self) -> Reply:
-        """Request the next reply, and add it to the conversation."""
+        """Request the next reply, and add the reply to the conversation."""
         self.meter.begin_step()
         self._request_seconds = 0.0
         await self._while_possible(until_prepared(self.model))
@@ -163,7 +163,7 @@ class Loop:
                 if not self.form.change_after(stop.__cause__, self.model):
                     raise
         reply = self.form.read(reply, self.conversation.outputs, self.conversation.task)
-        # Without an await until the end: no interruption may separate a reply from its calls.
+        # No await follows, because an interruption must not separate a reply from its calls.
         self.conversation.add_reply(reply, self.model, self._request_seconds)
         self._note_problems(reply)
         self.conversation.propose_calls()
@@ -172,11 +172,11 @@ class Loop:
         return reply
 
     async def _while_possible(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Await `work` until the time is up or the sandbox cannot start."""
+        """Await `work`. Raise an exception if the time limit is reached first, or if the sandbox cannot start."""
         return await self.meter.in_time(unless_failed(work, self.workspace))
 
     async def _fitting_reply(self) -> Reply:
-        """Request a reply; shorten the conversation if it does not fit into the model's context."""
+        """Request a reply. If the conversation does not fit into the model's context, shorten the conversation."""
         await self.window.prepare(self.model, self.conversation, self._request)
         attempt = 0
         while True:
@@ -188,7 +188,7 @@ class Loop:
                     raise StopRun("tokens", str(error)) from error
 
     async def _request(self, messages: list[Message], summary_tokens: int | None = None) -> Reply:
-        """Request a reply, or a summary of at most `summary_tokens` tokens."""
+        """Request a reply. If `summary_tokens` is given, request a summary of at most this number of tokens."""
         tokens = summary_tokens or self.meter.reply_tokens(self.settings.max_tokens)
         settings = dataclasses.replace(self.settings, max_tokens=tokens)
         messages, tools = self.form.request(messages, settings, summary=summary_tokens is not None)
@@ -225,10 +225,10 @@ class Loop:
     # --- replies without a call ---
 
     async def _nudge_for_call(self, reply: Reply) -> str:
-        """Return a request for a call, with a different text each time; empty if the run ends after this step.
+        """Return a text that asks the model for a call. The text is empty if the run ends after this step.
 
         Raises:
-            StopRun: after a refusal of the model, or after too many replies without a call.
+            StopRun: if the model refused, or made no call in too many replies.
         """
         if refused := refusal(reply):
             raise refused

@@ -1,4 +1,4 @@
-"""Request of a reply with retries: records each attempt, and returns the reply in the form of the history."""
+"""Request of a reply, with retries. Each attempt is recorded, and the reply gets the form that the history needs."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ async def call_model(
     step: int,
     on_overflow: Callable[[ContextOverflowError], None] | None = None,
 ) -> Reply:
-    """Request a reply. Attempts, streamed text and failures are recorded; the caller records the reply.
+    """Request a reply. This function records attempts, streamed text and failures, and the caller records the reply.
 
-    `on_overflow` is called with every refusal of a request that was too long, also if a smaller request succeeds.
+    `on_overflow` is called with each refusal of a request that was too long, even if a shorter request succeeds later.
 
     Raises:
         StopRun: if the model failed.
@@ -87,17 +87,18 @@ async def call_model(
 
 
 def recorded_settings(sent: ModelSettings) -> dict[str, Any]:
-    """Return the settings of a request for the record: only settings with a value, without secrets."""
+    """Return a request's settings for the record. Settings without a value and secrets are omitted."""
     values = {name: value for name, value in dataclasses.asdict(sent).items() if value not in (None, {})}
     made: dict[str, Any] = public_settings(values)
     return made
 
 
 def well_formed(reply: Reply) -> Reply:
-    """Clean a reply: text that UTF-8 can encode, and a history message that strict servers accept.
+    """Return a reply with texts that UTF-8 can encode, and with a message that strict servers accept in the history.
 
-    Providers and chat templates parse the arguments of earlier calls again, and refuse some characters in names. So in
-    the message, arguments that are not a JSON object are wrapped in an object. `Reply.calls` is as the model wrote it.
+    Providers and chat templates parse the arguments of earlier calls again, and refuse some characters in names. So,
+    in the message, arguments that are not a JSON object are wrapped in an object. `Reply.calls` has names and arguments
+    as the model wrote them.
     """
     message = ev.clean_text(reply.message)
     for call in message.get("tool_calls") or ():

@@ -1,4 +1,4 @@
-"""Replies without a call: their kinds, the nudges to the model, and the end of a run without calls."""
+"""Replies without a call: the kinds of such replies, the nudges to the model, and the end of a run without calls."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _NO_WORDS = re.compile(
     r"<[|｜][^<>\n]{0,60}[|｜]>|<tool_response>[^<]*+</tool_response>|</?[A-Za-z][\w:.-]{0,40}+(?:\s[^<>\n]{0,200}+)?/?>"
     r"|\[/?(?:TOOL_CALLS|ARGS|CALL_ID|INST|THINK|AVAILABLE_TOOLS|TOOL_RESULTS)\]|&nbsp;|```\w*+(?=\s|\Z)"
 )
-"""Pattern of special tokens, tags, and marks of blocks and calls."""
+"""Matches special tokens, tags, and markers of code blocks and calls."""
 _NOTHING = frozenset({"null", "undefined", "assistant", "(no content)", NOTHING_SAID})
 _REFUSALS = frozenset({"content_filter", "refusal"})
 _LONGEST_QUOTE = 2_000
@@ -98,13 +98,13 @@ def own_words(text: str) -> str:
 
 
 def says_something(text: str) -> bool:
-    """Return True if a text has words other than special tokens, tags, and role names of a chat template."""
+    """Return True if a text has words besides special tokens, tags, and role names of a chat template."""
     words = own_words(_NO_WORDS.sub(" ", text))
     return any(character.isalnum() for character in words) and words.lower().rstrip(":") not in _NOTHING
 
 
 def reply_kind(reply: Reply, was_sent: Callable[[str], bool]) -> ReplyKind:
-    """Classify a reply without a call. `was_sent` returns True for the `own_words` of a text that the model read."""
+    """Classify a reply without a call. `was_sent` returns True for `own_words` of a text that the model has read."""
     words = own_words(read_text_calls(reply.text, ()).text)
     if not words:
         had_text = bool(reply.text.strip()) and bool(_STEPS_LEFT.search(reply.text))
@@ -118,7 +118,7 @@ def reply_kind(reply: Reply, was_sent: Callable[[str], bool]) -> ReplyKind:
 
 
 def refusal(reply: Reply) -> StopRun | None:
-    """Return the end of the run if the model or its provider refuses; otherwise None."""
+    """Return the exception that ends the run if the model or its provider refused to answer. Otherwise, return None."""
     words = reply.message.get("refusal") or reply.text
     if reply.calls or not (reply.finish_reason in _REFUSALS or reply.message.get("refusal")):
         return None
@@ -129,24 +129,24 @@ def refusal(reply: Reply) -> StopRun | None:
 
 @dataclass
 class SilentReplies:
-    """Replies in a row without a call."""
+    """Successive replies without a call."""
 
     kinds: list[ReplyKind] = field(default_factory=list)
     answer: str = ""
-    """Text of the newest reply of kind `text`."""
+    """Text of the newest reply of the kind `text`."""
     wants_to_act: bool = False
-    """True if a reply has a code block, or a call that was not executed."""
+    """True if a reply had an executable code block, or a call that was not executed."""
     block: CodeBlock | None = None
-    """Last executable code block of the newest reply."""
+    """The last executable code block in the newest reply."""
     refused: str = ""
     """Reason why a call in the newest reply was not executed."""
     _begun: int = 0
-    """Index in `kinds` of the first reply that is counted."""
+    """Index in `kinds` of the first reply that `len` counts."""
     _finish_reason: str | None = None
     _told: str = ""
 
     def add(self, reply: Reply, was_sent: Callable[[str], bool], refused: str = "") -> None:
-        """Add the newest reply; `was_sent` as in `reply_kind`."""
+        """Add the newest reply. See `reply_kind` for `was_sent`. `refused` says why a call was not executed."""
         kind = reply_kind(reply, was_sent)
         self.kinds.append(kind)
         self._finish_reason, self.refused = reply.finish_reason, refused
@@ -160,16 +160,16 @@ class SilentReplies:
         return len(self.kinds) - self._begun
 
     def begin_anew(self) -> None:
-        """Count from zero, after a change of the form of calls."""
+        """Count from zero again, because the form of calls has changed."""
         self._begun = len(self.kinds)
 
     @property
     def talks(self) -> bool:
-        """True if a reply has text, including repeated text."""
+        """True if a reply had text, even if the text only repeated an earlier text."""
         return "text" in self.kinds or "echo" in self.kinds
 
     def wait(self, retries: RetryPolicy) -> float:
-        """Return the seconds to wait before the next request: a server that sends empty replies may need time."""
+        """Return the seconds to wait before the next request. A server that sends empty replies may need time."""
         empty = 0
         while empty < len(self.kinds) and self.kinds[-1 - empty] == "empty":
             empty += 1
@@ -178,7 +178,7 @@ class SilentReplies:
         return min(retries.longest_wait, retries.first_wait * 2.0 ** (empty - 1))
 
     def nudge(self, form: TextForm | None = None) -> str:
-        """Return the nudge for the model, never the same twice in a row. `form` is the form of text mode, if used."""
+        """Return a nudge that differs from the previous one. `form` is the form of text mode, or None."""
         told = self._nudge() if form is None else self._nudge_in_text(form)
         if told == self._told:
             told = f"{told} This is asked for again."
@@ -203,7 +203,7 @@ class SilentReplies:
 
     @property
     def _kind(self) -> ReplyKind:
-        """Kind of the newest reply for the nudge: `cut` at the token limit."""
+        """Kind of the newest reply for the nudge. A reply that reached its token limit is of the kind `cut`."""
         return "cut" if self._finish_reason == "length" else self.kinds[-1]
 
     @property
@@ -211,7 +211,7 @@ class SilentReplies:
         return len(self.kinds) > 1 and self.kinds[-1] == self.kinds[-2]
 
     def ending(self) -> StopRun:
-        """Return the end of the run if no call follows."""
+        """Return the exception that ends the run if the model makes no call."""
         return StopRun("answered") if self.answer else StopRun("no_answer", self._sentence())
 
     def _sentence(self) -> str:

@@ -1,4 +1,4 @@
-"""Prompts of the paper's package, read from an installed copy: its texts are not part of this package."""
+"""Prompts of the paper's package. They are read from an installed copy, because this package does not contain them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from llm_sandbox_nb.agent.prompts import PromptConfig, load_prompts
 WhosePrompts = Literal["own", "original"]
 _PACKAGE, _MODULE, _VERSION = "llm-in-sandbox", "llm_in_sandbox", "0.2.0"
 ORIGINAL = f"{_PACKAGE} {_VERSION}"
-"""Name and version of the package in records."""
+"""Name and version of the original package, as records have them."""
 _INSTALL = "run `pip install 'llm-sandbox-nb[original]'`"
 
 
 def original_folder() -> Path:
-    """Find the folder of the original package, without an import.
+    """Find the folder of the original package without importing the package.
 
     Raises:
         InputError: if the package is not installed, or has another version.
@@ -39,24 +39,24 @@ def original_folder() -> Path:
 
 
 def original_prompts() -> PromptConfig:
-    """Load the prompts of the original package's `run` command.
+    """Load the prompts that the original package's `run` command uses.
 
     Raises:
-        InputError: if the package is not installed.
+        InputError: if the package is not installed, or has another version.
     """
     return as_original(load_prompts(original_folder() / "config" / "general.yaml"))
 
 
 def as_original(prompts: PromptConfig) -> PromptConfig:
-    """Mark prompts as those of the original package: use its rendering, and its name in the record."""
+    """Return the prompts with the original package's rendering and name."""
     return replace(prompts, braces="doubled", source=ORIGINAL)
 
 
 def chosen_prompts(whose: str, source: str | Path | PromptConfig | None = None) -> PromptConfig:
-    """Load the chosen prompts: `own`, which a file may replace, or `original`.
+    """Load the prompts that `whose` names: `own`, which `source` can replace, or `original`.
 
     Raises:
-        InputError: if the prompts are missing, or a file is given together with `original`.
+        InputError: if the prompts are missing, or if `source` is given together with `original`.
     """
     if whose == "own":
         return load_prompts(source)

@@ -1,6 +1,6 @@
-"""Prompts: read from YAML, filled in by plain replacement.
+"""Prompts, which are read from YAML. Their placeholders are filled in by plain replacement.
 
-In a file of the paper's package, braces have the form of Python's `str.format`: `{{` stands for `{`.
+In a file of the paper's package, braces are written as for Python's `str.format`, where `{{` stands for `{`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLACEHOLDER = re.compile(r"\{(problem_statement|working_dir|input_dir|output_di
 _FORMAT_FIELD = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>\w+)\}")
 _ANSWER_FILE_PATH = re.compile(r"(?<![\w./-])/(?:[\w.-]+/)*answer\.txt(?![\w/-]|\.\w)")
 _FIELDS = frozenset(("problem_statement", "working_dir", "input_dir", "output_dir", "command_docs", "demo"))
-"""Placeholders in prompts of the paper's package, which replaces the last two by an empty text."""
+"""Placeholders in prompts of the paper's package. The package replaces the last two by an empty text."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class PromptConfig:
     input_dir: str = Directories().input
     output_dir: str = Directories().output
     braces: str = "plain"
-    """`plain`: each brace except those of placeholders is text. `doubled`: `{{` stands for `{`."""
+    """Form of braces. `plain`: all braces except those of placeholders are text. `doubled`: `{{` stands for `{`."""
     source: str = ""
-    """Name of the package of the prompts, for the record; empty for prompts of this package or of a file."""
+    """Name of the package that the prompts come from. Empty for prompts of this package or of a file."""
     text_form: str = "code"
-    """Form of calls written as text: `code`, `bash`, `json`, `brief`, or the path of a YAML file."""
+    """Form of calls that are written as text: `code`, `bash`, `json`, `brief`, or the path of a YAML file."""
     text_system_prompt: str = ""
-    """System prompt of a run that begins in text mode; empty for `system_prompt`."""
+    """System prompt of a run that begins in text mode. If empty, `system_prompt` is used."""
     text_instance_prompt: str = ""
 
     def messages(self, task: str, *, in_text: bool = False, preview: str = "") -> list[dict[str, Any]]:
@@ -51,7 +51,8 @@ class PromptConfig:
         Args:
             task: text of the task.
             in_text: True if the conversation begins in text mode.
-            preview: preview of the input files, added below the task if `in_text` and a prompt for text mode exists.
+            preview: preview of the input files. It is added below the task if `in_text` is True and there is a
+                `text_system_prompt`.
         """
         system, instance = self.system_prompt, self.instance_prompt
         if in_text and self.text_system_prompt:
@@ -77,13 +78,13 @@ class PromptConfig:
 
     @property
     def answer_files(self) -> list[str]:
-        """Possible answer files: each `answer.txt` in the prompts, then `answer.txt` in output and working folder."""
+        """Paths of possible answer files. First the paths in the prompts, then those in output and working folder."""
         prompts = "\n".join(message["content"] for message in reversed(self.messages("")))
         usual = (posixpath.join(folder, "answer.txt") for folder in (self.output_dir, self.working_dir))
         return list(dict.fromkeys([*_ANSWER_FILE_PATH.findall(prompts), *usual]))
 
     def under(self, root: str) -> PromptConfig:
-        """Return the prompts for a sandbox with the working directory `root`, which replaces the default one."""
+        """Return the prompts for a sandbox whose working directory is `root`. Default folders move below `root`."""
         usual = Directories().root
         if root == usual:
             return self
@@ -100,14 +101,14 @@ class PromptConfig:
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """Replace the placeholders in one pass: braces in the values and all other braces are text."""
+    """Replace the placeholders in one pass. All other braces, including those in the values, are text."""
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
 def braces_of(*templates: str) -> str:
-    """Guess `PromptConfig.braces` of prompts.
+    """Guess the value of `PromptConfig.braces` for prompts.
 
-    The form is `doubled` if some braces are doubled, and all placeholders are known to the paper's package.
+    The value is `doubled` if some braces are doubled, and the paper's package knows all placeholders.
     """
     try:
         parsed = [part for template in templates for part in string.Formatter().parse(template)]
@@ -123,7 +124,7 @@ def load_prompts(source: str | Path | PromptConfig | None = None) -> PromptConfi
     """Load the prompts of a YAML file, or the general prompts of this package.
 
     Raises:
-        InputError: if the file is missing or is not a prompt configuration.
+        InputError: if the file is missing, or is not a prompt configuration.
     """
     if isinstance(source, PromptConfig):
         return source

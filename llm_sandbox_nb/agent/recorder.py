@@ -1,4 +1,4 @@
-"""Recorder of a run: each event is written to the journal, added to the trajectory, and sent to the listeners."""
+"""Recorder of a run. Each event is written to the journal, added to the trajectory, and passed to the listeners."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.version import __version__
 
 Listener = Callable[[ev.Event], None]
-"""Function called in the loop's thread with each event, transient ones too. It must not block."""
+"""Function that is called in the loop's thread with each event, including transient events. A call must not block."""
 
 logger = logging.getLogger(__name__)
 _MAX_INLINE_STORE_BYTES = 256 * 1024
-"""Maximum bytes of an output that is stored in the event loop; a larger output would block it, so a thread does."""
+"""Maximum bytes of an output that is stored in the event loop. A larger output would block the loop, so a thread stores
+it."""
 _SECRET_NAME = re.compile(r"key|token$|secret|password|passwd|authorization|credential|cookie", re.IGNORECASE)
 _UNSAFE_IN_FILE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]+")
 
 
 class Recorder:
-    """Writer of one run into `folder`."""
+    """Writer of a run's record in `folder`."""
 
     def __init__(
         self, folder: Path, listeners: Iterable[Listener] = (), trajectory: Trajectory | None = None
     ) -> None:
-        """Create the recorder. `trajectory` has the events that are already in the journal of `folder`.
+        """Create the recorder. `trajectory` has the events that the journal in `folder` already contains.
 
         Raises:
-            JournalError: if another process writes this journal.
+            JournalError: if the journal cannot be written, or if another process writes it.
         """
         self.folder = folder
         self.journal = Journal(folder)
@@ -53,16 +54,17 @@ class Recorder:
         self._facts = FactFinder(self.trajectory)
 
     def use_rules(self, rules: Sequence[Rule]) -> None:
-        """Add the user's rules to the search for doubts at the end."""
+        """Use the user's rules, too, in the search for doubts at the end of the run."""
         self._facts = FactFinder(self.trajectory, rules)
 
     def emit(self, event: ev.Event) -> None:
-        """Record an event without known keys, then call the listeners.
+        """Record an event, and call the listeners. Keys of providers are removed from the event.
 
-        Facts about a step or a run are recorded before the event that ends it; doubts about a call, after the call.
+        Facts about a step or a run are recorded before the event that ends the step or run. Doubts about a call are
+        recorded after the call.
 
         Raises:
-            JournalNotWrittenError: if the disk is full.
+            JournalNotWrittenError: if the event cannot be written, for example because the disk is full.
         """
         for facts in self._facts.before(event):
             self._record(facts)
@@ -81,16 +83,16 @@ class Recorder:
             try:
                 listener(event)
             except Exception:
-                # A broken view must not end the run.
+                # a listener that fails must not end the run
                 logger.exception("a listener failed at %s and gets no more events", type(event).__name__)
                 self._listeners.remove(listener)
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener` with each later event."""
+        """Call `listener` with each event from now on."""
         self._listeners.append(listener)
 
     async def store(self, data: bytes) -> ev.Text:
-        """Return output in the form of an event field: text, or a blob for long or binary output."""
+        """Return output in the form of an event's field: short text as text, other output as a stored `Blob`."""
         if len(data) <= _MAX_INLINE_STORE_BYTES:
             return self.journal.store_bytes(data)
         return await asyncio.to_thread(self.journal.store_bytes, data)
@@ -100,7 +102,7 @@ class Recorder:
 
 
 class LiveOutput:
-    """Converter of pieces of output to transient events. A character split between two pieces is joined."""
+    """Converter of output to transient events. A character that is split between two pieces of output is joined."""
 
     def __init__(self, call_id: str, emit: Callable[[ev.Event], None]) -> None:
         self._call_id = call_id
@@ -109,15 +111,15 @@ class LiveOutput:
         self._decoders = {"stdout": decoder("replace"), "stderr": decoder("replace")}
 
     def __call__(self, stream: StreamName, data: bytes) -> None:
-        """Emit one piece of output; the sandbox calls this as `on_output`."""
+        """Emit a piece of output. The sandbox calls this method as `on_output`."""
         if text := self._decoders[stream].decode(data):
             self._emit(ev.CallOutput(call_id=self._call_id, stream=stream, text=text))
 
 
 def new_run_folder(parent: Path, name: str | None) -> Path:
-    """Make `<parent>/<name>/<YYYYmmdd-HHMMSS>-<id>`, or `<parent>/<YYYYmmdd-HHMMSS>-<id>` without a name.
+    """Make the folder `<parent>/<name>/<YYYYmmdd-HHMMSS>-<id>`. If there is no name, the part `<name>/` is omitted.
 
-    The id begins with the fraction of the second, so that names sort by time.
+    The id begins with the fraction of the second, so that sorting folders by name sorts them by time.
 
     Raises:
         InputError: if the folder cannot be made.
@@ -138,7 +140,7 @@ def new_run_folder(parent: Path, name: str | None) -> Path:
 
 
 def public_settings(value: Any) -> Any:
-    """Replace values in `value` whose names look like those of secrets."""
+    """Return `value` with the text "(not recorded)" for each text whose name looks like the name of a secret."""
     if isinstance(value, Mapping):
         return {
             str(key): "(not recorded)"
@@ -152,7 +154,7 @@ def public_settings(value: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of this package, Python and LiteLLM."""
+    """Return the versions of this package, of Python, and of an installed LiteLLM."""
     found = {"llm-sandbox-nb": __version__, "python": platform.python_version()}
     if litellm := _installed("litellm"):
         found["litellm"] = litellm
@@ -161,7 +163,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _installed(package: str) -> str | None:
-    try:  # cached, because a lookup is slow compared with a short run
+    try:  # the result is cached, because a lookup is slow compared with a short run
         return version(package)
     except PackageNotFoundError:
         return None

@@ -1,6 +1,7 @@
-"""Reduction of a conversation: replace old outputs by a line each, remove the oldest steps, cut the newest output.
+"""Reduction of a conversation: replace each old output by a line, remove the oldest steps, cut the newest output.
 
-`context_window.py` decides when and how far. A call always stays together with its results. The task stays complete.
+`context_window.py` decides when and by how much. A call always stays together with its results. The task stays
+complete.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 KEPT_STEPS = 4
 """Number of newest steps that stay complete if possible."""
 _MIN_MASKED_TOKENS = 40
-"""Minimum tokens of an output that is replaced; for smaller outputs, the replacement line saves nothing."""
+"""Minimum tokens of an output that is replaced. For a smaller output, the replacement would save nothing."""
 _MIN_NEWEST_TOKENS = 300
-"""Minimum tokens of the newest output that are kept."""
+"""Minimum number of tokens that are kept of the newest output."""
 _LISTED_CALL_LENGTH = 100
 """Maximum characters of a call in the list of removed calls."""
 REMOVED_OUTPUT = "[output of step {step} removed, {tokens:,} tokens: run the command again if you need it]"
@@ -36,35 +37,35 @@ CUT = "\n\n[... {characters:,} " + _LEFT_OUT + " into what you can take in: prin
 
 
 def step_groups(messages: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Return a range of message indices for each reply with the messages up to the next reply, end excluded."""
+    """Return a range of message indexes for each reply. A range goes up to, but does not include, the next reply."""
     starts = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
     return list(zip(starts, [*starts[1:], len(messages)], strict=False))
 
 
 class Reduction:
-    """Planned changes of `messages`, which stay unmodified. `saved` estimates the effect in tokens."""
+    """Planned changes to messages. The messages themselves are not changed."""
 
     def __init__(self, messages: Sequence[dict[str, Any]], steps: Sequence[Step], meter: Meter) -> None:
-        """Prepare the reduction. `steps` are the steps with a reply."""
+        """Prepare the reduction. `steps` are the steps that have a reply."""
         self._messages = messages
         self._groups = step_groups(messages)
         self._steps = steps[len(steps) - len(self._groups) :] if len(self._groups) <= len(steps) else []
         self.shown: dict[int, str] = {}
-        """New contents by message index."""
+        """New contents, by message index."""
         self.removed: tuple[int, int] | None = None
-        """Range of removed message indices, end excluded."""
+        """Range of indexes of removed messages. The range does not include its end."""
         sizes = [message_tokens(messages[at]) for start, end in self._groups for at in range(start, end)]
         new = sum(sizes[self._groups[-1][0] + 1 - self._groups[0][0] :]) if sizes else 0
         counted = sum(sizes) - new
         scale = (meter.counted - meter.beginning) / counted if counted else 1.0
         self._scale = min(4.0, max(0.8, scale, (meter.conversation - meter.beginning) / max(1, sum(sizes))))
-        """Tokens counted by the provider per estimated token: outputs are often denser than prose."""
+        """Number of tokens that the provider counts for each estimated token. Outputs have more tokens than prose."""
         self.conversation = max(meter.conversation, int(meter.counted + new * self._scale))
-        """Tokens before the changes."""
+        """Tokens of the conversation before the changes."""
 
     @property
     def saved(self) -> int:
-        """Tokens that the changes save, in the provider's count."""
+        """Estimate of the tokens that the changes save, in the provider's count."""
         start, end = self.removed or (0, 0)
         saved = sum(message_tokens(self._messages[at]) for at in range(start, end))
         for at, text in self.shown.items():
@@ -78,7 +79,7 @@ class Reduction:
         return self.conversation - self.saved
 
     def mask_and_remove(self, target: float, trajectory: Trajectory, note_tokens: int) -> None:
-        """Mask old outputs, oldest first, until at most `target` tokens are left; if needed, remove old steps."""
+        """Replace old outputs, oldest first, until at most `target` tokens are left. If needed, remove old steps."""
         for kept in (KEPT_STEPS, 1):
             old = max(0, min(len(self._groups), len(self._steps)) - kept)
             self._mask(old, target)
@@ -115,15 +116,15 @@ class Reduction:
             self._remove_steps(count, REMOVED_STEPS.format(step=step, calls=calls), trajectory)
 
     def summarize(self, summary: str, count: int, trajectory: Trajectory) -> None:
-        """Put the summary in place of the first `count` steps."""
+        """Replace the first `count` steps by the summary."""
         if 0 < count <= len(self._steps):
             text = SUMMARY.format(step=self._steps[count - 1].number, summary=summary)
             self._remove_steps(count, text, trajectory)
 
     def cut_newest(self, ceiling: float) -> None:
-        """Cut the middle out of the newest step's outputs, longest first, until at most `ceiling` tokens are left.
+        """Remove the middle of the newest step's outputs, longest first, until at most `ceiling` tokens are left.
 
-        Without this, a single large output could end the run.
+        Without this cut, a single large output could end the run.
         """
         if not self._steps:
             return
@@ -158,7 +159,7 @@ class Reduction:
         self.shown[task] = "\n\n".join([message_text(original), *notes])
 
     def _outputs(self, group: int) -> Iterator[tuple[int, Call, str]]:
-        """Yield the long results in a group: message index, call, and the text of the result in the message."""
+        """Yield the long results in a group, with message index, call, and text of the result in the message."""
         for at in range(self._groups[group][0] + 1, self._groups[group][1]):
             call_id, content = self._messages[at].get("tool_call_id"), self._content(at)
             for call in self._steps[group].calls:
@@ -174,14 +175,14 @@ class Reduction:
 
 
 def message_tokens(message: dict[str, Any]) -> int:
-    """Estimate the tokens of a message."""
+    """Estimate the number of tokens in a message."""
     calls = message.get("tool_calls")
     written = json.dumps(calls, ensure_ascii=False) if calls else ""
     return estimated_tokens(message_text(message)) + estimated_tokens(written) + 4
 
 
 def _list_of_calls(steps: Sequence[Step], last: int, tokens: int) -> str:
-    """List the newest calls up to step `last`, one per line, in at most `tokens` tokens."""
+    """List the newest calls up to step `last`, one per line. Use at most `tokens` tokens."""
     lines: list[str] = []
     calls = [(step.number, call) for step in steps if step.number <= last for call in step.calls]
     for number, call in reversed(calls):

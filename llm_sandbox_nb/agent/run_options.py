@@ -1,8 +1,8 @@
-"""Options of a run that have a single value, such as a number or a word.
+"""Options of a run whose value is a number or a word.
 
-A new option is a row of `options.table` with `sets="NAME"`, a field here, and its use: `spec.NAME` in the session, or
-`context.options.NAME` in a tool. Command line, cells, settings files, help and reference read the row. `solve`, the
-journal, a resume and a benchmark read the field.
+A new option needs a row in `options.table` with `sets="NAME"`, a field in `RunOptions`, and code that uses it as
+`spec.NAME` in the session, or as `context.options.NAME` in a tool. Command line, cells, settings files, help and
+reference read the row. `solve`, the journal, a resume and a benchmark read the field.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from llm_sandbox_nb.agent.errors import InputError
 from llm_sandbox_nb.options.table import option
 
 ContextMode = Literal["full", "mask", "summary"]
-"""Form of a long conversation: complete, with one line for each old output, or with a summary of the old part."""
+"""Form of a long conversation. `full`: the conversation is complete. `mask`: one line replaces each old output.
+`summary`: a summary replaces old steps."""
 ToolCalls = Literal["auto", "native", "text"]
-"""Form of calls: `auto` is native, and text mode if native calls do not work."""
+"""Form of calls. `auto` uses native calls, and text mode if native calls do not work."""
 Nudges = int | Literal["all"]
-"""Number of replies in a row without a call that are answered by a nudge; `all` for every reply until a limit."""
+"""Number of replies in a row without a call after which the model gets a nudge. `all` stands for every such reply."""
 USUAL_NUDGES = 2
-"""Default of `nudges`. It is not in the table, because a benchmark has another default."""
+"""Default of `nudges`. The table does not contain this default, because a benchmark has another one."""
 _ALWAYS_RECORDED = ("command_timeout", "context")
-"""Options that are always recorded, even with their default, as in the first version of the journal's format."""
+"""Options that are recorded even if they have their default, as in the first version of the journal's format."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of a run. Each field has the name, and the type, of the option in the table that sets it."""
+    """Options of a run. Each field has the name and the type of an option in the table."""
 
     command_timeout: float = option("command_timeout").default
     """Default command timeout in seconds."""
     context: ContextMode = option("context").default
-    """Form of a conversation that nearly fills the model's context."""
+    """Form of a conversation that fills three quarters of the model's context."""
     tool_calls: ToolCalls = option("tool_calls").default
     """Form of calls: `native`, `text`, or `auto`."""
     same_failures: int = option("same_failures").default
-    """Number of failures in a row of the same call that end the run; 0 for no limit."""
+    """Number of times in a row that the same call can fail before the run ends. 0 stands for no limit."""
     nudges: Nudges = USUAL_NUDGES
     """Number of replies in a row without a call that get a request for one; `all` for no limit."""
 
@@ -48,7 +49,7 @@ class RunOptions:
             _checked(name, value)
 
     def call_seconds(self, left: float | None) -> float:
-        """Return the maximum seconds of a call that names none. The run has `left` seconds; None: without limit."""
+        """Return the maximum seconds of a call. `left` is the remaining seconds of the run, or None without a limit."""
         return min(self.command_timeout, left or self.command_timeout)
 
     def by_name(self) -> dict[str, Any]:
@@ -56,7 +57,7 @@ class RunOptions:
         return {name: getattr(self, name) for name in OPTION_DEFAULTS}
 
     def recorded(self) -> dict[str, Any]:
-        """Return the options for the journal: those that differ from their default, and `_ALWAYS_RECORDED`."""
+        """Return the options for the journal. Options with their default are omitted, except `_ALWAYS_RECORDED`."""
         return {
             name: value
             for name, value in self.by_name().items()
@@ -65,11 +66,11 @@ class RunOptions:
 
 
 OPTION_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in dataclasses.fields(RunOptions)}
-"""Default of each option, by name."""
+"""Defaults of the options, by name."""
 
 
 def valid_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the valid options of a record, which may come from anyone or from another version."""
+    """Return the valid options in a record. The record may come from anyone, or from another version."""
     found = {}
     for name in OPTION_DEFAULTS.keys() & recorded.keys():
         try:

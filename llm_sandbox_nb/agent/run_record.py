@@ -1,4 +1,4 @@
-"""Record of a run: folder, trajectory and open sandbox, and the run whose files each sandbox has."""
+"""Record of a run with its folder, trajectory and open sandbox, and the register of the runs that use each sandbox."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 _FILES_OF: WeakKeyDictionary[Sandbox, Path] = WeakKeyDictionary()
 _USERS: WeakKeyDictionary[Sandbox, list[Path]] = WeakKeyDictionary()
-"""Runs whose files a sandbox has had, without repetitions, newest last."""
+"""Folders of the runs whose files a sandbox has had, by sandbox. The newest run is the last one."""
 _IN_USE_BY: WeakKeyDictionary[Sandbox, Path] = WeakKeyDictionary()
 IN_USE = "Another run uses this sandbox: wait until it has ended, or stop it."
 
@@ -46,15 +46,13 @@ T = TypeVar("T")
 
 
 class ActiveSession(Protocol):
-    """Session that executes a run now."""
+    """Session that is executing a run."""
 
     @property
-    def recorder(self) -> Recorder:
-        """Recorder of the run."""
-        ...
+    def recorder(self) -> Recorder: ...
 
     async def rewind(self, move: Callable[[Recorder, Sandbox], Awaitable[T]]) -> T:
-        """Interrupt the run, call `move`, which rewinds the run, and pause there.
+        """Interrupt the run, call `move`, which rewinds the run, and pause after the rewind.
 
         Raises:
             ControlError: if the run has ended.
@@ -72,56 +70,57 @@ class RunContext:
     """State of a run that is not in its record."""
 
     box: Sandbox | None = None
-    """Sandbox, while open."""
+    """The open sandbox, or None."""
     owned: bool = False
-    """True if the sandbox is closed with the run."""
+    """True if `close` of the run closes the sandbox."""
     loop: asyncio.AbstractEventLoop | None = None
     """Event loop of the sandbox."""
     session: ActiveSession | None = None
-    """Session that executes the run now, or None."""
+    """Session that is executing the run, or None."""
     spec: RunSpec | None = None
-    """Latest specification, with the model and its key, which the record lacks."""
+    """Newest specification, with the model and its key, which the record lacks."""
     checks: dict[str, Check] = field(default_factory=dict)
-    """Checks of the run in this process, by `Check.key`: the record cannot contain functions."""
+    """Checks that this process knows, by `Check.key`. They are needed because the record cannot contain functions."""
     models: dict[str, Model] = field(default_factory=dict)
-    """Models of the run in this process, by name: some models cannot be made from a name."""
+    """Models that this process knows, by name. They are needed because some models cannot be made from a name."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of `open_sandbox` for another sandbox of this kind."""
+    """Options of `open_sandbox` for another sandbox like the run's."""
     isolation_setting: str | None = None
-    """Isolation in this notebook's settings, because a record alone may not choose a sandbox without isolation."""
+    """Isolation in this notebook's settings. A record alone must not choose a sandbox without isolation."""
     network_setting: str | None = None
-    """Network in this notebook's settings, because a record alone may not choose an open network."""
+    """Network in this notebook's settings. A record alone must not choose an open network."""
     resume_display: ResumeDisplay | None = None
-    """Display of the run when it resumes."""
+    """Function that displays a resumed run."""
     on_fork: Callable[[Any], None] | None = None
-    """Function called with each fork, including forks requested over REST, so that variables can refer to them."""
+    """Function that is called with each fork, so that a variable can refer to a fork that was requested over REST."""
     answer: str | None = None
-    """Answer of a submitted run while a function checks the result."""
+    """Answer of the run while a function checks the result. Otherwise None."""
     shown: bool = False
     """True if the current cell already shows the run's card."""
     _dead: Sandbox | None = None
 
     def living(self) -> Sandbox | None:
-        """Return the sandbox, unless it is closed or lost."""
+        """Return the open sandbox. Return None if the sandbox is closed or lost."""
         if self.box is not None and getattr(self.box, "lost", None) is not None:
             self._dead, self.box = self.box, None
         return self.box
 
     async def close_lost_history(self) -> None:
-        """Close the history of a dead sandbox, so that another sandbox can write to it."""
+        """Close the history of a dead sandbox, so that another sandbox can write to this history."""
         dead, self._dead = self._dead, None
         if isinstance(dead, CheckpointingSandbox):
             await dead.history.close()
 
     async def close(self) -> None:
-        """Close the sandbox if the run owns it."""
+        """Close the sandbox if the run owns the sandbox."""
         box, self.box = self.box, None
         if box is not None and self.owned:
             await box.close()
 
 
 ResumeDisplay = Callable[[Any, Callable[..., Any]], Any]
-"""`resume_display(run, work)` calls `work(listeners)`, shows the events, and returns the result."""
+"""Function that is called with a run and a function `work`, calls `work(listeners)`, shows the events, and returns the
+result."""
 
 
 def reserve_sandbox(box: Sandbox, folder: Path) -> None:
@@ -136,23 +135,23 @@ def reserve_sandbox(box: Sandbox, folder: Path) -> None:
 
 
 def release_sandbox(box: Sandbox, folder: Path) -> None:
-    """Release `box` for other runs, if the run in `folder` uses it."""
+    """Release `box` for other runs, if the run in `folder` has reserved `box`."""
     if _IN_USE_BY.get(box) == folder:
         del _IN_USE_BY[box]
 
 
 def in_use_by_another(box: Sandbox, folder: Path) -> bool:
-    """Return True if a run other than that in `folder` uses `box`. Its files and history must not be changed then."""
+    """Return True if another run than the one in `folder` uses `box`, so that its files must not be changed."""
     return _IN_USE_BY.get(box, folder) != folder
 
 
 def owns_files(box: Sandbox, folder: Path) -> bool:
-    """Return True if the files of `box` are those of the run in `folder`."""
+    """Return True if `box` has the files of the run in `folder`."""
     return _FILES_OF.get(box) == folder
 
 
 def claim_files(box: Sandbox, folder: Path) -> bool:
-    """Register that `box` has the files of the run in `folder`. Return True if this was registered already."""
+    """Register that `box` has the files of the run in `folder`. Return True if this was already registered."""
     same = owns_files(box, folder)
     _FILES_OF[box] = folder
     users = _USERS.setdefault(box, [])
@@ -163,18 +162,18 @@ def claim_files(box: Sandbox, folder: Path) -> bool:
 
 
 def users_since(box: Sandbox, folder: Path) -> list[Path]:
-    """Return the other runs that have had the files of `box` since the run in `folder` had them, newest last."""
+    """Return the folders of the runs that have claimed the files of `box` since the run in `folder`, newest last."""
     users = _USERS.get(box, [])
     return users[users.index(folder) + 1 :] if folder in users else list(users)
 
 
 def disown_files(box: Sandbox) -> None:
-    """Register that the files of `box` do not belong to any run."""
+    """Register that the files of `box` belong to no run."""
     _FILES_OF.pop(box, None)
 
 
 class RunRecord:
-    """Record of a run for sessions, rewinds, forks, replays and comparisons. `Run` adds the actions of a person."""
+    """Record of a run for sessions, rewinds, forks, replays and comparisons. `Run` adds a person's actions."""
 
     def __init__(
         self,
@@ -185,26 +184,26 @@ class RunRecord:
         has_journal: bool = True,
     ) -> None:
         self.folder = folder
-        """Folder of the run: journal, files, and the trajectory in the paper's form."""
+        """Folder of the run, which has the journal, the files, and the trajectory in the paper's form."""
         self.trajectory = trajectory
         self.has_journal = has_journal
-        """True if the folder is the run folder, so that the run can be changed."""
+        """True if the run is in its journal, so that the run can be changed. False for a view or a foreign record."""
         self.context = RunContext()
-        """State that is not in the record, such as the open sandbox."""
+        """State of the run that the record lacks, such as the open sandbox."""
         self._control = control
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Load a run from its folder, its journal, a part of its id, or a file in another project's format.
+        """Load a run from its folder, its journal, a part of its name, or a file in another project's format.
 
-        Folders of the paper's package are supported. An id is searched in `sandbox-runs` in the current folder.
-        `FILE#NAME` is one of several runs in a file.
+        Folders of the paper's package are supported. A part of a name is searched in `sandbox-runs` in the current
+        folder. `FILE#NAME` names one of several runs in a file.
 
         Raises:
-            FileNotFoundError: if no run is found, or several runs have this part in their names.
+            FileNotFoundError: if no run is found, or if several runs have this part in their names.
             JournalError: if the journal is damaged before its last line.
             InputError: if `path` is not a path.
-            NoRecordError: if the file is not a trajectory; a subclass of `ValueError`.
+            NoRecordError: if the file is not a record of a run. This is a subclass of `ValueError`.
         """
         if not isinstance(path, str | os.PathLike):
             raise InputError(f"Run.load needs a folder, a file, or a part of a run's id, not {path!r:.80}.")
@@ -220,7 +219,7 @@ class RunRecord:
 
     @property
     def journal(self) -> Path:
-        """Path of the journal, which has one event per line."""
+        """Path of the journal, which has an event in each line."""
         return self.folder / JOURNAL
 
     @property
@@ -240,65 +239,65 @@ class RunRecord:
 
     @property
     def answer(self) -> str | None:
-        """Final answer: the answer file if the model wrote one, otherwise its last text."""
+        """Final answer: the content of the answer file if the model wrote one, or else the model's last text."""
         return self.trajectory.answer or self.context.answer
 
     @property
     def checks(self) -> list[ev.Checked]:
-        """Checks of the result, newest last: `run.checks[-1].verdict.outcome` is `"passed"`, `"failed"`, ..."""
+        """Checks of the result, newest last. `run.checks[-1].verdict.outcome` is `"passed"`, `"failed"`, ..."""
         return self.trajectory.checks
 
     @property
     def stop_reason(self) -> str | None:
-        """Reason of the end; None before the end, and for a run that was killed."""
+        """Reason of the run's end. None before the end, and for a run that was killed."""
         return self.trajectory.stop_reason
 
     @property
     def error(self) -> str | None:
-        """Sentence about the failure of the run, or None."""
+        """Message about the failure of the run. None if the run did not fail."""
         return self.trajectory.finish.error if self.trajectory.finish else None
 
     @property
     def steps(self) -> list[Step]:
-        """Steps in order: `steps[0]` is the first."""
+        """Steps in order. `steps[0]` is the first step."""
         return self.trajectory.steps
 
     @property
     def doubts(self) -> list[ev.Doubt]:
-        """Reasons why the result may be wrong, worst first, each with `.step`, `.rule` and `.text`."""
+        """Reasons why the result may be wrong, worst first. Each has `.step`, `.rule` and `.text`."""
         return doubts_of(self.trajectory)
 
     @property
     def usage(self) -> ev.Usage:
-        """Tokens and cost so far."""
+        """Tokens and cost of the run so far."""
         return self.trajectory.usage
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Conversation exactly as the model saw it."""
+        """Messages of the conversation, exactly as the model saw them."""
         return list(self.trajectory.messages())
 
     @property
     def files(self) -> RunFiles:
-        """Files in the output folder."""
+        """Files that the model left in the output folder."""
         return RunFiles(self.folder / FILES)
 
     @property
     def control(self) -> RunControl:
-        """Controls of the run until its end. A run that was loaded raises ControlError."""
+        """Controls of the run until its end. For a run that was loaded, ControlError is raised."""
         if self._control is None:
             raise ControlError("This run was loaded from its record, so there is nothing to control.")
         return self._control
 
     @property
     def held(self) -> Held | None:
-        """Call or observation at which the run has paused; None while the run executes."""
+        """The call or observation that waits for a decision. None if nothing waits."""
         return self._control.held if self._control else None
 
     def fresh_control(self) -> RunControl:
-        """Return the controls for the next session: the current ones, unless a session has used them."""
+        """Return controls for the next session. If a session has used the current controls, return new ones."""
         return RunControl() if self._control is None or self._control.used else self._control
 
     def take_control(self, control: RunControl) -> None:
-        """Set the controls of the session that begins now."""
+        """Set the controls for the session that begins now."""
         self._control = control

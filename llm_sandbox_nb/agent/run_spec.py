@@ -1,4 +1,4 @@
-"""Checked specification of a run, and the opening of its sandbox."""
+"""Specification of a run, and the opening of its sandbox."""
 
 from __future__ import annotations
 
@@ -36,38 +36,38 @@ NO_DECIDER = (
 
 @dataclass(frozen=True)
 class RunSpec(RunOptions):
-    """Checked specification of a run. Made once by `solve`, a cell or a command, then recorded and read back."""
+    """Specification of a run, with checked values."""
 
     task: str
     model: Model
     prompts: PromptConfig
     inputs: Inputs = field(default_factory=Inputs)
     starting_files: StartingFiles | None = None
-    """Files of another run to begin with."""
+    """Files of another run that the sandbox gets first."""
     limits: RunLimits = field(default_factory=RunLimits)
     settings: ModelSettings = field(default_factory=ModelSettings)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     toolbox: Toolbox = TOOLS
-    """Tools of the model."""
+    """Tools that the model can call."""
     pause_rules: PauseRules = field(default_factory=PauseRules)
     make_model: MakeModel = unknown_model
-    """Function that makes a model when the run changes to another model."""
+    """Function that makes a model from its name. A change to another model needs this function."""
     given: Mapping[str, str] = field(default_factory=dict)
-    """Observations by call id, for calls that a replay does not execute."""
+    """Observations for the calls that a replay does not execute, by call id."""
     replies: int | None = None
-    """Maximum number of replies of a replay."""
+    """Maximum number of replies in a replay. None for other runs."""
     remind: bool = True
-    """True to remind the model once if it submits without a saved file and without text."""
+    """True if a model that submits without a saved file and without text is reminded once."""
     doubts: tuple[Rule, ...] = ()
     """User-defined rules for doubts."""
     check: Check | None = None
     """Check of the result after the model has submitted."""
     servers: McpServers | None = None
-    """MCP servers of the tools."""
+    """MCP servers whose tools the model can call."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Origin of the run for the record: the replayed run with its MCP servers, or the run whose files are used."""
+    """Settings that record the run's origin: the replayed run with its servers, or the run whose files are used."""
     isolation: str | None = None
-    """Isolation of the sandbox for the record, if known before the sandbox is open."""
+    """Isolation of the sandbox. None if the isolation is not known before the sandbox is open."""
 
     def __post_init__(self) -> None:
         """Check all values. Raise InputError if a value is invalid."""
@@ -111,17 +111,17 @@ class RunSpec(RunOptions):
 
 @dataclass(frozen=True)
 class SandboxOpening:
-    """Sandbox that may not be open yet. `root` is its working directory, if known in advance."""
+    """Sandbox that may not be open yet. `root` is its working directory, or None if that is not known in advance."""
 
     sandbox: Sandbox | Awaitable[Sandbox]
     owned: bool
     root: str | None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of `open_sandbox`, if known."""
+    """Options of `open_sandbox`. Empty for a sandbox that the caller opened."""
 
     @classmethod
     def new(cls, options: Mapping[str, Any]) -> SandboxOpening:
-        """Open a sandbox for one run with options of `open_sandbox`. Raise InputError if the options are invalid."""
+        """Prepare a sandbox for one run with options of `open_sandbox`. Raise InputError if an option is invalid."""
         try:
             opening = open_sandbox(**options)
         except (ValueError, TypeError, FileNotFoundError) as error:
@@ -130,7 +130,7 @@ class SandboxOpening:
         return cls(opening, True, root, options)
 
     async def discard(self) -> None:
-        """Close an open sandbox of a run that does not begin, if it belongs to the run."""
+        """Close the sandbox of a run that does not begin, if the sandbox is open and belongs to the run."""
         if self.owned and isinstance(self.sandbox, Sandbox):
             await self.sandbox.close()
 
@@ -157,6 +157,6 @@ def checked_pause_rules(
 
 
 def require_decider(rules: PauseRules, *, decided: bool) -> None:
-    """Raise InputError if the run will certainly pause without anybody to decide."""
+    """Raise InputError if the run will certainly pause and nobody can decide."""
     if rules.needs_person and not decided:
         raise InputError(NO_DECIDER)

@@ -1,4 +1,4 @@
-"""Sandboxes for many tasks: opened once, and reset to their first checkpoint between two tasks."""
+"""Pool of sandboxes for many tasks. A sandbox is opened once, and reset to its first checkpoint between two tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OpenSandbox = Callable[[], Awaitable[Sandbox]]
 
 @dataclass(eq=False)
 class _Place:
-    """Sandbox and its fresh state, to which it is reset. A sandbox without a fresh state is used only once."""
+    """Sandbox with a fresh state, to which the sandbox is reset. Without a fresh state, a sandbox is used only once."""
 
     box: Sandbox
     kind: Hashable
@@ -41,23 +41,24 @@ class _Place:
 class SandboxPool:
     """Pool of sandboxes for consecutive tasks. `async with` closes the sandboxes.
 
-    A used sandbox serves another task if `FreshState` verifies that it is in its fresh state; otherwise it is closed.
+    A used sandbox is used for another task if `FreshState` verifies that it is in its fresh state. Otherwise, it is
+    closed.
 
     Args:
-        size: maximum number of tasks with a sandbox at the same time; None for no limit.
-        folder: folder for the histories, which the caller removes; None for a folder that the pool removes.
-        reuse: False opens a new sandbox for each task.
+        size: maximum number of tasks that have a sandbox at the same time. None stands for no limit.
+        folder: folder for the histories, which the caller removes. If None, the pool makes and removes a folder.
+        reuse: False if each task gets a new sandbox.
     """
 
     size: int | None = None
     folder: Path | None = None
     reuse: bool = True
     opened: int = 0
-    """Number of opened sandboxes."""
+    """Number of sandboxes that were opened."""
     reused: int = 0
-    """Number of times that a used sandbox served another task."""
+    """Number of times that a used sandbox was used for another task."""
     not_reused: Counter[str] = field(default_factory=Counter)
-    """Numbers of used sandboxes that were closed, by reason."""
+    """Number of sandboxes that could not be used again, by reason."""
     _idle: list[_Place] = field(default_factory=list)
     _all: list[_Place] = field(default_factory=list)
     _leased: int = 0
@@ -87,8 +88,8 @@ class SandboxPool:
         """Lease a sandbox for one task.
 
         Args:
-            open: opens a new sandbox if no idle sandbox has this `kind`.
-            kind: key of sandboxes that are opened in the same way; only these are reused.
+            open: function that opens a new sandbox if no idle sandbox has this `kind`.
+            kind: key of sandboxes that are opened in the same way. Only a sandbox with this key is reused.
 
         Raises:
             SandboxError: if no sandbox can be opened.
@@ -101,7 +102,7 @@ class SandboxPool:
                 try:
                     yield place.box
                 except BaseException:
-                    await self._close(place)  # its state is unknown, so the next task gets another sandbox
+                    await self._close(place)  # the state of the sandbox is unknown, so it is not used again
                     raise
                 await self._put_back(place)
             finally:
@@ -139,7 +140,7 @@ class SandboxPool:
         return place
 
     async def _put_back(self, place: _Place) -> None:
-        """Reset a sandbox to its fresh state, and drop the task's checkpoints, which the task's record keeps."""
+        """Reset a sandbox to its fresh state. The task's checkpoints are removed, but the task's record keeps them."""
         if place.fresh is None:
             await self._close(place)
             return

@@ -1,4 +1,4 @@
-"""Session of a run, from the first event to the last: open the sandbox, restore or upload, loop, collect, close."""
+"""Session of a run: open the sandbox, upload or restore files, execute the loop, collect the results, and close."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from llm_sandbox_nb.trajectory.state import CHECKED_ENDS
 
 logger = logging.getLogger(__name__)
 _COLLECT_TIMEOUT = 300.0
-"""Seconds to collect the last files."""
+"""Maximum seconds for collecting the last files."""
 _INTERRUPTED_COLLECT_TIMEOUT = 10.0
 _FAILURES = frozenset({"model_error", "sandbox_lost", "error"})
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Reason of the end of a run. `error` is one sentence after a failure."""
+    """Reason of a run's end. `error` is a message if the run failed."""
 
     reason: ev.StopReason
     error: str | None = None
@@ -66,7 +66,7 @@ class Session:
     opening: SandboxOpening
     control: RunControl
     past: ConversationState | None = None
-    """Conversation to continue; None for a new conversation."""
+    """Conversation to continue. None for a new conversation."""
     box: Sandbox | None = None
     collector: Collector | None = None
     answers: AnswerFiles | None = None
@@ -82,7 +82,7 @@ class Session:
         context.options = self.opening.options or context.options
 
     async def run(self) -> None:
-        """Execute the run. In any case, complete the record, and close the sandbox if the run owns it.
+        """Execute the run. Even after a failure, complete the record, and close a sandbox that the run owns.
 
         Raises:
             RunError: if the model, the sandbox or this program failed.
@@ -106,7 +106,7 @@ class Session:
             self.recorder.close()
             raise self._unwritable(error) from error
         self.record.context.session = self
-        setup = asyncio.ensure_future(self._set_up())  # the first request does not wait for it
+        setup = asyncio.ensure_future(self._set_up())  # the first request does not wait for the sandbox
         if isinstance(self.spec.model, SlowToBegin):
             self.spec.model.prepare()
         check = None
@@ -117,7 +117,7 @@ class Session:
         cause: BaseException
         try:
             self.control.begin(self.recorder.emit, changer)
-            while True:  # the loop always ends with an exception, unless a person rewinds it
+            while True:  # the loop always ends with an exception, unless a person rewinds the run
                 await self.control.interruptible(self._run_loop(loop, setup))
                 await self._rewind(loop, setup)
         except BaseException as error:  # noqa: BLE001 - recorded first, raised below
@@ -210,7 +210,7 @@ class Session:
         return checkpoints
 
     async def _restore(self, box: Sandbox, collector: Collector, step: int, has_files: bool) -> Checkpoints:
-        """Prepare the sandbox of a run that continues; `has_files` is True if it still has the run's files."""
+        """Prepare the sandbox of a run that continues. `has_files` is True if the sandbox still has the run's files."""
         checkpoints = await self._begin_checkpoints(box)
         if not has_files and (files := self.recorder.trajectory.files):
             if checkpoints.off:
@@ -249,7 +249,7 @@ class Session:
         await loop.run()
 
     async def _rewind(self, loop: Loop, setup: asyncio.Future[Workspace]) -> None:
-        """Execute the rewinds that interrupted the loop, then pause the run at the new place."""
+        """Execute the rewinds that interrupted the loop, and pause the run."""
         box = (await asyncio.shield(setup)).box
         folder = self.recorder.folder
         loop.close_open_calls(interrupted=True)
@@ -258,7 +258,7 @@ class Session:
         await self._take_last_checkpoint()
         await self.control.execute_rewinds(self.recorder, box)
         if not owns_files(box, folder) and (files := self.recorder.trajectory.files):
-            # A rewind failed half-way: restore the files as they were before.
+            # a rewind failed half-way, so the files from before the rewind are restored
             self._note_problems((await box.restore(files)).problems)
         claim_files(box, folder)
         self.past = conversation_state(self.recorder.trajectory)
@@ -268,7 +268,7 @@ class Session:
         self.control.pause(source="rewind")
 
     def _count(self, past: ConversationState) -> None:
-        """Continue the meter with the usage of the conversation."""
+        """Set the meter to the usage of the recorded conversation."""
         trajectory = self.recorder.trajectory
         counted, added = tokens_so_far(trajectory)
         self.meter.resume_from(
@@ -285,7 +285,7 @@ class Session:
                 self.recorder.emit(ev.Noted(text="The run ended before the model read what was said last."))
             loop.close_open_calls(interrupted=ending.reason == "interrupted")
             answer = await self._collect(ending)
-        finally:  # also when a second interrupt arrives meanwhile
+        finally:  # even if a second interrupt arrives meanwhile
             if ending.reason == "no_answer" and answer:
                 ending = Ending("answered")  # the model wrote its answer before the failure
             silent = ending.reason in ("no_answer", "refused")
@@ -298,11 +298,11 @@ class Session:
             self._record_end(ending, answer or said or None, without, verdict)
         try:
             write_seed(self.recorder.trajectory, self.recorder.folder)
-        except OSError as error:  # not needed: the journal is complete
+        except OSError as error:  # the file is not essential, because the journal is complete
             logger.warning("%s has no trajectory.json: %s", self.recorder.folder, error)
 
     async def _collect(self, ending: Ending) -> str | None:
-        """Collect the files in the output folder. Return the content of the answer file, if there is one."""
+        """Collect the files in the output folder. Return the content of the answer file, or None if there is none."""
         if self.box is None or self.collector is None or self.answers is None:
             return None
         if ending.reason == "sandbox_lost":
@@ -325,7 +325,7 @@ class Session:
         return answer
 
     async def _take_last_checkpoint(self) -> None:
-        """Make a checkpoint of the current files, including those of an interrupted call."""
+        """Make a checkpoint of the current files, including the changes by an interrupted call."""
         if self.checkpoints is None:
             return
         await self.checkpoints.settle()
@@ -367,7 +367,7 @@ class Session:
                 await self.collector.abandon()
             if self.checkpoints is not None:
                 await self.checkpoints.abandon()
-        finally:  # also when another interrupt arrives meanwhile
+        finally:  # even if another interrupt arrives meanwhile
             self.record.context.session = None
             if isinstance(self.spec.model, ServedHere):
                 self.spec.model.end_log(self.recorder.folder)

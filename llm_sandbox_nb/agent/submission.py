@@ -1,4 +1,4 @@
-"""Submission of a result: a reminder if nothing is saved, and the check of the result."""
+"""Submission of a result, with a reminder if nothing is saved, and with the check of the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING_SAVED = (
 
 @dataclass
 class Submission:
-    """Acceptance of a submitted result."""
+    """Acceptance of submitted results."""
 
     conversation: Conversation
     workspace: asyncio.Future[Workspace]
@@ -33,17 +33,17 @@ class Submission:
     meter: Meter
     check: ResultCheck | None
     replies: int | None
-    """Maximum number of replies; None without this limit."""
+    """Maximum number of replies. None if there is no such limit."""
     reminds: Callable[[], bool]
-    """Function that returns True if the model should be reminded, once, after it submitted nothing."""
+    """Function that returns True if a model that submits nothing should be reminded once."""
     without_answer: bool = False
-    """True if the model has submitted without saved files and without text."""
+    """True if the model has submitted without a saved file and without text."""
     verdict: ev.Verdict | None = None
-    """Verdict of the check at the end."""
+    """Verdict of the last check. None if the result was not checked, or if the model may correct the result."""
     _reminded: bool = False
 
     async def reminder(self) -> str:
-        """Return the reminder for a model that submits without saved files and text; empty if none is needed."""
+        """Return a reminder if the model submits without a saved file and text. Empty if no reminder is needed."""
         self.without_answer = False
         if not self.reminds() or self.conversation.has_answer_text:
             return ""
@@ -60,7 +60,7 @@ class Submission:
         return NOTHING_SAVED.replace("{folder}", workspace.collector.output_dir)
 
     async def refusal(self) -> str:
-        """Check the result. Return the text for the model if it may try again; empty at the end of the run."""
+        """Check the result. Return a text for the model if the model may try again. Empty if the run ends."""
         self.verdict = None
         if self.check is None:
             return ""
@@ -71,7 +71,7 @@ class Submission:
         started = time.monotonic()
         answer = await workspace.read_answer() or self.conversation.last_text or None
         checked = await self.check.run(workspace.box, answer)
-        # the duration of a check does not count as the run's time
+        # the time limit of the run excludes the duration of a check
         self.meter.leave_out(time.monotonic() - started)
         at_end = self.meter.over or (self.replies is not None and self.meter.step >= self.replies)
         if at_end or not self.check.may_try_again(checked):
@@ -80,7 +80,7 @@ class Submission:
         return self.check.observation(checked)
 
     async def end(self, ending: StopRun) -> NoReturn:
-        """Check the answer once, if the model gave one in its text or a file; then raise `ending`."""
+        """Check the answer once if the model gave one in its text or in a file. Then raise `ending`."""
         if self.check is not None:
             workspace = await self.meter.in_time(asyncio.shield(self.workspace))
             if ending.reason == "answered" or await workspace.read_answer():

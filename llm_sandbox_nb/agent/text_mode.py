@@ -1,8 +1,7 @@
-"""Text mode: calls and their results as text, for a server or a model without native calls.
+"""Text mode, in which calls and their results are text, for servers and models without native calls.
 
-The forms are files in `prompts`. A request in text mode has no tools: the system message describes the form of a call,
-earlier native calls and results of the history are written in the same form, and calls are read from the text of the
-reply.
+The forms are files in `prompts`. A request in text mode has no tools. Instead, the system message describes the form of
+a call, and earlier native calls and their results are written in this form. Calls are read from the text of a reply.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ from llm_sandbox_nb.model.text_calls import read_text_calls
 from llm_sandbox_nb.trajectory.events import CallFinished
 
 FORMS = ("code", "bash", "json", "brief")
-"""Forms in this package."""
+"""Names of the forms in this package."""
 _SUBMIT = "submit"
 _BASH = "execute_bash"
 _BLOCK: dict[str, Any] = {}
-"""Arguments of a `submit` call written as a block or a word, in the requested form."""
+"""Arguments of a `submit` call that is a block or a word. `echoed` recognizes such a call by this object."""
 _NAMED_END = re.compile(r"""["']name["']\s*:\s*["']submit["']""")
 BLOCK_END = "\n```\n"
-"""Stop sequence that ends a reply after its first block; the server omits it from the text."""
+"""Stop sequence that ends a reply after its first block. The server omits this sequence from the text."""
 _LONGEST_ANSWER = 500
-"""Maximum characters of a printed line that is offered as the answer; longer texts belong in a file."""
+"""Maximum characters of a printed line that is offered as the answer. A longer answer belongs in a file."""
 _LONE_SUBMIT = frozenset({"submit", "`submit`", "submit.", "submit()"})
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """Texts for a model in text mode. The fields are the keys of the YAML; `text_code.yaml` explains them."""
+    """Texts for a model in text mode. The fields are the keys of a YAML file. `text_code.yaml` explains the keys."""
 
     system: str
     result: str
@@ -54,21 +53,21 @@ class TextForm:
     refused: str
     other_tools: str = ""
     failed: str = ""
-    """Replacement of `result` if the call failed or wrote to stderr."""
+    """Text that is used instead of `result` if the call failed or wrote to stderr."""
     silent: str = ""
-    """Replacement of `result` if the call wrote nothing."""
+    """Text that is used instead of `result` if the call wrote nothing."""
     one_line: str = ""
-    """Replacement of `result` if the call printed one line. `{line}` stands for the last printed line."""
+    """Text that is used instead of `result` if the call printed one line. `{line}` stands for this line."""
     calls: Literal["block", "json"] = "json"
     python_blocks: bool = False
     first_block_ends: bool = False
     """True if the server should end a reply after its first block."""
     answer: str = ""
-    """Word before an answer, such as `ANSWER:`, that ends the task; empty for no such word."""
+    """Word before an answer that ends the task, such as `ANSWER:`. Empty if the form has no such word."""
     answer_first: str = ""
-    """Text sent once to a model that answers before any call was executed; empty to accept such answers."""
+    """Text that is sent once if the model answers before any call was executed. If empty, such answers are accepted."""
     footer_from: int | None = None
-    """Largest number of remaining steps that the model reads; None for every number."""
+    """Largest number of remaining steps that the model is told. None if the model is told every number."""
 
     def described(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """Return the text below the system message."""
@@ -79,7 +78,7 @@ class TextForm:
         return "\n\n".join(parts)
 
     def written(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write a call in this form, like a model."""
+        """Write a call in the form that the model should use."""
         if self.calls == "block" and name in (_BASH, _SUBMIT):
             command = str(arguments.get("command", "")) if name == _BASH else _SUBMIT
             return f"```bash\n{command}\n```"
@@ -123,17 +122,17 @@ def _description(tools: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-# --- what is sent ---
+# --- requests and results ---
 
 
 def last_line(event: CallFinished) -> str:
-    """Return the last printed line of a call, which the model may send as its answer. Empty if the line is too long."""
+    """Return the last line that a call printed. The model can send this line as its answer. Empty for a long line."""
     lines = event.stdout.strip().splitlines() if isinstance(event.stdout, str) else []
     return lines[-1].strip() if lines and len(lines[-1]) <= _LONGEST_ANSWER else ""
 
 
 def result_kind(event: CallFinished) -> str:
-    """Return the key of a form for the result of a call."""
+    """Return the key of the form's text for the result of a call."""
     if event.failed or event.stderr:
         return "failed"
     if event.exit_code == 0 and not event.stdout:
@@ -143,31 +142,31 @@ def result_kind(event: CallFinished) -> str:
 
 
 def is_native(message: Mapping[str, Any], call_id: str) -> bool:
-    """Return True if a reply in the history has this call natively."""
+    """Return True if a reply in the history has this call as a native call."""
     return any(call.get("id") == call_id for call in message.get("tool_calls") or ())
 
 
 @dataclass
 class TextMode:
-    """Conversation in text mode: conversion of requests, and reading of replies."""
+    """Converter between a conversation and its requests and replies in text mode."""
 
     form: TextForm
     tools: Sequence[Mapping[str, Any]]
     _source: list[dict[str, Any]] = field(default_factory=list)
-    """Messages of the history that `_sent` contains in text form."""
+    """The messages of the history that `_sent` contains as text."""
     _sent: list[dict[str, Any]] = field(default_factory=list)
     _asked_for_block: bool = False
-    """True once an answer before any call was refused."""
+    """True if an answer before any call was refused."""
     _joins: bool = False
-    """True if the newest message of `_sent` is the result of a native call: the next user text is added to it."""
+    """True if the newest message of `_sent` has the result of a native call, to which the next user text is joined."""
 
     @property
     def described(self) -> str:
-        """Text below the system message."""
+        """Text that is added to the system message."""
         return self.form.described(self.tools)
 
     def request(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the history without native calls and results. The work is proportional to the new messages."""
+        """Return the history with native calls and results as text. Only new messages are converted."""
         known = len(self._source)
         if len(messages) < known or any(
             a is not b for a, b in zip(self._source, messages[:known], strict=True)
@@ -187,7 +186,7 @@ class TextMode:
             else:
                 self._sent.append({"role": "system", "content": described})
         if role == "tool" or (role == "user" and self._joins):
-            # An old result has no advice on the next reply; only the newest message has.
+            # only the newest result has the part of the form with advice on the next reply
             text = f"{self.form.result.partition('{output}')[0]}{content}" if role == "tool" else content
             if self._joins:
                 text = f"{self._sent.pop()['content']}\n\n{text}"
@@ -210,7 +209,7 @@ class TextMode:
         )
 
     def result(self, reply: Mapping[str, Any], observation: str, kind: str = "result", line: str = "") -> str:
-        """Format the result of a call for the model, in the form that the model used in `reply`.
+        """Format the result of a call for the model. Use the form that the model used in `reply`.
 
         `kind` is a key of the form: `result`, `one_line`, `failed` or `silent`. `line` is the last printed line.
         """
@@ -223,9 +222,9 @@ class TextMode:
         return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], form)
 
     def read(self, reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
-        """Read the calls in the text of a reply. The second value is the reason why a call does not count, if any.
+        """Read the calls in the text of a reply. The second value is the reason why a call is ignored, or empty.
 
-        `outputs` are earlier results: a call that only repeats them or the `task` is not executed.
+        `outputs` are earlier results. A call that only repeats a text in `outputs` or `task` is not executed.
         """
         if reply.calls or reply.finish_reason == "length":
             return reply, ""
@@ -239,7 +238,7 @@ class TextMode:
             return dataclasses.replace(reply, text=answer, calls=(submit,)), ""
         text = reply.text
         if self.form.answer:
-            # The end of the last block may be a guess of the answer, made before the block was executed.
+            # The last block may end with a guess of the answer, written before the block was executed.
             text = re.sub(rf"\n{re.escape(self.form.answer)}[^\n]*(?=\n```\s*\Z)", "", text)
         text = with_python_as_bash(text) if self.form.python_blocks else text
         found = read_text_calls(text, self.tools, bash_blocks=True)
@@ -258,14 +257,14 @@ class TextMode:
             ToolCall(f"call_{uuid.uuid4().hex[:12]}", name, json.dumps(arguments, ensure_ascii=False))
             for name, arguments in calls
         )
-        # The message keeps the calls as the model wrote them; the text of the reply is the text around the calls.
+        # The message keeps the calls as the model wrote them. The text of the reply is the text around the calls.
         text = found.text if made else reply.text
         reasoning = reply.reasoning or found.reasoning or None
         return dataclasses.replace(reply, text=text, reasoning=reasoning, calls=made), found.refused
 
 
 def _with_closed_block(reply: Reply) -> Reply:
-    """Add the end of the block, which the server has omitted, to a reply."""
+    """Add the end of the last block to a reply, if the server has omitted this end."""
     closed = f"{reply.text.rstrip()}\n```"
     if reply.finish_reason != "stop" or len(code_blocks(closed)) <= len(code_blocks(reply.text)):
         return reply
@@ -273,7 +272,7 @@ def _with_closed_block(reply: Reply) -> Reply:
 
 
 def answer_in(text: str, word: str) -> str:
-    """Return the answer after `word` at the beginning of a line, or alone in a block."""
+    """Return the answer after `word` at the beginning of a line, or alone in a block. Empty if there is no answer."""
     blocks = code_blocks(text)
     if len(blocks) == 1 and blocks[0].content.strip().upper().startswith(word.upper()):
         text = blocks[0].content
@@ -289,10 +288,10 @@ def answer_in(text: str, word: str) -> str:
 
 
 def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task: str) -> str:
-    """Return the reason why a call written as text only repeats an earlier text; empty for a call to execute.
+    """Return the reason not to execute a call that is written as text, because the call repeats an earlier text.
 
-    A command counts as repeated if an output has all its lines in order; any other call, if a text has its name and
-    values.
+    The reason is empty for a call to execute. A command is repeated if an output has all its lines in order. Any other
+    call is repeated if a text has its name and values.
     """
     if ends_run(name):
         ended = any(_NAMED_END.search(output) for output in list(outputs)[-1:])
@@ -312,9 +311,9 @@ def echoed(name: str, arguments: Mapping[str, Any], outputs: Iterable[str], task
 
 
 def without_echoes(reply: Reply, outputs: Sequence[str], task: str) -> tuple[Reply, str]:
-    """Remove the calls that the model client has read from a reply's text, if one of them repeats an earlier text.
+    """Remove the calls that the model client has read from the text of a reply, if a call repeats an earlier text.
 
-    The second value is the reason why these or other calls in the text were not executed.
+    The second value is the reason why calls in the text are not executed, or empty.
     """
     for call in reply.calls:
         try:

@@ -1,4 +1,4 @@
-"""Prepared sandbox of a run, with all objects that the execution of calls needs."""
+"""Prepared sandbox of a run, with all objects that are needed to execute calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 
 @dataclass
 class Workspace:
-    """Prepared sandbox with its artifacts and checkpoints."""
+    """Prepared sandbox with its collector of artifacts and its checkpoints."""
 
     box: Sandbox
     collector: Collector
@@ -22,5 +22,5 @@ class Workspace:
     """Possible answer files."""
 
     async def read_answer(self) -> str | None:
-        """Return the content of the answer file; None without one."""
+        """Return the content of the answer file. None if there is no answer file."""
         return await self.answers.read() if self.answers else None

@@ -1,1 +1,1 @@
-"""Analysis of trajectories: capability use, tokens, time, behaviour. Only the record is read."""
+"""Analysis of runs by their records: capability use, tokens, time, and behaviour of the model."""

@@ -1,4 +1,4 @@
-"""Turns, the mix of tools, capability use, wandering (turns without progress), and a model's style of writing."""
+"""Behaviour of a model: its turns, mix of tools, capability use, wandering (turns without progress), and style."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
 WANDERING_SHARE = 0.5
 WANDERING_TURNS = 10
-"""Minimum turns of a run that wanders; it wanders if at least `WANDERING_SHARE` of its turns make no progress."""
+"""Minimum turns of a run that wanders. In such a run, at least `WANDERING_SHARE` of the turns make no progress."""
 
 
 @dataclass
 class Turn:
-    """A turn: one reply of the model with its calls.
+    """A turn, which is a reply of the model with its calls.
 
-    `attempted` holds the capabilities that its code uses, `succeeded` those whose call succeeded. `why` is the reason
-    if the turn made no progress: `no call`, `failed` (every call failed) or `repeated` (every call was made before,
-    with the same output); otherwise empty.
+    `attempted` has the capabilities that the code of the turn uses. `succeeded` has the capabilities that a successful
+    call uses. If the turn made no progress, `why` is the reason: `no call`, `failed` (every call failed) or `repeated`
+    (every call was made before and had the same output). Otherwise, `why` is empty.
     """
 
     number: int
@@ -54,12 +54,12 @@ class Behaviour:
 
     @property
     def barren_share(self) -> float:
-        """Share of turns without progress."""
+        """Share of the turns that make no progress."""
         return sum(turn.barren for turn in self.turns) / len(self.turns) if self.turns else 0.0
 
     @property
     def wanders(self) -> bool:
-        """True if the run is long and half of its turns or more make no progress."""
+        """True if the run is long, and at least half of its turns make no progress."""
         return len(self.turns) >= WANDERING_TURNS and self.barren_share >= WANDERING_SHARE
 
 
@@ -76,12 +76,12 @@ def behaviour_of(trajectory: Trajectory) -> Behaviour:
 
 
 def succeeded(call: Call) -> bool | None:
-    """Return True if a command exited with 0 or an edit succeeded, False if not; None if the call was not executed."""
+    """Return True for a call that succeeded, False for a failed call, and None for a skipped or unfinished call."""
     return None if call.result is None or call.result.error == "skipped" else not call.result.failed
 
 
 def plain_output(call: Call) -> str:
-    """Return the observation without the line about the remaining steps."""
+    """Return the result of a call without the line about the remaining steps."""
     return (call.result.body if call.result else call.live_output).strip()
 
 
@@ -136,13 +136,13 @@ STRUCTURE = {
     "lists": re.compile(r"^[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t]+\S", re.MULTILINE),
     "math": re.compile(r"\$\$.+?\$\$|\\\[.+?\\\]|\\begin\{(?:align|equation|gather)\*?\}", re.DOTALL),
 }
-"""Markdown headings, separators, list items, and displayed formulas. Code blocks are left out."""
+"""Patterns of Markdown headings, separators, list items, and displayed formulas."""
 _CODE = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Writing:
-    """Counts of one text."""
+    """Counts of phrases and structure in one text."""
 
     verification: int
     structure: int
@@ -150,7 +150,7 @@ class Writing:
 
 
 def writing_of(text: str) -> Writing:
-    """Count the phrases and structure of one reply, without code blocks."""
+    """Count phrases and structure in a reply. Code blocks are ignored."""
     plain = _CODE.sub("", text)
     texts = {"math": _closable(plain)}
     parts = {name: len(pattern.findall(texts.get(name, plain))) for name, pattern in STRUCTURE.items()}
@@ -158,6 +158,6 @@ def writing_of(text: str) -> Writing:
 
 
 def _closable(text: str) -> str:
-    r"""Remove each `\[` after the last `\]`, because searching for each missing end would take too long."""
+    r"""Remove each `\[` after the last `\]`, because a search for each missing `\]` would take too long."""
     last = max(0, text.rfind("\\]"))
     return text[:last] + text[last:].replace("\\[", "  ")

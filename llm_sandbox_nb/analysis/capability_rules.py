@@ -1,9 +1,10 @@
-"""The published rules of capability use: three capabilities that the code of a turn may use.
+"""The published rules of capability use. They find three capabilities that the code of a turn may use.
 
 The rate of a capability is the number of turns that use it, divided by the number of all turns. A turn may use several
-capabilities or none. `docs/explanation/capability-use.md` defines the capabilities in words;
-`tests/data/labelled_turns.yaml` was labelled by hand according to that page. A change that alters results needs a new
-version. The code of a turn is its commands, programs on a command line or in a here-document, and edited files.
+capabilities or none. `docs/explanation/capability-use.md` defines the capabilities in words. The turns in
+`tests/data/labelled_turns.yaml` were labelled by hand according to that page. A change of the rules that alters results
+needs a new version. The code of a turn consists of commands, of programs on a command line or in a here-document, and
+of edited files.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _MAX_DEPTH = 6  # programs within programs
 BASH_TOOLS = frozenset({"execute_bash", "bash", "shell"})
 EDITOR_TOOLS = frozenset({"str_replace_editor", "file_editor", "str_replace_based_edit_tool"})
 SUBMIT_TOOLS = frozenset({"submit", "finish"})
-"""Tools that submit, in this project, in the paper's package, and in the third version of the paper."""
+"""Names of the tools that submit, in this project, in the paper's package, and in the third version of the paper."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """A program text in one language: `python` or `curly` (C and similar languages)."""
+    """A program text. `language` is `python`, or `curly` for C and similar languages."""
 
     language: str
     text: str
@@ -41,7 +42,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a call: shell commands and programs. `viewed` is True if the editor showed a file."""
+    """Code of a call: shell commands and programs. `viewed` is True if the editor showed a file."""
 
     commands: tuple[Command, ...] = ()
     programs: tuple[Code, ...] = ()
@@ -49,7 +50,7 @@ class Parts:
 
 
 def parts_of_call(tool: str, arguments: Mapping[str, Any] | None) -> Parts:
-    """Return the code of one call; no parts if the arguments are invalid."""
+    """Return the code of a call. If the arguments are invalid, return no code."""
     arguments = arguments or {}
     if tool in BASH_TOOLS:
         return parts_of_shell(_text(arguments.get("command")))
@@ -62,7 +63,7 @@ def parts_of_call(tool: str, arguments: Mapping[str, Any] | None) -> Parts:
 
 
 def parts_of_file(path: str, text: str) -> Parts:
-    """Return the code of a file; no parts if the file is not a program."""
+    """Return the code of a file. If the file is not a program, return no code."""
     language = _LANGUAGES.get(posixpath.splitext(path)[1].lower())
     if language is None and text.startswith("#!"):
         language = _interpreter(text.partition("\n")[0].split()[-1:])
@@ -70,7 +71,7 @@ def parts_of_file(path: str, text: str) -> Parts:
 
 
 def parts_of_shell(text: str, depth: int = 0) -> Parts:
-    """Return the commands of shell code, and the programs passed to interpreters or written to files."""
+    """Return the commands in shell code, and the programs that are passed to interpreters or written to files."""
     commands: list[Command] = []
     programs: list[Code] = []
     for command in shell_commands(text):
@@ -137,7 +138,7 @@ XARGS = "<from xargs>"
 
 
 def unwrapped(words: list[str]) -> list[str]:
-    """Remove wrappers from a command: `sudo`, `timeout 60`, `env A=b`, `xargs`, ..."""
+    """Remove wrappers such as `sudo`, `timeout 60`, `env A=b` and `xargs` from a command."""
     while words and (name := posixpath.basename(words[0])) in _WRAPPERS:
         rest = _skip_options(words[1:], _WRAPPERS[name])
         if name in ("timeout", "chroot") and rest:
@@ -163,7 +164,7 @@ def _text(value: Any) -> str:
 
 RULES_VERSION = "1"
 CAPABILITIES = ("external", "files", "computation")
-"""External resources, file management, computation."""
+"""Names of the capabilities: external resources, file management, computation."""
 
 _OPENING = re.compile(r"//|/\*|[\"']")
 _INSIDE = {mark: re.compile(rf"(?:\\.|[^{mark}\\\n])*+", re.DOTALL) for mark in "\"'"}
@@ -174,7 +175,7 @@ _CURLY_FILES = re.compile(r"\b(?:readFileSync|readFile|fopen|ifstream|readdirSyn
 
 
 def call_uses(tool: str, arguments: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the capabilities that one tool call uses."""
+    """Return the capabilities that a tool call uses."""
     return frozenset(_uses(parts_of_call(tool, arguments)))
 
 
@@ -195,7 +196,10 @@ def _uses(parts: Parts, depth: int = 0) -> set[str]:
 
 
 def _curly_uses(text: str) -> set[str]:
-    """Return the capabilities in JavaScript, C and similar languages, by keywords outside strings and comments."""
+    """Return the capabilities that code in JavaScript, C or a similar language uses.
+
+    The capabilities are found by keywords outside strings and comments.
+    """
     text = without_texts(text)
     found = set()
     if _CURLY_LOOP.search(text) and _CURLY_SUM.search(text):
@@ -208,7 +212,7 @@ def _curly_uses(text: str) -> set[str]:
 
 
 def without_texts(text: str) -> str:
-    """Replace each closed string and comment of code in a C-like language with a blank.
+    """Replace each closed string and comment in the code of a C-like language by a blank.
 
     Each character is read only a few times, even if many strings and comments are not closed.
     """
@@ -247,7 +251,7 @@ _SUBSTRINGS = {
 
 
 def substring_uses(arguments: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the capabilities found by a search for substrings, as in the paper's table 15; only for comparison."""
+    """Return the capabilities that a search for the substrings in the paper's table 15 finds. Only for comparison."""
     text = "\n".join(
         str(value)
         for name, value in (arguments or {}).items()

@@ -1,4 +1,4 @@
-"""Tables with a row for each run, turn, or group of runs. Needs pandas."""
+"""Tables with a row for each run, turn, or group of runs. This module needs pandas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOOL_COLUMNS = ["group", "tool", "calls", "share"]
 
 
 def run_row(run: Loaded) -> dict[str, Any]:
-    """Return all measures of one run, by the names of `RUN_COLUMNS`."""
+    """Return all measures of a run, by the names in `RUN_COLUMNS`."""
     trajectory = run.trajectory
     behaviour, tokens, times = behaviour_of(trajectory), tokens_of(trajectory), times_of(run)
     steps = [step for step in trajectory.steps if step.replied]
@@ -80,7 +80,7 @@ def run_row(run: Loaded) -> dict[str, Any]:
 
 
 def turn_rows(run: Loaded) -> list[dict[str, Any]]:
-    """Return one row for each turn of a run."""
+    """Return a row for each turn of a run."""
     steps = {step.number: step for step in run.trajectory.steps}
     rows = []
     for turn in behaviour_of(run.trajectory).turns:
@@ -103,17 +103,17 @@ def turn_rows(run: Loaded) -> list[dict[str, Any]]:
 
 
 def runs_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
-    """Return one row for each run."""
+    """Return a table with a row for each run."""
     return _pandas_frame([run_row(run) for run in runs], columns=RUN_COLUMNS)
 
 
 def turns_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
-    """Return one row for each turn."""
+    """Return a table with a row for each turn of all runs."""
     return _pandas_frame([row for run in runs for row in turn_rows(run)], columns=TURN_COLUMNS)
 
 
 def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
-    """Return the number of calls by group and tool."""
+    """Return a table with the number of calls for each group and tool."""
     counts: dict[tuple[str, str], int] = {}
     for run in runs:
         for tool, number in behaviour_of(run.trajectory).tool_mix.items():
@@ -126,7 +126,10 @@ def tools_frame(runs: Iterable[Loaded]) -> pandas.DataFrame:
 
 
 def groups_frame(runs_table: pandas.DataFrame) -> pandas.DataFrame:
-    """Return one row for each group, with rates over all turns, and shares over all tokens or seconds, of the group."""
+    """Return a table with a row for each group of runs.
+
+    Rates are computed over all turns of the group, and shares over all its tokens or seconds.
+    """
     rows = [_group_row(str(name), part) for name, part in runs_table.groupby("group", sort=True)]
     return _pandas_frame(rows)
 
@@ -166,7 +169,7 @@ def _group_row(name: str, part: pandas.DataFrame) -> dict[str, Any]:
 
 
 def _endings(reasons: Iterable[object]) -> str:
-    """Return the ends of runs with their counts, most frequent first: "Submitted 3, Step limit reached 1"."""
+    """Count the ends of runs, most frequent first, as in "Submitted 3, Step limit reached 1"."""
     words = (state_words(reason) if isinstance(reason, str) else "No end" for reason in reasons)
     return ", ".join(f"{state} {number}" for state, number in Counter(words).most_common())
 

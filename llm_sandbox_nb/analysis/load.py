@@ -1,4 +1,4 @@
-"""Loading of runs for analysis: journals, and trajectories of other programs."""
+"""Loading of runs for analysis, from journals and from records of other programs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 class Loaded:
     """A loaded run. `form` is `journal`, or the name of another project's format.
 
-    `group` is the run's folder relative to the given path, by which tables group runs. Runs below a folder `runs`, as
-    in a benchmark's results, belong to the group of the parent folder.
+    Tables group runs by `group`, which is the parent folder of the run relative to the given path. Runs below a folder
+    `runs`, as in a benchmark's results, belong to the group of the folder above `runs`.
     """
 
     name: str
@@ -32,23 +32,23 @@ class Loaded:
 
 @dataclass
 class Reading:
-    """Result of `load_runs`: all runs, and a sentence for each file that could not be read."""
+    """Result of `load_runs`, with the runs, and a message for each file that could not be read."""
 
     runs: list[Loaded] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     replays: int = 0
-    """Number of replays, which are left out because they repeat the work of a model."""
+    """Number of omitted replays. Replays are omitted because they repeat the work of a model."""
     copies: int = 0
-    """Number of copies of other runs, which are left out."""
+    """Number of omitted runs that are copies of other runs."""
     without_turns: int = 0
-    """Number of records without a reply of a model, which are left out."""
+    """Number of omitted records that have no reply of a model."""
 
 
 def load_runs(paths: Iterable[str | Path]) -> Reading:
-    """Load the runs at and below `paths`: folders with journals, journals, and files in other projects' formats.
+    """Load the runs at and below `paths`, from journals and from files in other projects' formats.
 
     Below a folder, files with names such as `trajectory.json`, `trajectory_math.json`, `*.traj`, `*.traj.json` and
-    `*.eval` are read. A `trajectory.json` next to a journal is the same run and is skipped. A file may hold many runs.
+    `*.eval` are read. A file next to a journal is skipped, because it has the same run. A file may have many runs.
     Files that cannot be read are listed in `problems`.
 
     Raises:
@@ -76,9 +76,9 @@ def load_runs(paths: Iterable[str | Path]) -> Reading:
 
 
 def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
-    """Add a run, or count the reason for leaving it out. Of two records of the same run, the longer one is kept.
+    """Add a run, or count the run as omitted. Of two records of the same run, the longer one is kept.
 
-    `known` maps digests of the model's work to indexes of the runs so far.
+    `known` maps digests of the model's work to indexes in `reading.runs`.
     """
     work = _work_of(run)
     if run.trajectory.start is not None and "replay_of" in run.trajectory.start.settings:
@@ -95,12 +95,12 @@ def _sort_in(run: Loaded, reading: Reading, known: dict[str, int]) -> None:
 
 
 def _work_of(run: Loaded) -> str:
-    """Return a digest of the model's replies, equal for copies of a run; empty without a reply."""
+    """Return a digest of the model's replies. Copies of a run have equal digests. Empty if there is no reply."""
     replies = [event for event in run.trajectory.events if isinstance(event, ev.ModelReplied)]
     if not replies:
         return ""
     keys = [reply.id for reply in replies]
-    if run.form != "journal":  # not the ids: events of other formats get new ids at each reading
+    if run.form != "journal":  # events of other formats get new ids at each reading, so ids are no keys
         keys = [f"{run.name} {reply.message} {reply.reasoning}" for reply in replies]
     return hashlib.sha256("\n".join(keys).encode("utf-8", "replace")).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Pictures of the tables, as matplotlib figures. Needs matplotlib, but neither a screen nor pyplot's state."""
+"""Plots of the tables as matplotlib figures. This module needs matplotlib, but no screen and no pyplot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LABELS = {"external": "External resources", "files": "File management", "comput
 
 
 def capability_figure(groups: pandas.DataFrame) -> Figure:
-    """Draw the share of turns that use each capability, by group; the paler part did not succeed."""
+    """Draw the share of turns that use each capability, by group. A pale part shows turns that did not succeed."""
     figure, axes = _new(len(groups))
     width = 0.8 / len(CAPABILITIES)
     for number, name in enumerate(CAPABILITIES):
@@ -31,7 +31,7 @@ def capability_figure(groups: pandas.DataFrame) -> Figure:
 
 
 def token_figure(groups: pandas.DataFrame) -> Figure:
-    """Draw the mean tokens of a run by origin; the history of a conversation counts once."""
+    """Draw the mean number of tokens of a run, by group and origin. Each token of a conversation is counted once."""
     figure, axes = _new(len(groups))
     bottom = [0.0] * len(groups)
     for number, name in enumerate(("prompt", "model", "environment")):
@@ -44,7 +44,7 @@ def token_figure(groups: pandas.DataFrame) -> Figure:
 
 
 def turns_figure(runs: pandas.DataFrame) -> Figure:
-    """Draw the numbers of turns of runs, by group."""
+    """Draw the distribution of the number of turns in a run, for each group."""
     names = sorted(set(runs["group"]))
     figure, axes = _new(len(names))
     axes.boxplot([runs[runs["group"] == name]["turns"].tolist() for name in names], widths=0.5)
@@ -55,7 +55,7 @@ def turns_figure(runs: pandas.DataFrame) -> Figure:
 
 
 def tools_figure(tools: pandas.DataFrame) -> Figure:
-    """Draw the mix of tools, by group."""
+    """Draw the share of each tool in the calls, by group."""
     table = tools.pivot_table(index="group", columns="tool", values="share", fill_value=0.0, aggfunc="sum")
     figure, axes = _new(len(table))
     bottom = [0.0] * len(table)
@@ -77,7 +77,7 @@ def tools_figure(tools: pandas.DataFrame) -> Figure:
 
 
 def svg_of(figure: Figure) -> str:
-    """Return the figure as the text of an `<svg>` element. Equal figures give equal texts."""
+    """Return a figure as an `<svg>` element. Equal figures give equal texts."""
     import matplotlib
 
     target = io.StringIO()
@@ -112,5 +112,5 @@ def _finish(figure: Figure, axes: Any, groups: pandas.DataFrame, label: str) -> 
 
 
 def _plain(name: object) -> str:
-    """Escape `$`, which matplotlib would read as mathematics."""
+    """Return a name with each `$` escaped, because matplotlib would read `$` as the start of a formula."""
     return str(name).replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Capabilities that a Python program uses, by its syntax tree. Part of the published rules."""
+"""Capabilities that a Python program uses, found in its syntax tree. This module is a part of the published rules."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.D
 
 
 def program_uses(text: str) -> tuple[set[str], list[str]]:
-    """Return the capabilities that a program uses, and its literal shell commands.
+    """Return the capabilities that a program uses, and the shell commands that are literal texts in the program.
 
-    If the text as a whole is not valid Python, its valid parts are read.
+    If the complete text is not valid Python, only its valid parts are read.
     """
     found: set[str] = set()
     shells: list[str] = []
@@ -79,7 +79,7 @@ def _trees(text: str) -> Iterator[ast.Module]:
 
 
 def _dedented(text: str) -> str:
-    """Remove the common indentation, like `textwrap.dedent`, but fast for very deep indentation."""
+    """Remove the common indentation like `textwrap.dedent`, but fast even if the indentation is very deep."""
     lines = [line if line.strip(" \t") else "" for line in text.split("\n")]
     margin = posixpath.commonprefix([line[: -len(line.lstrip(" \t"))] for line in lines if line])
     return "\n".join(line[len(margin) :] for line in lines)
@@ -102,7 +102,8 @@ class _Reader:
         self._paths = _path_names(tree)
         self._nodes = list(ast.walk(tree))
         self._texts: set[int] = set()
-        """Ids of sums with a text operand. Inner ones are added first: a sum may be too deep for a recursion."""
+        """Ids of operations with a text operand. Inner operations are added first, because nesting may be too deep for
+        a recursion."""
         for node in reversed(self._nodes):
             if isinstance(node, ast.BinOp) and self._about_text(node):
                 self._texts.add(id(node))
@@ -125,7 +126,7 @@ class _Reader:
         return found
 
     def _name(self, node: ast.expr) -> str:
-        """Return the dotted name of the called function, with imports resolved; empty without a name."""
+        """Return the dotted name of the called function, with imports resolved. Empty if the function has no name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -153,7 +154,10 @@ class _Reader:
         return method in _PANDAS_NUMERIC and "pandas" in self.names.values()
 
     def _does_sums(self) -> bool:
-        """Return True for a product, quotient, remainder or power of numbers, or for two sums, except in indexes."""
+        """Return True if the program has a product, quotient, remainder or power of numbers, or two sums.
+
+        Arithmetic in indexes is ignored.
+        """
         light = 0
         for node in _outside_slices(self.tree):
             if isinstance(node, ast.BinOp | ast.AugAssign) and not self._about_text(node):
@@ -210,7 +214,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
 
 
 def _path_names(tree: ast.Module) -> set[str]:
-    """Return the names of variables with a path or a text, for which `/` and `+` are not arithmetic."""
+    """Return the names of variables that hold a path or a text, so that `/` and `+` on them are not arithmetic."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if (

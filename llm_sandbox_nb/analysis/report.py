@@ -1,4 +1,4 @@
-"""An HTML file that shows an analysis: tables and pictures, without scripts and external resources."""
+"""HTML page that shows an analysis by tables and plots. The page has no scripts and needs no external resources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PERCENT = ("_rate", "_share")
 
 
 def page(title: str, body: str) -> str:
-    """Return a page with `body`, which is HTML already."""
+    """Return an HTML page. `body` is already HTML."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{_CSP}"><style>{STYLE}</style></head>'
@@ -40,7 +40,7 @@ def page(title: str, body: str) -> str:
 
 
 def table(frame: pandas.DataFrame, columns: list[str] | None = None) -> str:
-    """Return a frame as an HTML table, with escaped texts, shares in percent, and short numbers."""
+    """Return a data frame as an HTML table with escaped texts, shares in percent, and short numbers."""
     frame = frame if columns is None else frame[columns]
     heads = "".join(f"<th>{html.escape(str(name).replace('_', ' '))}</th>" for name in frame.columns)
     rows = "".join(
@@ -51,7 +51,7 @@ def table(frame: pandas.DataFrame, columns: list[str] | None = None) -> str:
 
 
 def cell(column: str, value: object) -> str:
-    """Return one value as escaped text; a dash for an unknown value."""
+    """Return a value as escaped text. For an unknown value, return a dash."""
     if value is None or value != value:
         return "–"
     if isinstance(value, bool):
@@ -108,5 +108,5 @@ def _problems(reading: Reading) -> str:
 
 
 def write_report(reading: Reading, path: str | Path, title: str = "What these runs did") -> Path:
-    """Write the page to `path` atomically."""
+    """Write the HTML page of an analysis to `path` atomically."""
     return write_whole(Path(path), report_html(reading, title).encode("utf-8", "replace"), follow_links=True)

@@ -1,4 +1,4 @@
-"""Capabilities that a shell command uses. Part of the published rules: see `capability_rules.RULES_VERSION`."""
+"""Capabilities that a shell command uses. This module is a part of the published rules (`capability_rules.py`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _LOOPBACK = re.compile(
     r"^(?:https?://|ftp://|[^/]*@)?(?:localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[?::1\]?)(?:[:/]|$)"
 )
 _READERS = {
-    # by command: options with a value in the next word; each trailing `!` is an operand that is a pattern or program
+    # For each command: the options whose value is the next word. Each trailing `!` stands for an operand that is a
+    # pattern or a program.
     "cat": "", "tac": "", "nl": "", "head": "nc", "tail": "nc", "less": "", "more": "", "wc": "", "grep": "ABCmef!",
     "egrep": "ABCmef!", "fgrep": "ABCmef!", "zgrep": "ABCmef!", "rg": "ABCmegt!", "ag": "ABCm!", "sed": "ef!",
     "awk": "Fvf!", "gawk": "Fvf!", "mawk": "Fvf!", "sort": "ktoST", "uniq": "fsw", "cut": "dfcb", "paste": "d",
@@ -46,7 +47,7 @@ _PIP_LOCAL = frozenset({"-e", "--editable", "--no-index", "-r", "--requirement"}
 
 
 def command_uses(command: Command) -> set[str]:
-    """Return the capabilities that one simple command uses."""
+    """Return the capabilities that a simple command uses."""
     found = set()
     name = posixpath.basename(command.words[0]) if command.words else ""
     if name and _is_external(name, command.words[1:]):
@@ -59,7 +60,7 @@ def command_uses(command: Command) -> set[str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Return True if a URL or host is this machine."""
+    """Return True if a URL or a host name refers to this machine."""
     return bool(_LOOPBACK.match(address))
 
 
@@ -115,12 +116,12 @@ def _is_file_use(name: str, command: Command) -> bool:
 
 
 def _is_recursive(option: str) -> bool:
-    """Return True if a short option has an `r` among its letters."""
+    """Return True if the letters of a short option include `r` or `R`."""
     return bool(re.fullmatch(r"-\w+", option)) and ("r" in option or "R" in option)
 
 
 def _operands(name: str, rest: list[str]) -> list[str]:
-    """Return the files in a command's words, without options, their values, and patterns."""
+    """Return the files in the words of a command. Options, their values, and patterns are omitted."""
     spec = _READERS[name]
     with_value, patterns = spec.rstrip("!"), spec.count("!")
     found, skip = [], False
@@ -139,7 +140,7 @@ def _operands(name: str, rest: list[str]) -> list[str]:
 
 
 def _computes_in_program(name: str, rest: list[str]) -> bool:
-    """Return True if a program of awk does arithmetic; arithmetic on text positions counts too."""
+    """Return True if an awk program does arithmetic, including arithmetic on positions in a text."""
     if name not in ("awk", "gawk", "mawk"):
         return False
     program = next((word for word in rest if not word.startswith("-")), "")

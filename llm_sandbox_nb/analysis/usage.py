@@ -1,7 +1,7 @@
-"""Tokens of a run by origin, counted in two ways, and its time.
+"""Tokens of a run by origin, which are counted in two ways, and times of a run.
 
-*Once*: every token of the final conversation counts one time. *As billed*: a token counts once for every request that
-sends it, because each request is billed with its whole history.
+*Once*: each token of the final conversation is counted one time. *As billed*: a token is counted for each request that
+sends it, because a request is billed with its complete history.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking_blocks", "reasoni
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens by origin. `prompt`: system, task and tools. `model`: replies. `environment`: observations and messages of
-    the loop. An observation that no later request contains was never read by the model, and is not counted.
+    """Tokens by origin.
+
+    `prompt` are the tokens of system message, task and tools. `model` are those of replies. `environment` are those of
+    observations and of messages from the loop. An observation that no later request contains is not counted, because
+    the model has not read it.
     """
 
     prompt: int = 0
@@ -37,32 +40,32 @@ class Tokens:
     cached: int = 0
     cost: float | None = None
     estimated: bool = False
-    """True if the server reported no counts, so that four characters count as a token."""
+    """True if the counts are estimates, with four characters for a token, because the record lacks counts."""
 
     @property
     def once(self) -> int:
-        """All tokens, each counted once."""
+        """Number of all tokens, each counted once."""
         return self.prompt + self.model + self.environment
 
     @property
     def billed(self) -> int:
-        """All tokens as billed."""
+        """Number of all tokens as billed."""
         return self.billed_input + self.billed_output
 
     @property
     def environment_share(self) -> float:
-        """Share of the environment in all tokens, each counted once."""
+        """Share of the environment's tokens in all tokens, each counted once."""
         return self.environment / self.once if self.once else 0.0
 
     @property
     def billed_environment_share(self) -> float:
-        """Share of the environment in all tokens as billed."""
+        """Share of the environment's tokens in all tokens as billed."""
         return self.billed_environment / self.billed if self.billed else 0.0
 
 
 @dataclass(frozen=True)
 class _Request:
-    """A request: tokens sent, tokens received, and the received tokens that later requests send again."""
+    """Token counts of a request. `kept` is the number of received tokens that later requests send again."""
 
     sent: int
     received: int
@@ -71,7 +74,7 @@ class _Request:
 
 
 def tokens_of(trajectory: Trajectory) -> Tokens:
-    """Count the tokens of a run, from the provider's counts if the record has them."""
+    """Count the tokens of a run. Use the provider's counts if the record has them for all replies."""
     replies = [event for event in trajectory.path if isinstance(event, ev.ModelReplied)]
     counted = [reply.usage for reply in replies if reply.usage is not None and reply.usage.prompt_tokens > 0]
     if replies and len(counted) == len(replies):
@@ -107,7 +110,7 @@ def _estimated(trajectory: Trajectory) -> list[_Request]:
 
 
 def _call_text(call: object) -> str:
-    """Return the name and the arguments of a call in a message, which may come from a stranger."""
+    """Return the name and the arguments of a call in a message. The message may come from anyone."""
     match call:
         case {"function": {"name": name, "arguments": arguments}}:
             return f"{name}{arguments}"
@@ -115,7 +118,7 @@ def _call_text(call: object) -> str:
 
 
 def size(text: str) -> int:
-    """Estimate the tokens of a text by the rule of thumb."""
+    """Estimate the number of tokens in a text by its number of characters."""
     return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
 
 
@@ -150,29 +153,29 @@ def _add_up(requests: list[_Request], *, cost: float | None, estimated: bool) ->
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds; None if not recorded. The paper's format has only the model's time."""
+    """Times of a run in seconds. An unrecorded time is None. Other programs' records have only the model's time."""
 
     model: float
     tools: float | None = None
     wall: float | None = None
     start: float | None = None
-    """Seconds since the epoch."""
+    """Start time in seconds since the epoch."""
 
     @property
     def tool_share(self) -> float | None:
-        """Share of the wall time in which calls were executed."""
+        """Share of the wall time in which calls were executed. None if the times were not recorded."""
         return self.tools / self.wall if self.tools is not None and self.wall else None
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Throughput of several runs. `per_minute`: finished runs per minute between the first start and the last end."""
+    """Throughput of several runs. `per_minute` is the number of runs per minute between first start and last end."""
 
     runs: int
     span: float
     per_minute: float
     concurrency: float
-    """Average number of active runs."""
+    """Average number of runs that were active at the same time."""
 
 
 def times_of(run: Loaded) -> Times:
@@ -193,7 +196,7 @@ def times_of(run: Loaded) -> Times:
 
 
 def throughput(times: Iterable[Times]) -> Throughput | None:
-    """Return the throughput of concurrent runs; None if no run has recorded times."""
+    """Return the throughput of several runs. None if no run has recorded times."""
     known = [(time.start, time.start + time.wall, time.wall) for time in times if time.start and time.wall]
     if not known:
         return None

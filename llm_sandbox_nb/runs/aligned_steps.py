@@ -1,4 +1,4 @@
-"""Steps of several runs aligned in rows, by their calls and results."""
+"""Alignment of several runs' steps in rows, by their calls and results."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from typing import Literal
 from llm_sandbox_nb.trajectory.trajectory import Call, Step
 
 Likeness = Literal["same", "results", "calls"]
-"""`same`: equal steps. `results`: only results differ. `calls`: calls differ, or a run has no step in the row."""
+"""Likeness of the steps in a row. `same`: the steps are equal. `results`: only results differ. `calls`: calls differ,
+or a run has no step in the row."""
 
 
 @dataclass(frozen=True)
 class AlignedRow:
-    """The steps of all runs in one row; None for a run without such a step."""
+    """A row with one step of each run, or None for a run that has no step in this row."""
 
     steps: tuple[Step | None, ...]
     likeness: Likeness
 
 
 def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
-    """Align the steps of all runs in rows, in the order of the first run. Unmatched steps get rows in between."""
+    """Align the steps of all runs in rows, in the order of the first run. Steps that match no step get own rows."""
     first, others = runs[0], runs[1:]
     pairs = [_pairs(first, other) for other in others]
     rows: list[AlignedRow] = []
@@ -37,7 +38,11 @@ def align(runs: Sequence[Sequence[Step]]) -> list[AlignedRow]:
 
 
 def _pairs(first: Sequence[Step], other: Sequence[Step]) -> tuple[dict[int, Step], dict[int, list[Step]]]:
-    """Return the steps of `other` by their matching index in `first`; unmatched steps by the next matching index."""
+    """Match the steps of `other` with the steps of `first`.
+
+    Return the matched steps by their index in `first`, and lists of the other steps by the index in `first` before
+    which they belong.
+    """
     matched: dict[int, Step] = {}
     inserted: dict[int, list[Step]] = {}
     matcher = SequenceMatcher(None, [called(step) for step in first], [called(step) for step in other], False)
@@ -59,7 +64,7 @@ def _row(steps: tuple[Step | None, ...]) -> AlignedRow:
 
 
 def called(step: Step) -> str:
-    """Return the calls of a step in a comparable form; for a reply without a call, its text."""
+    """Return the calls of a step in a comparable form. For a reply without a call, return its text in such a form."""
     if not step.calls:
         return json.dumps(["", step.thought.strip()])
     calls = [
@@ -69,5 +74,5 @@ def called(step: Step) -> str:
 
 
 def shown(call: Call) -> str:
-    """Return the result of a call, without notes on the remaining steps or on a person's change."""
+    """Return the result of a call, without the notes about remaining steps or about a person's change."""
     return call.result.body if call.result else call.live_output

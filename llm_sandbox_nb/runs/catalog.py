@@ -1,4 +1,4 @@
-"""The runs on disk: their state, their size, and a plan to remove some of them."""
+"""The list of the runs on disk, with their states and sizes, and the removal of runs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 from llm_sandbox_nb.windows import try_lock
 
 _TAIL_BYTES = 256 * 1024
-"""Bytes at the end of a journal that are searched for its last event."""
+"""Number of bytes at the end of a journal that are read to find its last events."""
 _MAX_DOUBT_LINES = 8
-"""Number of lines at the end of a journal that may hold the doubts of a run."""
+"""Number of lines at the end of a journal that are searched for the final doubts."""
 _DAY_SECONDS = 86400.0
 _REMOVING = ".being-removed"
 
@@ -47,10 +47,10 @@ class RunEntry:
     running: bool
     """True if a process executes the run."""
     in_use: bool
-    """True if a process executes the run, or has its sandbox open."""
+    """True if a process executes the run, or holds the run's sandbox open."""
     readable: bool
     started: float | None
-    """Seconds since the epoch."""
+    """Start time in seconds since the epoch."""
     changed: float
     """Time of the last change of the journal, in seconds since the epoch."""
     steps: int
@@ -59,7 +59,7 @@ class RunEntry:
     model: str
     task: str
     forked_from: str | None
-    """Name of the folder of the run from which this one was forked."""
+    """Folder name of the run from which this run was forked."""
     replay_of: str | None
     """Id of the replayed run."""
     answer: str | None
@@ -72,12 +72,15 @@ class RunEntry:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Size on disk in bytes."""
         return self.folder.stat().st_size if self.folder.is_file() else disk_use([self.folder])
 
 
 def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = ()) -> list[RunEntry]:
-    """Return the runs below `root` and `elsewhere`, oldest first; only the newest `most` runs, if given."""
+    """Return the runs below `root` and the runs in the folders `elsewhere`, oldest first.
+
+    If `most` is given, return only the `most` newest runs.
+    """
     folders = _folders(root, elsewhere)
     short = short_ids(folders)
     names = {folder.name: short_id for folder, short_id in short.items()}
@@ -86,12 +89,12 @@ def list_runs(root: Path, most: int | None = None, elsewhere: Iterable[Path] = (
 
 
 def _folders(root: Path, elsewhere: Iterable[Path]) -> list[Path]:
-    """Return folders of runs sorted by their names, which begin with the time, so that the newest is last."""
+    """Return run folders sorted by their names. Names begin with the start time, so the newest folder is the last."""
     return sorted([*run_folders(root), *elsewhere], key=lambda folder: folder.name)
 
 
 def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
-    """Read one run; `names` maps the names of all folders to short ids."""
+    """Read the entry of one run. `names` maps the names of all folders to short ids."""
     common: dict[str, Any] = {
         "folder": folder, "short_id": short_id, "running": False, "in_use": False, "changed": 0.0,
     }  # fmt: skip
@@ -145,7 +148,7 @@ def _entry(folder: Path, short_id: str, names: Mapping[str, str]) -> RunEntry:
 
 
 def _ends(folder: Path) -> tuple[ev.RunStarted | None, ev.RunFinished | None, list[ev.Doubt] | None]:
-    """Return the first event, the end of the run with its score, and the doubts; None for all three without an end.
+    """Return the first event, the end of the run with its score, and the doubts. Return three None if there is no end.
 
     These parts of the journal are enough for the row of an ended run.
     """
@@ -174,7 +177,7 @@ def is_running(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked_journal(folder: Path) -> Iterator[bool]:
-    """Lock the journal inside the `with` block; yield False if another process has the lock."""
+    """Lock the journal inside the `with` block. Yield False if another process has the lock."""
     descriptor = open_file(folder, JOURNAL)
     try:
         yield try_lock(descriptor)
@@ -183,7 +186,7 @@ def _locked_journal(folder: Path) -> Iterator[bool]:
 
 
 def disk_use(folders: Iterable[Path]) -> int:
-    """Return the bytes on disk of all files in folders. Hard links count once; symbolic links are not followed."""
+    """Return the bytes on disk of all files in folders. Hard links are counted once, symbolic links not followed."""
     seen: set[tuple[int, int]] = set()
     total = 0
     for info in chain.from_iterable(map(status_below, folders)):
@@ -198,14 +201,14 @@ def disk_use(folders: Iterable[Path]) -> int:
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """The runs to remove, and the other matching runs with the reasons why they stay."""
+    """The runs to remove, and the runs that match too but stay, with the reasons why they stay."""
 
     remove: list[RunEntry]
     spared: list[tuple[RunEntry, str]]
 
     @property
     def size(self) -> int:
-        """Bytes on disk of the runs to remove."""
+        """Size on disk, in bytes, of the runs to remove."""
         return disk_use(entry.folder for entry in self.remove)
 
     def text(self) -> str:
@@ -219,10 +222,10 @@ class PrunePlan:
 def plan_prune(
     entries: list[RunEntry], *, days: float | None = None, keep: int | None = None, now: float | None = None
 ) -> PrunePlan:
-    """Choose the runs that are older than `days` and not among the newest `keep`; either may be omitted.
+    """Choose runs to remove: runs that are older than `days` and not among the `keep` newest. Either can be omitted.
 
-    Runs that are in use or cannot be read stay, and so do runs from which a remaining run was forked. The age of a run
-    counts from its last event.
+    Runs that are in use or cannot be read stay. Runs from which a remaining run was forked stay too. The age of a run
+    is the time since its last event.
     """
     newest = sorted(entries, key=lambda entry: (entry.changed, entry.name))
     named = newest[: max(0, len(newest) - (keep or 0))]
@@ -243,7 +246,7 @@ def plan_prune(
 
 
 def prune(plan: PrunePlan) -> list[str]:
-    """Remove the runs; return a sentence for each that could not be removed. Links are removed, not followed."""
+    """Remove the runs of a plan. Return a sentence for each run that could not be removed. Links are not followed."""
     problems = []
     for entry in plan.remove:
         try:
@@ -263,7 +266,7 @@ def prune(plan: PrunePlan) -> list[str]:
 
 
 def runs_text(root: Path, most: int | None = None, elsewhere: Collection[Path] = ()) -> str:
-    """Return a line for each of the newest runs, newest first, and their total size on disk."""
+    """Return a line for each of the newest runs, newest first, and a line with the total size of all runs."""
     folders = _folders(root, elsewhere)
     if not folders:
         return f"There are no runs in {root}."
@@ -277,7 +280,7 @@ def runs_text(root: Path, most: int | None = None, elsewhere: Collection[Path] =
 
 
 def row_text(entry: RunEntry) -> str:
-    """Return a run in one line, and its doubts in another."""
+    """Describe a run in one line. If the run has doubts, describe them in a second line."""
     began = "" if not entry.started else f"{datetime.datetime.fromtimestamp(entry.started):%d %b %H:%M}"
     steps, task = plural(entry.steps, "step"), plain(first_line(entry.task, 60))
     if answer := plain(first_line(entry.answer or "", 60)):
@@ -292,7 +295,10 @@ def row_text(entry: RunEntry) -> str:
 
 
 def runs_json(entries: list[RunEntry]) -> list[dict[str, Any]]:
-    """Return rows for a program. `state` is the stop reason, `running`, `not_finished`, `replay` or `unreadable`."""
+    """Return the runs as JSON values.
+
+    `state` is the stop reason, `running`, `not_finished`, `replay` or `unreadable`.
+    """
     return [
         {
             "id": entry.name,

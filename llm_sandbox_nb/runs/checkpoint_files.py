@@ -1,4 +1,7 @@
-"""The events to which a run can be rewound, and the files at a checkpoint: read, compared, restored to `files/`."""
+"""The events to which a run can be rewound, and the files at a checkpoint.
+
+Files at a checkpoint can be read, compared, and restored to `files/`.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +39,15 @@ _ENDINGS = (
 
 
 def end_of_step(trajectory: Trajectory, step: int) -> str:
-    """Return the id of the last event before the next step. Step 0 is the beginning, before the first step.
+    """Return the id of the last event of a step. Step 0 stands for the time before the first step.
 
     Raises:
-        ValueError: if this attempt does not have the step; the message lists the steps.
+        ValueError: if this attempt does not have the step. The message names the existing steps.
     """
     _check_step(trajectory, step, 0)
     found: str | None = None
     for event in trajectory.path:
-        # A trajectory of another program has no requests.
+        # a trajectory from another program has no requests
         if isinstance(event, ev.ModelRequested | ev.ModelReplied) and event.step > step:
             break
         if not isinstance(event, _ENDINGS):
@@ -55,7 +58,7 @@ def end_of_step(trajectory: Trajectory, step: int) -> str:
 
 
 def before_calls(trajectory: Trajectory, step: int) -> str:
-    """Return the id of the event after which the calls of a step are proposed, but not decided on or executed.
+    """Return the id of the event at which all calls of a step are proposed, and none is decided on or executed.
 
     Raises:
         ValueError: if there is no such step, or the step has no call.
@@ -75,7 +78,7 @@ def before_calls(trajectory: Trajectory, step: int) -> str:
 
 
 def files_after(trajectory: Trajectory, step: int) -> str | None:
-    """Return the checkpoint with the files at the end of a step; None if the files are not stored."""
+    """Return the checkpoint with the files at the end of a step. None if the files are not stored."""
     found: str | None = None
     changed = False
     for event in trajectory.path:
@@ -87,7 +90,7 @@ def files_after(trajectory: Trajectory, step: int) -> str | None:
             case ev.CallStarted():
                 changed = True
             case ev.Checkpointed(by_others=True) if (event.step or 0) == step:
-                continue  # a later checkpoint, of changes by others
+                continue  # a later checkpoint with changes by others
             case ev.Checkpointed() if (event.step or 0) <= step:
                 found, changed = event.checkpoint, False
             case ev.Rewound(what="files") if trajectory.step_at(event.id) <= step:
@@ -106,7 +109,7 @@ _PARTIAL = "files.partial"
 
 
 class CheckpointFiles:
-    """Reader of a run's files at its checkpoints: from an open sandbox, otherwise from the run folder."""
+    """Reader of a run's files at its checkpoints."""
 
     def __init__(self, run: RunRecord) -> None:
         self._run = run
@@ -120,7 +123,7 @@ class CheckpointFiles:
             return any(stored.id == checkpoint for stored in store.checkpoints())
 
     async def changes_to(self, checkpoint: str) -> Changes:
-        """Return the changes that restoring a checkpoint would make."""
+        """Return the changes that restoring a checkpoint would make. Use the open sandbox if there is one."""
         box = self._run.context.living()
         if box is not None:
             if in_use_by_another(box, self._run.folder):
@@ -141,10 +144,13 @@ class CheckpointFiles:
             return dict(store.manifest(checkpoint))
 
     def own(self, checkpoint: str, since: str | None = None) -> dict[str, Entry]:
-        """Return all entries at a checkpoint without changes by others. Raises HistoryError.
+        """Return all entries at a checkpoint, with changes by others reverted.
 
         Args:
-            since: the newest recorded checkpoint, if all later changes are by others.
+            since: the newest recorded checkpoint, if others have made all later changes.
+
+        Raises:
+            HistoryError: if a checkpoint is not stored.
         """
         found = self._run.trajectory.changed_by_others(since or checkpoint)
         pairs = [(change.before, change.after) for change in found] + ([(since, checkpoint)] if since else [])
@@ -158,7 +164,7 @@ class CheckpointFiles:
             return own_files(store.manifest(checkpoint), others)
 
     def of_image(self, path: str) -> Entry | None:
-        """Return the entry that the image or the engine has put at a path, if the history knows it."""
+        """Return the entry that the image or the engine has put at a path. None if the history has no such entry."""
         with reading_history(self._folder) as store:
             known = store.image_entry(path)
         return None if known is None else known[0]
@@ -175,7 +181,7 @@ class CheckpointFiles:
 
     @contextmanager
     def opened(self, checkpoint: str) -> Iterator[tuple[HistoryStore, Mapping[str, Entry]]]:
-        """Open the history. Yield it with all entries at a checkpoint by path, as in a container."""
+        """Open the history. Yield the store, and all entries at a checkpoint by their paths in a container."""
         sandbox = self._run.trajectory.sandbox
         own_root = sandbox is not None and has_own_root(sandbox.protection.get("isolation"))
         with reading_history(self._folder) as store:
@@ -183,7 +189,7 @@ class CheckpointFiles:
 
 
 def starting_files(run: RunRecord, step: int = 0) -> StartingFiles | None:
-    """Return the files that a run had at the end of a step; None if they are not stored.
+    """Return the files that a run had at the end of a step. None if the files are not stored.
 
     Raises:
         ValueError: if the run has no such step.
@@ -196,14 +202,14 @@ def starting_files(run: RunRecord, step: int = 0) -> StartingFiles | None:
     return StartingFiles(run.folder / HISTORY, checkpoint)
 
 
-# --- the run's `files/` on disk, for a run without a session: a session collects them itself ---
+# --- `files/` on disk of a run without a session (a session collects these files itself) ---
 
 
 def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = ()) -> tuple[str, ...]:
-    """Make `files/` equal to the output folder at a checkpoint. Return a sentence for each file that is not stored.
+    """Make `files/` equal to the output folder at a checkpoint. Return a sentence for each file that was not restored.
 
-    Only results of the run are restored: files that were collected on any branch, and `known` names, in the form of the
-    journal.
+    Only results of the run are restored. These are the files that were collected on any branch, and the files with
+    `known` names. `known` has names in the form in which the journal has them.
     """
     folder, output = run.folder / FILES, f"{_output_of(run)}/"
     names, there = {*known, *collected_names(run.trajectory)}, set(run.files)
@@ -232,11 +238,11 @@ def restore_artifacts(run: RunRecord, checkpoint: str, known: Collection[str] = 
 
 
 def record_artifacts(run: RunRecord, recorder: Recorder, step: int) -> None:
-    """Record the content of `files/` on the branch of HEAD. Files collected late may be recorded on another branch."""
+    """Record the content of `files/` on the branch of HEAD, because late files may be recorded on another branch."""
     recorded, here, room = run.trajectory.artifacts, dict(run.files), CollectLimits.all_bytes
     for name, file in here.items():
         if file.size > min(CollectLimits.file_bytes, room):
-            continue  # beyond the limits of collecting
+            continue  # the file exceeds the limits on collected files
         room -= file.size
         event = saved_file(name, file.path, step or None)
         before = recorded.get(event.path)
@@ -259,13 +265,13 @@ def _output_of(run: RunRecord) -> str:
 
 
 def _inside(folder: Path, name: str) -> bool:
-    """Return True if a name stays inside its folder; names from another program's record may lead outside."""
+    """Return True if a name stays inside its folder. A name from another program's record may lead outside."""
     target = Path(os.path.normpath(folder / name))
     return target != folder and target.is_relative_to(folder)
 
 
 def _is_same(folder: Path, target: Path, entry: Entry) -> bool:
-    """Return True if a file has the content of `entry`, by its digests."""
+    """Return True if a file has the content of `entry`. The digests are compared."""
     name = target.relative_to(folder)
     if entry.chunks is None or not is_file(folder.parent, folder.name / name):
         return False

@@ -1,4 +1,4 @@
-"""Comparison of runs: steps side by side, tokens, cost, time, and the files in the end."""
+"""Comparison of runs: their steps side by side, their tokens, cost and time, and their files in the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llm_sandbox_nb.sandbox.errors import HistoryError
 
 
 class Comparison(ComparedRuns[R], Awaitable):
-    """The result of `run.compare`. Shown as a table in a notebook.
+    """The result of `run.compare`. A notebook shows the result as a table.
 
     >>> comparison.divergence, comparison.diff("/testbed/answer.txt")
     """
@@ -30,7 +30,7 @@ class Comparison(ComparedRuns[R], Awaitable):
 
 
 def compare_runs(runs: Sequence[R], names: Sequence[str] = ()) -> Comparison[R]:
-    """Compare runs.
+    """Compare runs. `names` are the names of the runs in the result, by default numbers and folder names.
 
     Raises:
         InputError: if there are fewer than two runs.

@@ -1,4 +1,4 @@
-"""Compared runs as data: rows of steps, totals, and paths that differ in the end."""
+"""Compared runs as data: rows of steps, totals, and the paths that differ in the end."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _DIFF_CHARACTERS = 256 * 1024
 
 @dataclass(frozen=True)
 class Totals:
-    """Totals of one run. Times are seconds; `cost` is US dollars, None if not known."""
+    """Totals of one run. Times are in seconds."""
 
     name: str
     steps: int
     stop_reason: str | None
     state: str
-    """The state at the end, in words."""
+    """The state at the end of the run, in words."""
     answer: str | None
     usage: ev.Usage
     model_time: float
@@ -44,27 +44,27 @@ class ComparedRuns(Generic[R]):
     rows: list[AlignedRow]
     totals: list[Totals]
     files: dict[str, ComparedFile] = field(default_factory=dict)
-    """Paths that differ in the end, anywhere in the sandbox."""
+    """Paths that differ in the end. They may be anywhere in the sandbox."""
     note: str = ""
-    """Reason why files are not compared, if they are not."""
+    """Reason why files are not compared. Empty if they are compared."""
     others: tuple[str, ...] = ()
-    """Paths with changes that no step of the run made: these changes are not compared."""
+    """Paths with changes that no step of the run made. These changes are not compared."""
     _files: list[EndFiles] = field(default_factory=list, repr=False)
 
     @property
     def divergence(self) -> int | None:
-        """Index in `rows` of the first row that differs; None if all are the same."""
+        """Index in `rows` of the first row that differs. None if all rows are the same."""
         return next((index for index, row in enumerate(self.rows) if row.likeness != "same"), None)
 
     @property
     def first_different_step(self) -> int | None:
-        """Number of the first step that differs; None if all are the same."""
+        """Number of the first step that differs. None if all steps are the same."""
         if self.divergence is None:
             return None
         return min(step.number for step in self.rows[self.divergence].steps if step is not None)
 
     def diff(self, path: str, first: int = 0, second: int = 1) -> str:
-        """Return the unified diff of a file in two runs, or a sentence with the reason for its absence.
+        """Return the unified diff of a file in two runs, or a sentence that says why there is no diff.
 
         Raises:
             KeyError: if the path does not differ.
@@ -79,7 +79,7 @@ class ComparedRuns(Generic[R]):
         return made or note or "The content is the same; its mode differs."
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Return one row for each aligned row of steps, with columns for each run. Needs pandas."""
+        """Return a data frame with a row for each aligned row of steps, and columns for each run. Needs pandas."""
         import pandas
 
         return pandas.DataFrame([self._frame_row(row) for row in self.rows])

@@ -1,4 +1,4 @@
-"""Drawing of compared runs, as text and as HTML."""
+"""Display of compared runs as text and as HTML."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _LINE_CHARACTERS = 110
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _WRAPS = "white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
 _MIN_MATCHING_SHARE = 0.4
-"""Minimum share of matching words: below it, nearly every word would be marked."""
+"""Minimum share of matching words at which differing words are marked. Below this share, most words would be marked."""
 _WORDS = {"same": "the same", "results": "other results", "calls": "other calls"}
 _COLOURS = {"same": "transparent", "results": "rgba(255, 193, 7, .25)", "calls": "rgba(244, 67, 54, .18)"}
 
 
 def as_text(made: ComparedRuns[Any]) -> str:
-    """Return a short text: a table of ends and totals, the first different step, and the files that differ."""
+    """Return a short text with a table of ends and totals, the first different step, and the files that differ."""
     names = [total.name for total in made.totals]
     answers = [printable(total.answer) if total.answer else "none" for total in made.totals]
     place = _common_length(answers)
@@ -53,7 +53,7 @@ def as_text(made: ComparedRuns[Any]) -> str:
 
 
 def _deciding_lines(names: Sequence[str], row: AlignedRow) -> list[str]:
-    """Return for each run the first differing line of the first different step, cut around the difference."""
+    """Return a line for each run: the first differing line of the first different step, cut around the difference."""
     descriptions = [_described(step, row.likeness) for step in row.steps]
     lines = next(
         (
@@ -72,7 +72,7 @@ def _deciding_lines(names: Sequence[str], row: AlignedRow) -> list[str]:
 
 
 def _described(step: Step | None, likeness: Likeness) -> str:
-    """Return the calls of a step, or their results if all runs made the same calls."""
+    """Return the calls of a step as text, or the results of the calls if only results differ."""
     if step is None:
         return "no such step"
     if likeness == "results":
@@ -89,13 +89,13 @@ def _common_length(texts: Sequence[str]) -> int:
 
 
 def _window(text: str, place: int, most: int) -> str:
-    """Return at most `most` characters of a text, including the one at `place`."""
+    """Return at most `most` characters of a text, including the character at `place`."""
     start = max(0, min(place - most // 3, len(text) - most + 2)) if len(text) > most else 0
     return _short(f"… {text[start:]}" if start else text, most)
 
 
 def _answers(made: ComparedRuns[Any]) -> list[str]:
-    """Return the answers if they differ."""
+    """Return the answers of all runs, or an empty list if the answers are equal."""
     if len({total.answer for total in made.totals}) < 2:
         return []
     return [_short(printable(total.answer or "none"), 200) for total in made.totals]
@@ -124,7 +124,7 @@ def as_html(made: ComparedRuns[Any]) -> str:
 
 
 def _html_rows(rows: Sequence[AlignedRow], divergence: int | None) -> str:
-    """Return a row for each step; steps that are the same in all runs share one row."""
+    """Return a table row for each row of steps. Neighbouring steps that are the same in all runs share one row."""
     parts, index = [], 0
     for likeness, group in groupby(rows, key=lambda row: row.likeness):
         steps = [row.steps[0] for row in group]
@@ -155,7 +155,7 @@ def _html_row(row: AlignedRow, is_first: bool) -> str:
 
 
 def _step_texts(step: Step | None) -> list[str]:
-    """Return the thought, then each call and its result."""
+    """Return the texts of a step: the thought, then each call and its result."""
     if step is None:
         return ["no step"]
     calls = ((_call(call), _short(shown(call))) for call in step.calls)
@@ -163,7 +163,7 @@ def _step_texts(step: Step | None) -> list[str]:
 
 
 def _html_step(step: Step | None, texts: Sequence[str]) -> str:
-    """Return a step as HTML; `texts` are HTML already."""
+    """Return a step as HTML. `texts` are already HTML."""
     if step is None:
         return "<i>no step</i>"
     tokens = f" · {plural(step.usage.total_tokens, 'token')}" if step.usage else ""
@@ -173,7 +173,7 @@ def _html_step(step: Step | None, texts: Sequence[str]) -> str:
 
 
 def _marked(texts: Sequence[str]) -> list[str]:
-    """Return the texts as HTML. In two similar texts, `<mark>` shows the words that differ."""
+    """Return the texts as HTML. If there are two similar texts, `<mark>` shows the words that differ."""
     if len(texts) != 2 or texts[0] == texts[1]:
         return [escape(text) for text in texts]
     words = [_WORD.findall(text) for text in texts]
@@ -210,7 +210,7 @@ def _differing_files(made: ComparedRuns[Any]) -> str:
 
 
 def _figures(total: Totals) -> list[str]:
-    """Return steps, tokens, cost and time."""
+    """Return steps, tokens, cost and time as texts."""
     cost = "scripted: free" if total.scripted and total.usage.cost is None else format_cost(total.usage.cost)
     time = f"{format_duration(total.model_time)} model, {format_duration(total.tool_time)} tools"
     return [str(total.steps), format_count(total.usage.total_tokens), cost, time]

@@ -23,7 +23,7 @@ _MAX_NAMED_PATHS = 8
 
 @dataclass(frozen=True)
 class ComparedFile:
-    """A path that differs in the end, with type, mode and digest for each run; None for a run without the file."""
+    """A path that differs between runs. `states` has a description for each run, or None for a run without the path."""
 
     path: str
     states: tuple[str | None, ...]
@@ -33,7 +33,7 @@ class EndFiles:
     """The files of one run at a checkpoint."""
 
     def __init__(self, run: RunRecord, checkpoint: str | None) -> None:
-        """Read the entries. Raises HistoryError if the files are not stored."""
+        """Read the entries at `checkpoint`. Raises HistoryError if the files are not stored."""
         self._reader = CheckpointFiles(run)
         if checkpoint is None or not self._reader.has(checkpoint):
             raise HistoryError(f"those of {run.folder.name} are not kept.")
@@ -41,15 +41,15 @@ class EndFiles:
         root = _working_directory(run, manifest)
         self.entries = {_under(path, root): entry for path, entry in own.items()}
         self.others = {_under(path, root) for path in differing_contents(own, manifest)}
-        """Paths that others have changed; `entries` has their earlier content."""
+        """Paths that others have changed. `entries` has the earlier content of these paths."""
 
     def state(self, path: str) -> str | None:
-        """Return type, mode and content as a readable text; None if the path is as in the image."""
+        """Describe type, mode and content of a path. Return None if the path is absent or as in the image."""
         entry = self.entries.get(path)
         return None if entry is None or entry.base else self._described(entry)
 
     def known_state(self, path: str) -> str | None:
-        """Return `state`, or for a path as in the image the image's entry, if known; None if the path was deleted."""
+        """Describe a path like `state`. Describe also a path that is as in the image, if the image is known."""
         if (state := self.state(path)) or self.hides(path):
             return state
         entry = self._reader.of_image(path)
@@ -67,12 +67,18 @@ class EndFiles:
         return f"{entry.size} bytes, mode {entry.mode:o}, content {content.hexdigest()[:16]}"
 
     def hides(self, path: str) -> bool:
-        """Return True if a file of the image was deleted: the manifest lists its folder without the file."""
+        """Return True if a file of the image was deleted, so that its folder is listed without the file."""
         above = self.entries.get(str(PurePosixPath(path).parent))
         return path not in self.entries and above is not None and not above.base
 
     def text(self, path: str) -> str:
-        """Return the text of a file; empty if the run has no such file. Raises HistoryError or UnicodeDecodeError."""
+        """Return the text of a file. The text is empty if the run has no such file.
+
+        Raises:
+            HistoryError: if the content is not stored.
+            OutputLimitExceededError: if the file is too large.
+            UnicodeDecodeError: if the content is not UTF-8.
+        """
         entry = self.entries.get(path)
         return "" if entry is None else self._reader.read(entry, COMPARED_BYTES).decode("utf-8")
 
@@ -84,7 +90,7 @@ class EndFiles:
         for path in paths:
             states = tuple(end.state(path) for end in files)
             if None in states and len(set(states)) > 1:
-                # In some sandboxes the engine rewrites a file of the image, such as /etc/hosts: compare contents.
+                # some engines rewrite files of the image, such as /etc/hosts, so contents are compared
                 states = tuple(end.known_state(path) for end in files)
             unknown = all(state is None for state in states)
             if len(set(states)) > 1 or (unknown and len({end.hides(path) for end in files}) > 1):
@@ -93,7 +99,7 @@ class EndFiles:
 
 
 def _working_directory(run: RunRecord, manifest: dict[str, Entry] | Any) -> str:
-    """Return the folder to which compared paths are relative: `/`, or the working directory in `process`."""
+    """Return the working directory of a run. Under the isolation `process`, each run has a different one."""
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     if not has_own_root(protection.get("isolation")):
         return _ROOT
@@ -106,7 +112,7 @@ def _under(path: str, root: str) -> str:
 
 
 def left_out(others: Collection[str]) -> str:
-    """Return a sentence about paths that are not compared; empty if all are."""
+    """Return a sentence about paths that are not compared. Empty if all paths are compared."""
     if not others:
         return ""
     changed = plural(
@@ -125,5 +131,5 @@ def named_paths(paths: Collection[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text on one line, without line ends and terminal codes."""
+    """Return a text on one line. Line ends and terminal codes are replaced by blanks."""
     return "".join(letter if letter.isprintable() else " " for letter in text)

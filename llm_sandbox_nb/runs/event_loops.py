@@ -1,7 +1,7 @@
-"""Execution of a run's coroutines in the event loop of its sandbox, from any thread.
+"""Execution of a run's coroutines in the event loop of the run's sandbox, from any thread.
 
-Scripts, notebook cells and coroutines use the same methods. In a script or a cell a method returns the result, in a
-coroutine an awaitable. The result can also be awaited, so `await` works everywhere.
+Scripts, notebook cells and coroutines use the same methods. In a script or a cell, a method returns the result. In a
+coroutine, a method returns an awaitable. The result can also be awaited, so `await` works everywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Awaitable:
-    """A result that may also be awaited."""
+    """Base class of results that can also be awaited."""
 
     def __await__(self) -> Generator[Any, None, Self]:
         yield from ()
@@ -24,16 +24,16 @@ class Awaitable:
 
 
 class EventLoops:
-    """The event loops of this process in which runs live."""
+    """The event loops of this process that execute runs."""
 
     cells_wait = False
-    """True if a call from a thread with a running event loop also waits, as in a notebook's cell."""
+    """True if a call also waits in a thread with a running event loop, as in a notebook's cell."""
     _lock = threading.Lock()
     _own: asyncio.AbstractEventLoop | None = None
 
     @classmethod
     def own(cls) -> asyncio.AbstractEventLoop:
-        """Return the loop, on a separate thread, of runs that do not belong to another loop."""
+        """Return the loop for runs that do not belong to another loop. The loop runs in a separate thread."""
         with cls._lock:
             if cls._own is None or cls._own.is_closed():
                 loop = cls._own = asyncio.new_event_loop()
@@ -42,7 +42,7 @@ class EventLoops:
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs in this thread, or None."""
+    """Return the event loop that runs in this thread. None if no event loop runs."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -50,7 +50,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class PendingCall(Generic[T]):
-    """A call that starts when it is awaited. Before that, any use of the result reports the missing `await`."""
+    """A call that an `await` starts. Before that, any use of the result reports the missing `await`."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], call: str
@@ -86,10 +86,10 @@ class PendingCall(Generic[T]):
 def run_in_loop(
     loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, T]], call: str
 ) -> T:
-    """Execute `work` in `loop` (None: any loop). Return the result, or, in a coroutine, an awaitable.
+    """Execute `work` in `loop`, or in any loop if `loop` is None. Return the result, or an awaitable in a coroutine.
 
     Args:
-        call: the expression after `await`, for the error about a missing `await`.
+        call: the expression to await, which the error about a missing `await` names.
     """
     here = running_loop()
     usable = loop if loop is not None and loop.is_running() else None

@@ -1,4 +1,4 @@
-"""Runs recorded by other programs, for the list of runs."""
+"""Runs that other programs have recorded, as entries of the list of runs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 
 def foreign_runs(root: Path) -> list[RunEntry]:
-    """Return the runs in a file, or in all files below a folder whose names are those of records.
+    """Return the runs in a file, or the runs in all files below a folder that have a record's name.
 
-    A `trajectory.json` in the folder of a journal is skipped. A file that cannot be read is listed with the reason.
+    A file in the same folder as a journal is skipped. A file that cannot be read is listed with the reason.
 
     Raises:
         NoRecordError: if `root` is a file without a record.

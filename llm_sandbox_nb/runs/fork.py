@@ -1,4 +1,4 @@
-"""Forking a run: a second run with everything up to a step, and a separate sandbox."""
+"""Forking of a run, which makes a second run with the same steps up to a step, and with a separate sandbox."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 R = TypeVar("R", bound=RunRecord)
 _MAKING = ".being-made"
-"""Suffix of a fork's folder until its journal exists, which is written last."""
-_STALE_SECONDS = 3600.0  # longer than any copy of a run takes
+"""Name of a file in the folder of a fork that is not complete. The file is removed when the journal exists."""
+_STALE_SECONDS = 3600.0  # no copy of a run takes that long
 
 
 async def fork(
     run: R, destination: Destination, isolation: str | None = None, network: str | None = None
 ) -> R:
-    """Make a second run, with its sandbox open, ready to resume.
+    """Make a second run that can resume. Its sandbox is open.
 
     Args:
-        isolation, network: options of the new sandbox, for a run whose sandbox is gone.
+        isolation, network: options of the new sandbox, if the sandbox of `run` is gone.
 
     Raises:
-        InputError: if the folder cannot be made, or the isolation or the network must be named.
+        InputError: if the folder cannot be made, or if the isolation or the network must be named.
         SandboxError: if no second sandbox can be started.
     """
     remove_unfinished(run.folder.parent)
@@ -91,7 +91,7 @@ def _restore_files(run: RunRecord, destination: Destination, other: RunRecord) -
 
 
 def remove_unfinished(parent: Path) -> None:
-    """Remove folders of forks whose process was killed."""
+    """Remove incomplete folders of forks, which killed processes have left."""
     for mark in parent.glob(f"*/{_MAKING}"):
         with contextlib.suppress(OSError):
             if not (mark.parent / JOURNAL).exists() and time.time() - mark.stat().st_mtime > _STALE_SECONDS:
@@ -99,11 +99,11 @@ def remove_unfinished(parent: Path) -> None:
 
 
 def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
-    """Copy the blobs and files, then the journal up to the fork, with the same ids."""
+    """Copy the blobs and files, then the journal up to the destination. Events keep their ids."""
     _copy_folder(run.folder / BLOBS, folder / BLOBS)
     if (run.folder / CHECK_FILES).is_dir():
         _copy_folder(run.folder / CHECK_FILES, folder / CHECK_FILES)
-    # While the run executes, files appear and disappear; `_restore_files` corrects them afterwards.
+    # files appear and disappear while the run executes, so `_restore_files` corrects them afterwards
     with contextlib.suppress(FileNotFoundError, shutil.Error):
         _copy_folder(run.folder / FILES, folder / FILES)
     prefix = run.trajectory.at(destination.to).path
@@ -125,7 +125,7 @@ def _copy(run: RunRecord, destination: Destination, folder: Path) -> None:
 
 
 def _copy_folder(source: Path, target: Path) -> None:
-    """Copy the regular files below a folder of a run; hard-link the blobs, which never change."""
+    """Copy the regular files below a folder of a run. Blobs are hard-linked, because they never change."""
     room = CollectLimits.all_bytes
     for name in file_names(source):
         copy = target / name
@@ -143,7 +143,7 @@ def _copy_folder(source: Path, target: Path) -> None:
 async def _open(
     run: RunRecord, folder: Path, destination: Destination, named: Mapping[str, str | None]
 ) -> Sandbox:
-    """Open a sandbox with the files of the fork and the options of the first run."""
+    """Open a sandbox with the files at the destination and the options of the first run."""
     assert destination.target is not None
     history = folder / HISTORY
     box = run.context.living()

@@ -1,8 +1,8 @@
-"""A run that an outside agent drives: the agent's calls are the steps of an ordinary session.
+"""A run that an outside agent drives. The agent's calls are the steps of an ordinary session.
 
-The agent replaces the model: a reply of `OutsideModel` is the next call from outside. So journal, checkpoints, card,
-and a person's decisions (pause, approval, rewind) work as in every run. Between two calls, other runs and the person
-may use the sandbox; their changes are recorded as changes by others.
+The agent replaces the model, because each reply of `OutsideModel` is the agent's next call. So journal, checkpoints,
+card, and a person's decisions (pause, approval, rewind) work as in every run. Between two calls, other runs and the
+person may use the sandbox. Changes that they make are recorded as changes by others.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _SET_UP_SECONDS = 45.0  # clients of MCP give up after a minute
 _OUTPUT_CHARACTERS = 2000
 _MAX_CHANGES = 100
 _FIRST_MESSAGES = 2
-"""Number of messages with which the conversation begins."""
+"""Number of messages in the conversation before the first call."""
 _TOOL_NAMES = {"run_command": "execute_bash"}
 STOPPED = (
     "A person has ended the work of outside agents in this sandbox: ask them, %sandbox mcp in the notebook allows it "
@@ -81,7 +81,7 @@ WITHDRAWN = "The call was withdrawn before it was executed; nothing was done."
 
 
 class OutsideError(LLMSandboxError):
-    """Raised if a call cannot be executed. The message is one sentence for the agent; nothing was done."""
+    """Raised if a call cannot be executed. The message is a sentence for the agent. The call has no effect."""
 
 
 @dataclass(eq=False)
@@ -92,13 +92,13 @@ class OutsideCall:
     arguments: Json
     client: str
     principal: str = ""
-    """Name of the caller's token. The id of the call is valid only with this token."""
+    """Name of the caller's token. A caller can use the id of the call only with this token."""
     id: str = field(default_factory=lambda: f"cmd-{secrets.token_hex(12)}")
     done: asyncio.Future[Json] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     step: int | None = None
 
     def finish(self, text: str, data: Mapping[str, Any], *, error: bool) -> None:
-        """Set the result. A second result is ignored."""
+        """Set the result of the call. A second result is ignored."""
         if not self.done.done():
             self.done.set_result({"text": text, "data": dict(data), "error": error})
 
@@ -108,12 +108,12 @@ class OutsideCall:
 
 
 class OutsideModel:
-    """Model whose replies are the calls from outside."""
+    """Model whose replies are the calls of an outside agent."""
 
     scripted = False
 
     def __init__(self, next_call: Callable[[str], Awaitable[OutsideCall]], name: str = MODEL) -> None:
-        """Create the model. `next_call` is called with the person's messages since the last call."""
+        """Create the model. `next_call` gets the person's messages since the last call, and returns the next call."""
         self.name = name
         self._next_call = next_call
 
@@ -124,7 +124,7 @@ class OutsideModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """Wait for the next call, and return it as the reply; see `Model.reply`."""
+        """Wait for the next call, and return the call as a reply; see `Model.reply`."""
         last = messages[-1] if len(messages) > _FIRST_MESSAGES and messages[-1]["role"] == "user" else {}
         text = str(last.get("content", ""))
         call = await self._next_call(text.removesuffix(steps_remaining(text)).strip())
@@ -157,16 +157,16 @@ class _OutsideSession(Session):
 
 
 class OutsideAgent:
-    """A run that is driven from outside. Use it in the event loop of the run."""
+    """A run that an outside agent drives. Its methods must be called in the event loop of the run."""
 
     def __init__(self, run: Run, name: str, *, shared: bool) -> None:
         """Create the agent. `shared` is True if others may use the sandbox too, and False for the sandbox of a fork."""
         self.run = run
         self.name = name
-        """The sandbox's name for the agent."""
+        """Name of the sandbox, which the agent uses in its calls."""
         self.shared = shared
         self.ready = asyncio.Event()
-        """Set when the sandbox is set up, and when the run has ended."""
+        """Event that is set when the sandbox is set up, and when the run has ended."""
         self.ended = False
         self.current: OutsideCall | None = None
         self.calls: dict[str, OutsideCall] = {}
@@ -174,14 +174,14 @@ class OutsideAgent:
         self._news = asyncio.Event()
         self._finished: ev.CallFinished | None = None
         self._person_text = ""
-        """Messages of the person that the agent has not read."""
+        """Messages of the person that the agent has not read yet."""
         self._changed = asyncio.Event()
-        """Set at each event of the run, for tasks that wait for an event."""
+        """Event that is set at each event of the run, for tasks that wait for an event."""
         self.task: asyncio.Task[object] | None = None
 
     @property
     def box(self) -> Sandbox:
-        """The sandbox. Raises OutsideError if the run has ended, or its sandbox is not set up yet or lost."""
+        """The sandbox. Raises OutsideError if the run has ended, or if its sandbox is lost or not set up yet."""
         box = self.run.context.living()
         if self.ended:
             raise OutsideError(self._end_reason)
@@ -214,7 +214,7 @@ class OutsideAgent:
                 self.end()
 
     def end(self) -> None:
-        """Mark the run as ended: waiting calls are refused."""
+        """Mark the run as ended, and refuse all calls that wait."""
         self.ended = True
         self.ready.set()
         for call in (*filter(None, [self.current]), *self._queue):
@@ -266,7 +266,7 @@ class OutsideAgent:
         return {"text": text, "data": data, "error": False}
 
     async def withdraw(self, call: OutsideCall) -> None:
-        """End a call: remove it if it waits, interrupt it if it runs."""
+        """End a call. A waiting call is removed, and a running call is interrupted."""
         if call.done.done():
             return
         if call in self._queue:
@@ -294,9 +294,9 @@ class OutsideAgent:
     # --- for the model ---
 
     async def next_call(self, person_text: str) -> OutsideCall:
-        """Answer the executed call, let others use the sandbox, and wait for the next call.
+        """Set the result of the executed call, let others use the sandbox, and wait for the next call.
 
-        `person_text` holds the person's messages since the last call, which the agent reads with the answer.
+        `person_text` holds the person's messages since the last call. The agent reads these messages with the result.
         """
         self._person_text = "\n\n".join(filter(None, (self._person_text, person_text)))
         self._answer_current()
@@ -366,10 +366,10 @@ class OutsideAgent:
         text = "\n".join([*notes, f"{shown}\n[checkpoint {call.step}]"])
         call.finish(text, facts, error=event.error is not None and event.error != "interrupted")
 
-    # --- the sandbox, which others use too ---
+    # --- the sandbox, which others may use too ---
 
     async def _leave_sandbox(self) -> None:
-        """Let others use the sandbox after the last step is stored completely."""
+        """Wait until the last step is stored completely, and let others use the sandbox."""
         session, box = self.run.context.session, self.run.context.living()
         if not self.shared or session is None or box is None:
             return
@@ -378,7 +378,7 @@ class OutsideAgent:
 
     @asynccontextmanager
     async def holding_sandbox(self) -> AsyncIterator[Sandbox]:
-        """Reserve the sandbox inside the `with` block. Raises OutsideError if another run uses it."""
+        """Reserve the sandbox inside the `with` block. Raises OutsideError if another run uses the sandbox."""
         if not await self.take_sandbox():
             raise OutsideError(OTHER_RUN)
         try:
@@ -387,7 +387,7 @@ class OutsideAgent:
             self.leave_unless_busy()
 
     async def take_sandbox(self) -> bool:
-        """Reserve the sandbox once it is set up, and record changes by others.
+        """Wait until the sandbox is set up, reserve the sandbox, and record changes by others.
 
         Return False if another run uses the sandbox.
         """
@@ -426,13 +426,13 @@ class OutsideAgent:
             await self.run.context.session.complete_checkpoint()
 
     def leave_unless_busy(self) -> None:
-        """Let others use the sandbox again, unless a call is executed now."""
+        """Let others use the sandbox again, unless a call is being executed."""
         box = self.run.context.living()
         if self.shared and self.current is None and box is not None:
             release_sandbox(box, self.run.folder)
 
     async def resume_after_rewind(self) -> None:
-        """Continue at once after a rewind by the agent. (A rewind by a person pauses the run.)"""
+        """Continue at once after a rewind by the agent. A rewind by a person pauses the run instead."""
         self.run.control.resume(source="mcp")
         await asyncio.sleep(0)
 
@@ -457,7 +457,7 @@ async def start_agent(
     owned: bool = False,
     task: str = TASK,
 ) -> OutsideAgent:
-    """Begin a run that is driven from outside, in an open sandbox. `agent.task` ends with the run.
+    """Begin a run that an outside agent drives, in an open sandbox. `agent.task` ends with the run.
 
     Raises:
         InputError: if the folder of the run cannot be made.
@@ -492,7 +492,7 @@ async def start_agent(
 async def run_to_end(
     agent: OutsideAgent, running: Awaitable[object], at_end: Callable[[], Awaitable[object]] | None = None
 ) -> None:
-    """Await the end of a run, then `at_end`. A failure of the run is in its record."""
+    """Await the end of a run, then call `at_end`. Failures of the run are not raised, because the record has them."""
     try:
         await running
     except Exception as error:  # noqa: BLE001 - recorded, and shown on the card

@@ -1,7 +1,7 @@
-"""The calls of an outside agent: the effect of each tool on its sandbox, its forks and its run.
+"""The calls of an outside agent, with the effect of each tool on the agent's sandbox, forks and runs.
 
-A call that works in the sandbox is a step of the run: see `outside_agent.py`. Inspecting, rewinding and forking are
-not steps, but operations on a run, like those of a person.
+A call that works in the sandbox is a step of the run; see `outside_agent.py`. Inspecting, rewinding and forking are
+not steps. They are operations on a run, which a person can execute too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from llm_sandbox_nb.trajectory.events import clean_text
 
 Json = dict[str, Any]
 Listeners = Callable[[Run], tuple[Sequence[Listener], Callable[[], Awaitable[object]]]]
-"""Function of a fork that returns the listeners of its events, and a function to await at its end."""
+"""Function that gets a fork, and returns the listeners of its events, and a function to await at its end."""
 _STEPS = {
     "run_command": ("command", "timeout"),
     "read_file": ("path", "offset", "limit"),
@@ -47,7 +47,7 @@ _STEPS = {
     "list_files": ("path", "depth", "max_entries"),
     "create_checkpoint": ("label",),
 }
-"""Tools whose calls are steps, with the names of the recorded arguments."""
+"""Tools whose calls are steps, with the names of the arguments that are recorded."""
 _DIFF_CHARACTERS = 20_000
 _ANSWER_CHARACTERS = 20_000
 _MAX_LISTED_STEPS = 100
@@ -60,23 +60,23 @@ _STOP_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class OutsideCaller:
-    """The caller of one call."""
+    """The caller of a tool."""
 
     client: str
     """Name that the client claims."""
     agreed: str
-    """Key (`about`) of the question that the person has answered with yes."""
+    """Key (`about`) of the question that the person has answered with yes. Empty if no question was answered."""
     principal: str
     """Name of the caller's token."""
 
 
 class OutsideCalls:
-    """Dispatcher of an outside agent's calls to one sandbox. Use it in the event loop of the run."""
+    """Dispatcher of an outside agent's calls to one sandbox. `call` must be called in the event loop of the run."""
 
     def __init__(
         self, agent: OutsideAgent, follow_fork: Listeners | None = None, starter: Starter | None = None
     ) -> None:
-        """Create the dispatcher. `starter` executes the runs of `start_run`; without it, no run can be started."""
+        """Create the dispatcher. `starter` executes the runs of `start_run`. None means that no run can be started."""
         self.agents = {agent.name: agent}
         """The main sandbox and its forks, by their names."""
         self._main = agent
@@ -87,10 +87,10 @@ class OutsideCalls:
     async def call(
         self, tool: str, arguments: Json, client: str, agreed: str = "", principal: str = ""
     ) -> Json:
-        """Return the result of a call: `text`, `data`, `error`; or a question for a person, `ask`, and its key `about`.
+        """Execute a call. Return `text`, `data` and `error`, or a question for a person, `ask`, and its key `about`.
 
-        `principal` is the name of the caller's token, with which handles of other tokens are unknown. If this coroutine
-        is cancelled, the running command is ended.
+        `principal` is the name of the caller's token. The caller cannot use ids of calls and runs that belong to other
+        tokens. If this coroutine is cancelled, the running command is ended.
         """
         caller = OutsideCaller(client, agreed, principal)
         try:
@@ -110,7 +110,7 @@ class OutsideCalls:
 
     @property
     def ended(self) -> bool:
-        """True once the run of the main sandbox is over."""
+        """True if the run of the main sandbox has ended."""
         return self._main.ended
 
     async def close(self) -> None:
@@ -363,7 +363,12 @@ class OutsideCalls:
         return _result(text, data)
 
     def _destination(self, run: Run, to: str) -> Destination:
-        """Return the rewind destination for a step, a label, `now` or `undo`. Raises InputError or OutsideError."""
+        """Return the rewind destination that `to` names: a step, a label, `now` or `undo`.
+
+        Raises:
+            InputError: if there is no such step, its files are not stored, or there is no rewind to undo.
+            OutsideError: if no checkpoint has this name.
+        """
         to = to.strip()
         if to == "undo":
             return last_rewind(run.trajectory)
@@ -403,7 +408,7 @@ def _result(text: str, data: Json) -> Json:
 
 
 def _described_run(id: str, run: Run, since: int, *, ended: bool) -> Json:
-    """Return the state, the answer and the steps after step `since` of a run."""
+    """Describe a run for the agent: its state, its answer, and its steps after step `since`."""
     trajectory = run.trajectory
     state = trajectory.state(live=not ended)
     steps: list[Json] = [
@@ -441,7 +446,7 @@ def _shown(arguments: Any) -> str:
 
 
 def _fork_name(label: object, taken: Sequence[str] | dict[str, Any]) -> str:
-    """Make an unused name for a fork."""
+    """Make an unused name for a fork from a label."""
     text = "".join(
         character if character.isascii() and (character.isalnum() or character in "-_") else "-"
         for character in str(label or "")

@@ -1,4 +1,4 @@
-"""The specification and sandbox options of an existing run: from this process, else from the record."""
+"""Specification and sandbox options of an existing run. This process has them, or else they come from the record."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def recorded_spec(
     tools: Iterable[Callable[..., Any]] | None = None,
     mcp_tool: Callable[[Definition], Tool] | None = None,
 ) -> RunSpec:
-    """Return the specification in force on the branch of HEAD, with `model` and without inputs.
+    """Return the specification that is in effect on the branch of HEAD, with `model` and without inputs.
 
     Args:
-        tools: the user-defined tools of the run; None for those that this process knows.
-        mcp_tool: makes a tool of an MCP server from its recorded definition; None if no server is known.
+        tools: the user-defined tools of the run. None stands for the tools that this process knows.
+        mcp_tool: function that makes a tool of an MCP server from its recorded definition. None if no server is known.
 
     Raises:
-        InputError: if the tools are not those that the run had.
+        InputError: if the run had other tools, or the record has invalid values.
     """
     spec = run.context.spec or _from_journal(run, model)
     limits, settings, changed = spec.limits, spec.settings, dict[str, Any]()
@@ -78,7 +78,7 @@ def recorded_spec(
 
 
 def recorded_toolbox(run: RunRecord) -> Toolbox:
-    """Return the tools of the run. User-defined tools that this process lacks can be read but not executed."""
+    """Return the tools of the run. Calls of user-defined tools that this process lacks cannot be executed."""
     if run.context.spec is not None:
         return run.context.spec.toolbox
     recorded = run.trajectory.start.tools if run.trajectory.start else []
@@ -92,7 +92,7 @@ def recorded_toolbox(run: RunRecord) -> Toolbox:
 
 
 def recorded_shell(run: RunRecord) -> Mapping[str, str]:
-    """Return the recorded setting of a run with a new shell for each command; empty for a persistent shell."""
+    """Return the recorded setting of a run that has a new shell for each command. Empty for a persistent shell."""
     settings = run.trajectory.start.settings if run.trajectory.start else {}
     return NEW_SHELLS if NEW_SHELLS.items() <= settings.items() else {}
 
@@ -102,7 +102,7 @@ def _with_its_shell(run: RunRecord, toolbox: Toolbox) -> Toolbox:
 
 
 def recorded_definitions(run: RunRecord) -> dict[str, Definition]:
-    """Return the definitions of MCP tools at the beginning of the run, by the name for the model."""
+    """Return the definitions of the MCP tools that the run had at its beginning, by the names for the model."""
     start = run.trajectory.start
     described = [schema.get("function") for schema in (start.tools if start else [])]
     functions = {str(tool.get("name")): tool for tool in described if isinstance(tool, dict)}
@@ -129,7 +129,7 @@ def _same_tools(
     given: Iterable[Callable[..., Any]] | None,
     mcp_tool: Callable[[Definition], Tool] | None,
 ) -> Toolbox:
-    """Return the tools for the resumed run. Raises InputError if they differ from those of the run."""
+    """Return the tools for the resumed run. Raises InputError if the run had other tools."""
     had, definitions = recorded_toolbox(run), recorded_definitions(run)
     if definitions and mcp_tool is None:
         raise InputError(missing_servers(definition.server for definition in definitions.values()))
@@ -148,7 +148,7 @@ def _same_tools(
 
 
 def named_check(run: RunRecord, changed: Mapping[str, Any]) -> object:
-    """Return the check recorded on the branch of HEAD; `changed` holds the settings that changed during the run."""
+    """Return the recorded check. `changed` has the settings that changed during the run."""
     start = run.trajectory.start
     return changed.get("check", start.settings.get("check") if start else None)
 
@@ -177,7 +177,7 @@ def _from_journal(run: RunRecord, model: Model) -> RunSpec:
 
 
 def _recorded_pauses(run: RunRecord) -> dict[str, Any]:
-    """Return the pause rules of the record: those at the beginning, with the changes on the branch of HEAD."""
+    """Return the pause rules in the record: the rules at the beginning, with the changes on the branch of HEAD."""
     start = run.trajectory.start
     recorded = [
         start.settings.get("halts") if start else None,
@@ -200,29 +200,29 @@ def _recorded_pause_rules(run: RunRecord) -> PauseRules:
 
 
 def missing_pause_functions(run: RunRecord) -> list[str]:
-    """Return the names of the functions of `break_when` that the run had and this process does not know."""
+    """Return the names of the `break_when` functions that the run had and this process does not know."""
     names = None if run.context.spec else _recorded_pauses(run).get("break_when")
     return [str(name)[:80] for name in names] if isinstance(names, list) else []
 
 
 def _changed(value: _T, changed: Mapping[str, Any] | None) -> _T:
-    """Apply recorded changes. Raises InputError for impossible values: anyone may have made the record."""
+    """Apply recorded changes. Raises InputError if a value is invalid, because the record may come from anyone."""
     return with_given(value, _known(type(value), changed))
 
 
 def _known(kind: Any, values: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Remove fields of another version that this version does not know."""
+    """Return the values of the fields that this version knows. A record of another version may have other fields."""
     names = {field.name for field in dataclasses.fields(kind)}
     given = values if isinstance(values, Mapping) else {}
     return {name: value for name, value in given.items() if name in names}
 
 
 def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `open_sandbox` for a sandbox like the run's, with all values in `changed` except None.
+    """Return the options of `open_sandbox` for a sandbox like the run's. Values in `changed` replace recorded options.
 
     Raises:
-        InputError: if only the record, which may come from anyone, asks for a sandbox without isolation, or for a
-            network that is more open than the default.
+        InputError: if only the record asks for a sandbox without isolation, or for a network that is more open than the
+            default. The record may come from anyone.
     """
     named = {name: value for name, value in changed.items() if value is not None}
     if run.context.options:
@@ -250,14 +250,14 @@ def sandbox_options(run: RunRecord, changed: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: object) -> None:
-    """Check that requests do not go to an address that only the record names.
+    """Check that no request goes to an address that only the record names.
 
     Args:
-        model: the name of the model, if it is that of the record.
-        extra_body: the addition to each request, if it is that of the record.
+        model: name of the model, if the name comes from the record. Otherwise None.
+        extra_body: addition to each request, if the addition comes from the record. Otherwise None.
 
     Raises:
-        InputError: if the record, which may come from anyone, is the only source of an address.
+        InputError: if the record is the only source of an address. The record may come from anyone.
     """
     if run.context.spec is not None:
         return
@@ -274,7 +274,7 @@ def check_recorded_addresses(run: RunRecord, model: str | None, extra_body: obje
 
 
 def _address(value: object) -> str:
-    """Return the name of a field that may be an address, anywhere in a value; empty without one."""
+    """Return the name of a field, anywhere in a value, that may hold an address. Empty if there is no such field."""
     todo: list[tuple[str, object]] = [("", value)]
     while todo:
         name, part = todo.pop()
@@ -288,13 +288,13 @@ def _address(value: object) -> str:
 
 
 def _without_lists(options: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the hosts and secrets of the network `allow` if another network was chosen."""
+    """Return the options. If a network other than `allow` was chosen, omit allowed hosts and secrets."""
     other = named.get("network", "allow") != "allow"
     return {name: value for name, value in options.items() if not (other and name in ("allow", "secrets"))}
 
 
 def _recorded_options(run: RunRecord) -> dict[str, Any]:
-    """Return the recorded options, without allowed hosts and secrets, which must be given again."""
+    """Return the recorded options. Allowed hosts and secrets are not included, so they must be given again."""
     protection = run.trajectory.sandbox.protection if run.trajectory.sandbox else {}
     names = ("isolation", "profile")
     options = {name: protection[name] for name in names if isinstance(protection.get(name), str)}

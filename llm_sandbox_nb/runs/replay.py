@@ -1,4 +1,4 @@
-"""Replaying a run: its recorded calls are executed again, and differences are reported."""
+"""Replay of a run: the recorded calls are executed again, and differences are reported."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _SHOWN_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class Difference:
-    """Differences between a step and its replay."""
+    """The differences between a step and its replay."""
 
     step: int
     recorded: str = ""
-    """The recorded observations, without ignored parts; empty if they are the same."""
+    """The recorded observations, without ignored parts. Empty if the observations of the replay are the same."""
     now: str = ""
     files: tuple[str, ...] = ()
-    """Paths that differ after this step but not after the step before."""
+    """Paths that differ after this step, and did not differ after an earlier step."""
 
     def __str__(self) -> str:
         lines = [f"Step {self.step}:"]
@@ -71,12 +71,12 @@ class ReplayReport(Awaitable, Generic[R]):
     """The result of a replay."""
 
     run: R
-    """The new run, with a folder of its own."""
+    """The new run, which has its own folder."""
     steps: int
     """Number of replayed steps."""
     differences: list[Difference] = field(default_factory=list)
     note: str = ""
-    """Reason why files were not compared, if they were not."""
+    """Remark on files that were not compared, with the reason. Empty if all files were compared."""
 
     @property
     def ok(self) -> bool:
@@ -113,7 +113,7 @@ async def replay(
     tools: Iterable[Callable[..., Any]] | None = None,
     **options: Any,
 ) -> ReplayReport[R]:
-    """Execute the recorded calls in a fresh sandbox and compare; see `Run.replay`."""
+    """Execute the recorded calls in a fresh sandbox, and compare the results; see `Run.replay`."""
     try:
         patterns = [re.compile(pattern) for pattern in (*ignore, _SPILL)]
     except re.error as error:
@@ -138,7 +138,7 @@ async def rebuild(
 
 
 class RecordedModel:
-    """Model that returns the replies of a record, in order, with its calls as they were executed."""
+    """Model that returns the replies of a record, in order. The calls have the arguments that were executed."""
 
     def __init__(self, run: RunRecord) -> None:
         self.name = run.model
@@ -154,7 +154,7 @@ class RecordedModel:
         settings: ModelSettings,
         on_delta: DeltaCallback | None = None,
     ) -> Reply:
-        """Return the recorded reply with the number of the next assistant message. Raises StopRun at the end."""
+        """Return the next recorded reply. Raises StopRun if the record has no further reply."""
         number = sum(message.get("role") == "assistant" for message in messages)
         if number >= len(self._steps):
             raise StopRun("steps")
@@ -170,13 +170,13 @@ class RecordedModel:
 
 
 class RecordedResults:
-    """Recorded results of MCP calls: a replay does not call the servers."""
+    """Recorded results of MCP calls. A replay uses these results instead of calling the servers."""
 
     def __init__(self, run: RunRecord) -> None:
         self._run = run
 
     def tool(self, definition: Definition) -> Tool:
-        """Return a tool whose calls return the recorded results, in order."""
+        """Return a tool that returns the recorded results of its calls, in order."""
         calls = [call for step in self._run.steps for call in step.calls if call.tool == definition.name]
         results = [call.result for call in calls if call.started is not None and call.result]
         return _RecordedResultTool(definition, self._run.folder, results)
@@ -209,10 +209,10 @@ async def play(
     options: Mapping[str, Any],
     tools: Iterable[Callable[..., Any]] | None = None,
 ) -> R:
-    """Execute the calls of a record in a fresh sandbox and return the new run.
+    """Execute the calls of a record in a fresh sandbox. Return the new run, whose settings name `run` under `label`.
 
     Raises:
-        InputError: if there is nothing to execute, or the run cannot start like this.
+        InputError: if there is nothing to execute, or the new run cannot start with these arguments.
         RunError: if the sandbox or this program failed.
     """
     replied = [step for step in run.steps if step.replied]
@@ -286,7 +286,7 @@ def _observed(step: Step | None, run: RunRecord, patterns: list[re.Pattern[str]]
 
 
 def _original(call: Call) -> str:
-    """Return the original result of a call, even if a person replaced the observation."""
+    """Return the result of a call. If a person replaced the observation, return the result before that."""
     for decision in call.decisions:
         if decision.action == "observe" and isinstance(decision.original, str) and call.result:
             result = call.result.model_copy(update={"observation": decision.original})
@@ -297,7 +297,7 @@ def _original(call: Call) -> str:
 def _other_files(
     run: RunRecord, new: RunRecord, step: int, number: int, ignored: tuple[str, ...]
 ) -> tuple[list[str], set[str]]:
-    """Return paths that differ, and paths that others have changed, which are not compared."""
+    """Return the paths that differ, and the paths that are not compared because others have changed them."""
     pair = []
     for compared, place in ((run, step), (new, number)):
         try:

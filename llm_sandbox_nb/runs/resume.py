@@ -1,4 +1,4 @@
-"""Resuming a run that was rewound, forked, killed, stopped by a limit, or loaded from its folder."""
+"""Resume of a run that has ended, was rewound, forked or killed, or was loaded from its folder."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ PAUSE_OPTIONS = ("approve", "break_when", "breakpoints", "on_pause", "step")
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """Changes when a run resumes. None leaves a value unchanged."""
+    """Options of a resume. A value of None changes nothing."""
 
     text: str | None = None
     """First message for the model."""
@@ -74,13 +74,13 @@ class ResumeOptions:
     listeners: Iterable[Listener] = ()
     control: RunControl | None = None
     pause: Mapping[str, Any] = field(default_factory=dict)
-    """Rules for pauses: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`."""
+    """Rules for pauses. The keys are `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`."""
     tools: Iterable[Callable[..., Any]] | None = None
-    """User-defined tools of the run. None: those that this process knows."""
+    """User-defined tools of the run. None stands for the tools that this process knows."""
     mcp: ServerNames | None = None
-    """MCP servers of the run. None: those that this process knows."""
+    """MCP servers of the run. None stands for the servers that this process knows."""
     mcp_allow: str | Iterable[str] | None = None
-    """Servers and tools whose calls need no approval; None: as before."""
+    """Servers and tools whose calls need no approval."""
     others: bool = False
     """True if changes of other runs in the sandbox may be undone."""
     run_options: Mapping[str, Any] = field(default_factory=dict)
@@ -89,19 +89,19 @@ class ResumeOptions:
     doubts: Iterable[Rule] | None = None
     """User-defined rules for doubts."""
     check: Mapping[str, Any] = field(default_factory=dict)
-    """Another check: `check`, `check_files`, `check_tries` and `check_timeout` of `solve`."""
+    """Changes to the check. The keys are `check`, `check_files`, `check_tries` and `check_timeout` of `solve`."""
 
     @property
     def on_pause(self) -> OnPause | None:
-        """The function that is called when the run pauses."""
+        """The reaction to a pause. None if no reaction was given."""
         return self.pause.get("on_pause")
 
 
 async def resume(run: R, options: ResumeOptions) -> R:
-    """Execute the run from HEAD to its end.
+    """Execute a run from HEAD to a new end.
 
     Raises:
-        InputError: if the run cannot resume like this; nothing was started.
+        InputError: if the run cannot resume with these options. In this case, nothing is started.
         RunError: as in `solve`.
     """
     trajectory = run.trajectory
@@ -155,7 +155,7 @@ async def resume(run: R, options: ResumeOptions) -> R:
 
 
 def _servers(run: RunRecord, options: ResumeOptions) -> McpServers | None:
-    """Return the MCP servers; each starts at its first call. A record alone never starts a program."""
+    """Return the MCP servers. Each server starts at its first call. A record alone never starts a program."""
     known = run.context.spec.servers if run.context.spec is not None else None
     allowed = [options.mcp_allow] if isinstance(options.mcp_allow, str) else options.mcp_allow
     if options.mcp is not None:
@@ -191,7 +191,7 @@ def _check(run: RunRecord, options: ResumeOptions) -> None:
 
 
 async def _restore_own_files(run: RunRecord, options: ResumeOptions) -> None:
-    """Restore the files of HEAD if other runs have changed them and `others` allows this. An undo is possible."""
+    """Restore the files of HEAD by a rewind, if other runs have used the sandbox since this run."""
     box, (head, files) = run.context.living(), (run.trajectory.head, run.trajectory.files)
     if box is None or options.sandbox not in (None, box) or owns_files(box, run.folder):
         return
@@ -202,7 +202,7 @@ async def _restore_own_files(run: RunRecord, options: ResumeOptions) -> None:
 
 
 def _first_message(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
-    """Return the first message for the model, which is needed after a submission or a reply that was cut off."""
+    """Return the first message for the model, or nothing if the conversation can continue without a message."""
     text = str(ev.clean_text(text or "")).strip()
     finish, start = trajectory.finish, trajectory.start
     if text:
@@ -219,7 +219,7 @@ def _first_message(trajectory: Trajectory, text: str | None) -> tuple[str, ...]:
 
 
 def _drop_unkept_calls(run: RunRecord, recorder: Recorder) -> None:
-    """Rewind to the last event with stored files, if the process was killed before a call's changes were stored."""
+    """Rewind to the last event whose files are stored, if the process was killed before a call's files were stored."""
     trajectory = run.trajectory
     to = trajectory.uncovered
     if run.context.living() is not None or to is None:
@@ -267,7 +267,7 @@ def _spec(run: RunRecord, options: ResumeOptions, servers: McpServers | None) ->
 
 
 def _pause_rules(run: RunRecord, known: PauseRules, given: Mapping[str, Any]) -> PauseRules:
-    """Return the known rules with the given changes. Raises InputError if one is invalid, or a function is missing."""
+    """Apply the given changes to the known rules. Raises InputError if a rule is invalid, or a function is missing."""
     if "break_when" not in given and (missing := missing_pause_functions(run)):
         raise InputError(
             f"The run paused where the function {missing[0]} returned true, and no record holds a function: give it "
@@ -285,12 +285,16 @@ def _pause_rules(run: RunRecord, known: PauseRules, given: Mapping[str, Any]) ->
 
 
 def _decided(options: ResumeOptions) -> bool:
-    """Return True if a person or a function may decide at a pause."""
+    """Return True if a person or a function may be able to decide at a pause."""
     return options.control is not None or "on_pause" in options.pause or bool(options.listeners)
 
 
 def _other_check(known: Check | None, given: Mapping[str, Any]) -> Check | None:
-    """Apply the given options to the check; a new command or function is a new check. Raises InputError."""
+    """Apply the given options to the check. A new command or function makes a new check.
+
+    Raises:
+        InputError: if an option is invalid.
+    """
     if known is None or "check" in given:
         names = ("check", "check_files", "check_tries", "check_timeout")
         values = {name.removeprefix("check_"): given[name] for name in names if name in given}
@@ -336,7 +340,7 @@ def _check_limits(spec: RunSpec, trajectory: Trajectory) -> None:
 
 
 def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: ResumeOptions) -> None:
-    """Record changes of model and settings, so that the record shows them for each step."""
+    """Record changes of model, settings and limits, so that the record shows these values for each step."""
     model = spec.model.name if spec.model.name != run.model else None
     settings = _given_values(options.settings, spec.settings)
     settings |= {name: getattr(spec, name) for name in options.run_options}
@@ -355,7 +359,7 @@ def _record_changes(run: RunRecord, recorder: Recorder, spec: RunSpec, options: 
 
 
 def _note_missing_check(run: RunRecord, recorder: Recorder, spec: RunSpec) -> None:
-    """Record that later results are not checked, because this process lacks the check function of the run."""
+    """Record a note if later results are not checked because this process lacks the run's check function."""
     changed = {name: value for change in run.trajectory.changed for name, value in change.settings.items()}
     named = named_check(run, changed)
     if spec.check is None and isinstance(named, Mapping) and named.get("function"):

@@ -1,9 +1,9 @@
-"""Rewinding a run: preview, rewind and undo; and changes by others in its sandbox, which a rewind would undo.
+"""Preview, rewind and undo of a run, and the changes by others that a rewind would undo.
 
-The order keeps the record consistent at any instant. First the current files are stored as a checkpoint.
-`rewind.started` names this checkpoint and the target. Then the files are restored. Finally the single line `rewound`
-moves conversation and files together. Without that line the rewind did not happen, and the files of HEAD are those of
-the first checkpoint.
+The order of the actions keeps the record consistent at any instant. First, the current files are stored as a
+checkpoint. The event `rewind.started` names this checkpoint and the target. Then, the files are restored. Finally, the
+event `rewound` moves conversation and files together. If this event is missing, the rewind did not happen, and the
+files of HEAD are the files of the first checkpoint.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Others:
 
     paths: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
-    """Tasks of other runs that used the sandbox since then; empty if a person or a program changed the files."""
+    """Tasks of the other runs that may have made the changes. Empty if a person or a program made them."""
 
     @property
     def by(self) -> str:
-        """The authors of the changes, for a sentence."""
+        """The authors of the changes, as a part of a sentence."""
         return changed_by(self.runs)
 
 
@@ -76,7 +76,7 @@ NO_OTHERS = Others()
 
 @dataclass(frozen=True)
 class Destination:
-    """Target of a rewind."""
+    """Destination of a rewind."""
 
     to: str
     step: int
@@ -91,7 +91,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class Preview(Awaitable):
-    """The changes of files that a rewind would make. `incomplete` is a sentence about unknown changes."""
+    """The changes that a rewind would make to files. `incomplete` is a sentence about unknown changes."""
 
     step: int
     files: tuple[FileChange, ...]
@@ -100,22 +100,22 @@ class Preview(Awaitable):
     """Number of steps that would become an earlier attempt."""
     what: What = "both"
     undoes: Others = NO_OTHERS
-    """Changes in `files` that were made by others."""
+    """The changes by others that the rewind would undo."""
     outside: tuple[str, ...] = ()
-    """Calls outside the sandbox, as in `step 3: time__now`, that the rewind cannot undo."""
+    """Calls outside the sandbox that the rewind cannot undo, such as `step 3: time__now`."""
 
     @property
     def own(self) -> tuple[FileChange, ...]:
-        """Changes in `files` by this run."""
+        """The changes in `files` that undo changes by this run."""
         return tuple(change for change in self.files if change.path not in self.undoes.paths)
 
     @property
     def others(self) -> tuple[FileChange, ...]:
-        """Changes in `files` since then that were made by others."""
+        """The changes in `files` that undo changes by others."""
         return tuple(change for change in self.files if change.path in self.undoes.paths)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the preview for the view, which asks before a rewind."""
+        """Return the preview as JSON for the view, which asks for a confirmation before a rewind."""
         return {
             "step": self.step,
             "what": self.what,
@@ -157,9 +157,9 @@ class RewindResult(Awaitable):
     problems: tuple[str, ...] = ()
     """A sentence for each path that could not be restored."""
     waiting: bool = False
-    """True if the run has no sandbox now: the files are restored when the run resumes."""
+    """True if the run has no sandbox now, so that the files are restored when the run resumes."""
     before_calls: bool = False
-    """True if the run is now before the calls of the step, which are proposed and not executed."""
+    """True if the run is now before the calls of the step. These calls are proposed and not executed."""
     undid: Others = NO_OTHERS
     """Changes by others that were undone."""
     ready: bool = False
@@ -234,7 +234,7 @@ def find_destination(
 
 
 def last_rewind(trajectory: Trajectory) -> Destination:
-    """Return the destination of `undo`: the place from which the newest rewind started that was not undone.
+    """Return the destination of `undo`, which is the start of the newest rewind that was not undone.
 
     Raises:
         InputError: if there is no rewind to undo.
@@ -267,7 +267,12 @@ async def preview(run: RunRecord, destination: Destination) -> Preview:
 
 
 async def rewind(run: RunRecord, destination: Destination) -> RewindResult:
-    """Rewind, in the run's event loop."""
+    """Rewind a run. This function must be called in the run's event loop.
+
+    Raises:
+        InputError: if the files are not stored, another run uses the sandbox, or the rewind would undo changes of other
+            runs and `destination.others` is False.
+    """
     context = run.context
     if context.session is not None:
         undid = await _check_others(run, context.living(), destination)
@@ -303,13 +308,17 @@ async def rewind(run: RunRecord, destination: Destination) -> RewindResult:
 
 
 def ready_text(step: int) -> str:
-    """Describe the state of a run after a rewind to `step`, with the calls that continue it."""
+    """Describe the state of a run after a rewind to `step`, and the calls that continue the run."""
     ready = state_words(State.READY.label, str(step)) if step else "Ready to continue from the beginning"
     return f"{ready}: result.resume(), result.resume('Say something first.') or result.undo()"
 
 
 async def _check_others(run: RunRecord, box: Sandbox | None, destination: Destination) -> Others:
-    """Return the changes by others that a rewind undoes. Raises InputError if they are of a run and not allowed."""
+    """Return the changes by others that a rewind undoes.
+
+    Raises:
+        InputError: if another run has made changes and `destination.others` is False.
+    """
     if box is None or destination.what == "conversation" or destination.target is None:
         return NO_OTHERS
     found = await undone_changes(run, box, destination.target)
@@ -335,7 +344,7 @@ async def go_back(
     undid: Others = NO_OTHERS,
     other_runs: Sequence[str] = (),
 ) -> RewindResult:
-    """Move the conversation and restore the files, as a single change of the record."""
+    """Move the conversation and restore the files. In the record, both are a single change."""
     outside = calls_not_undone(recorder.trajectory, destination.to)
     safety = recorder.trajectory.files if box is None else await box.checkpoint()
     facts: dict[str, Any] = {"to": destination.to, "step": destination.step, "what": destination.what}
@@ -343,11 +352,11 @@ async def go_back(
     recorder.emit(ev.RewindStarted(**facts, other_runs=list(other_runs)))
     files, restored_paths, problems = 0, 0, tuple[str, ...]()
     if box is not None and destination.what != "conversation" and destination.target is not None:
-        disown_files(box)  # until they are restored, the files do not belong to a step
+        disown_files(box)  # the files belong to no step until they are restored
         restored = await box.restore(destination.target)
         files, problems = restored.files, restored.problems
         restored_paths = await asyncio.to_thread(_differing, recorder.folder, safety, destination.target)
-        files = files if safety is None else restored_paths  # the count of a preview
+        files = files if safety is None else restored_paths  # a preview shows the same count
         claim_files(box, recorder.folder)
     recorder.emit(ev.Rewound(**facts, undo_of=destination.undo_of, restored=restored_paths))
     record_files(recorder, destination.files_step)
@@ -359,13 +368,13 @@ async def go_back(
 
 
 def _outside_text(calls: Sequence[str]) -> str:
-    """Return the sentence about calls outside the sandbox that are not undone."""
+    """Return a sentence about calls outside the sandbox that are not undone."""
     more = f" and {len(calls) - _MAX_NAMED_PATHS} more" if len(calls) > _MAX_NAMED_PATHS else ""
     return f"Not undone, because outside the sandbox: {', '.join(calls[:_MAX_NAMED_PATHS])}{more}."
 
 
 def _differing(folder: Path, a: str | None, b: str) -> int:
-    """Return the number of paths that differ, without the times of folders."""
+    """Return the number of paths that differ between two checkpoints. Times of folders are not compared."""
     if a is None:
         return 0
     with reading_history(folder / HISTORY) as store:
@@ -373,7 +382,7 @@ def _differing(folder: Path, a: str | None, b: str) -> int:
 
 
 def record_files(recorder: Recorder, step: int) -> None:
-    """Record the files of the branch if its events name other files."""
+    """Record the files that belong to HEAD, if the events of the branch name other files."""
     trajectory = recorder.trajectory
     if trajectory.files is not None and (
         trajectory.head is None
@@ -404,7 +413,7 @@ def _printable(path: str) -> str:
 
 
 def changed_by(runs: Iterable[str]) -> str:
-    """Return the authors of changes, for a sentence."""
+    """Return the authors of changes as a part of a sentence."""
     titles = list(dict.fromkeys(f"'{_title(run)}'" for run in runs))
     if not titles:
         return "by you or by a program that still runs"
@@ -415,7 +424,7 @@ def changed_by(runs: Iterable[str]) -> str:
 
 
 async def undone_changes(run: RunRecord, box: Sandbox | None, target: str) -> Others:
-    """Return the changes by others that restoring `target` would undo; without a sandbox, only recorded changes."""
+    """Return the changes by others that restoring `target` would undo. If `box` is None, use only recorded changes."""
     known = run.trajectory.files
     now = known if box is None or run.context.session is not None else await box.checkpoint()
     if now is None:
@@ -438,7 +447,7 @@ def _undone_changes(run: RunRecord, box: Sandbox | None, now: str, since: str | 
 
 
 def runs_since(run: RunRecord, box: Sandbox) -> list[str]:
-    """Return the tasks of the runs that have used the sandbox since this run."""
+    """Return the tasks of the runs that have used the sandbox since `run`."""
     return [_task_of(folder) for folder in users_since(box, run.folder)]
 
 

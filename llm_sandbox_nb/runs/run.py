@@ -1,4 +1,4 @@
-"""A run in Python: executing now, or loaded from its folder."""
+"""A run in Python, which either executes now or was loaded from its folder."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ T = TypeVar("T")
 
 
 class ClosedSandbox(Awaitable):
-    """Result of `Run.close`: shown as a line in a cell, and may be awaited."""
+    """Result of `Run.close`. A cell shows the result as a line, and the result can be awaited."""
 
     def __repr__(self) -> str:
         return "The sandbox of the run is closed; its files are kept."
 
 
 class Run(RunRecord, Awaitable):
-    """A run. In a coroutine, `await` the results of its methods.
+    """A run. In a coroutine, `await` the results of methods such as `rewind` and `resume`.
 
     >>> result = await solve("How many r's are in strawberry?", model="openai/gpt-5")
     >>> result.answer, result.stop_reason, result.files["poster.png"], result.steps[3].calls[0].output
     """
 
     rebuilt: ReplayReport[Run] | None = None
-    """For a run made by `rebuild`: the differences from the record."""
+    """The differences from the record, for a run that `rebuild` has made. None for any other run."""
 
     # --- until it ends ---
 
@@ -80,12 +80,12 @@ class Run(RunRecord, Awaitable):
         >>> result.change(model="openai/gpt-5-mini", settings={"temperature": 0}, limits={"steps": 20})
 
         Raises:
-            ControlError: if a value is invalid, or the run has ended; nothing changed.
+            ControlError: if a value is invalid, or the run has ended. In this case, nothing is changed.
         """
         self.control.change(**changed)
 
     def say(self, text: str) -> None:
-        """Send the model a message. Raises ControlError if the text is empty, or the run has ended."""
+        """Send a message to the model. Raises ControlError if the text is empty, or the run has ended."""
         self.control.say(text)
 
     def stop(self) -> None:
@@ -95,7 +95,7 @@ class Run(RunRecord, Awaitable):
     # --- rewind ---
 
     def preview(self, step: int, what: What = "both", *, before: Moment | None = None) -> Preview:
-        """Return the changes of files that `rewind` would make.
+        """Return the changes that `rewind` would make to files.
 
         Raises:
             InputError: if there is no such step, or its files are not stored.
@@ -113,21 +113,21 @@ class Run(RunRecord, Awaitable):
         attempt: Branch | str | None = None,
         others: bool = False,
     ) -> RewindResult:
-        """Rewind to the end of `step` (0: before the first) with conversation and files, or only one of them.
+        """Rewind conversation and files, or only one of them, to the end of `step`. 0 is the beginning of the run.
 
-        A run that executes is interrupted and pauses there. Later steps remain as an earlier attempt; `undo` returns
-        to it.
+        A run that executes is interrupted, and pauses after the rewind. Later steps remain as an earlier attempt, to
+        which `undo` returns.
 
         Args:
-            step: number of the step, from 1, as in `run.steps`.
+            step: number of the step, counted from 1, as in `run.steps`.
             what: `"both"`, `"files"` or `"conversation"`.
-            before: `"call"` rewinds to the point before the first call of the step, which `edit` can then change.
-            attempt: an item of `attempts`, if the step belongs to an earlier attempt.
-            others: also undo later changes of other runs in the sandbox; `preview` lists them.
+            before: `"call"` rewinds to the point before the first call of the step, so that `edit` can change the call.
+            attempt: an item of `attempts`, needed if the step belongs to an earlier attempt.
+            others: True to also undo later changes of other runs in the sandbox. `preview` lists these changes.
 
         Raises:
-            InputError: if there is no such step, its files are not stored, or another run has changed files since;
-                nothing was changed.
+            InputError: if there is no such step, its files are not stored, or another run has changed files since.
+                In this case, nothing is changed.
         """
         self._check_journal()
         return self._travel(
@@ -140,13 +140,13 @@ class Run(RunRecord, Awaitable):
         )
 
     def undo(self, *, others: bool = False) -> RewindResult:
-        """Undo the newest rewind, including its changes of files. A second call undoes the rewind before that.
+        """Undo the newest rewind, including its changes to files. A second call undoes the rewind before that one.
 
         Args:
-            others: also undo later changes of other runs in the sandbox.
+            others: True to also undo later changes of other runs in the sandbox.
 
         Raises:
-            InputError: if there is no rewind, or another run has changed files since; nothing was changed.
+            InputError: if there is no rewind, or another run has changed files since. In this case, nothing is changed.
         """
         self._check_journal()
         destination = replace(last_rewind(self.trajectory), others=others)
@@ -182,30 +182,33 @@ class Run(RunRecord, Awaitable):
         check_timeout: float | None = None,
         **more: Any,
     ) -> Run:
-        """Resume after a pause, or, if the run has ended, from HEAD to a new end.
+        """Resume a paused run. Resume an ended run from HEAD, and execute the run to a new end.
 
         Args:
-            text: a message for the model before it continues; needed if the model has submitted.
-            model: another model from here on.
-            settings, limits: a `ModelSettings` and `RunLimits`, or the changed values.
-            sandbox: an open sandbox to work in; otherwise the run's own, or a new one with the run's files. If a
-                notebook's cell opened it with `await`, await this call too: it works in the cell's event loop.
-            isolation, network, allow, secrets: for a new sandbox; default: as before. `"process"`, an open network that
-                is not the default, allowed hosts and secrets must be named for a run loaded from its folder.
-            api_base, api_key: of the model, if the run was loaded from its folder.
-            tools, doubts: the run's own tools and rules, if the run was loaded from its folder: see `solve`.
-            mcp, mcp_allow: the run's MCP servers, if the run was loaded from its folder, and the calls that need no
-                approval: see `solve`.
-            retries: of an ended run, see `solve`.
-            check, check_files, check_tries, check_timeout: of an ended run, see `solve`; default: its check stays.
+            text: a message for the model before it continues. A message is needed if the model has submitted.
+            model: another model, for the rest of the run.
+            settings, limits: a `ModelSettings` and a `RunLimits`, or mappings with the changed values.
+            sandbox: an open sandbox to work in. By default, the run works in its own sandbox, or in a new one with the
+                run's files if its own is closed. If a notebook's cell opened the sandbox with `await`, await this call
+                too, because the run works in the cell's event loop.
+            isolation, network, allow, secrets: options of a new sandbox, by default as before. For a run that was
+                loaded from its folder, `"process"`, an open network that is not the default, allowed hosts and secrets
+                must be named.
+            api_base, api_key: address and key of the model, if the run was loaded from its folder.
+            tools, doubts: user-defined tools and rules of the run, if the run was loaded from its folder; see `solve`.
+            mcp, mcp_allow: MCP servers of the run, if the run was loaded from its folder, and servers and tools whose
+                calls need no approval; see `solve`.
+            retries: only for an ended run; see `solve`.
+            check, check_files, check_tries, check_timeout: only for an ended run; see `solve`. By default, the run
+                keeps its check.
             listeners, control: see `solve`.
-            more: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`, and for an ended run the
+            more: `step`, `breakpoints`, `break_when`, `approve` and `on_pause` of `solve`. For an ended run, also
                 fields of `RunOptions`, such as `context`.
-            others: undo changes of other runs in the run's sandbox since; `undo` restores them.
+            others: True to undo later changes of other runs in the run's sandbox. `undo` restores these changes.
 
         Raises:
-            InputError: if the run cannot resume like this, or another run has changed files and `others` is not given;
-                nothing was started.
+            InputError: if the run cannot resume with these arguments, or another run has changed files and `others` is
+                False. In this case, nothing is started.
             RunError: if the model, the sandbox or this program failed.
         """
         if text is not None and not isinstance(text, str):
@@ -251,7 +254,7 @@ class Run(RunRecord, Awaitable):
     def edit(
         self, arguments: Mapping[str, Any] | None = None, *, tool: str | None = None, **changed: Any
     ) -> None:
-        """Execute the next call with other arguments: with `arguments` only, or with the named ones changed.
+        """Execute the next call with the given `arguments`, or with the proposed arguments as `changed`.
 
         >>> result.edit(command="ls")
 
@@ -266,7 +269,7 @@ class Run(RunRecord, Awaitable):
         self._decide(call, action="edit", tool=tool, arguments=new)
 
     def deny(self, reason: str | None = None) -> None:
-        """Do not execute the next call; the model reads `reason` in place of a result."""
+        """Do not execute the next call. The model reads `reason` instead of a result."""
         if self.context.session is not None:
             self._work_control().deny(reason)
             return
@@ -275,7 +278,11 @@ class Run(RunRecord, Awaitable):
         self._decide(call, action="skip", tool=call.tool, observation=shown)
 
     def observe(self, observation: str) -> None:
-        """Show the model another observation of the newest call. Raises ControlError if the first one was sent."""
+        """Show the model another observation for the newest call.
+
+        Raises:
+            ControlError: if the model has seen the first observation.
+        """
         if self.context.session is not None:
             self._work_control().observe(observation)
             return
@@ -296,7 +303,7 @@ class Run(RunRecord, Awaitable):
         return calls[0]
 
     def _decide(self, call: Call, **decided: Any) -> None:
-        """Record a decision on a run that has no session."""
+        """Record a decision for a run that has no session."""
         self._check_journal()
         step = self.trajectory.steps[-1].number
         recorder = Recorder(self.folder, trajectory=self.trajectory)
@@ -315,17 +322,18 @@ class Run(RunRecord, Awaitable):
         isolation: str | None = None,
         network: str | None = None,
     ) -> Run:
-        """Make a second run that begins with a copy of this run up to `step`, with a folder and a sandbox of its own.
+        """Make a second run that begins with a copy of this run up to `step`. The run has its own folder and sandbox.
 
-        Both runs can resume, even at the same time: `other.resume()`. `other.close()` ends the sandbox of the fork.
+        Both runs can resume, even at the same time. `close()` of the second run ends its sandbox.
 
         Args:
             step, before: as in `rewind`.
-            isolation, network: if the run's sandbox is gone; default: as before. `"process"`, and an open network
-                where it is not the default, must be named for a run that was loaded from its folder.
+            isolation, network: options of the new sandbox if this run's sandbox is gone, by default as before. For a
+                run that was loaded from its folder, `"process"` and an open network that is not the default must be
+                named.
 
         Raises:
-            InputError: if there is no such step, or its files are not stored; nothing was made.
+            InputError: if there is no such step, or its files are not stored. In this case, no run is made.
             SandboxError: if no second sandbox can be started.
         """
         self._check_journal()
@@ -337,14 +345,14 @@ class Run(RunRecord, Awaitable):
 
     @property
     def attempts(self) -> list[Branch]:
-        """The current attempt and earlier attempts, which rewinds have left, in the order of their last events."""
+        """The current attempt, and the earlier attempts that rewinds have left, in the order of their last events."""
         return self.trajectory.branches
 
     def at(self, attempt: Branch | str) -> Run:
-        """Return a view of this run at the end of an attempt, or at an event, to read and to compare.
+        """Return a view of this run at the end of an attempt, or at an event. The view can be read and compared.
 
         Raises:
-            InputError: if the argument is neither.
+            InputError: if `attempt` is neither an attempt nor the id of an event of this run.
         """
         tip = attempt.tip if isinstance(attempt, Branch) else attempt
         if not isinstance(tip, str):
@@ -358,7 +366,7 @@ class Run(RunRecord, Awaitable):
         return type(self)(self.folder, then, has_journal=False)
 
     def compare(self, *others: Run) -> Comparison[Run]:
-        """Compare this run with others, step by step; without others, compare its own attempts."""
+        """Compare this run with others, step by step. If no others are given, compare this run's attempts."""
         if strange := [other for other in others if not isinstance(other, RunRecord)]:
             raise InputError(
                 f"Runs are compared with runs, not with {strange[0]!r:.80}: Run.load(folder) returns a run."
@@ -377,10 +385,10 @@ class Run(RunRecord, Awaitable):
 
         Args:
             ignore: regular expressions of expected differences in observations, such as `r"pid \d+"`.
-            options: `ignore_files`: patterns of paths; `inputs`: files for the input folder, if the
-                record has none; `tools`: the run's own tools, if it was loaded from its folder; `isolation`,
-                `network`, `image`, ...: another sandbox than the run had; `"process"`, and an open network where it
-                is not the default, must be named for a run that was loaded.
+            options: `ignore_files` are patterns of paths that are not compared. `inputs` are files for the input
+                folder, if the record has none. `tools` are the run's user-defined tools, if the run was loaded from its
+                folder. `isolation`, `network`, `image`, ... describe another sandbox than the run had. For a run that
+                was loaded, `"process"` and an open network that is not the default must be named.
 
         Raises:
             InputError: if an expression is invalid, or there is nothing to execute.
@@ -388,14 +396,14 @@ class Run(RunRecord, Awaitable):
         return self._do(lambda: replay(self, tuple(ignore), **options), "result.replay()")
 
     def rebuild(self, **options: Any) -> Run:
-        """Execute all recorded calls again in a new sandbox. Return a run with files, which can resume.
+        """Execute all recorded calls again in a new sandbox. Return a new run that has files and can resume.
 
-        For a conversation from elsewhere, or one whose files were not stored.
+        Use this method for a record of another program, or for a run whose files were not stored.
 
         Args:
-            options: `inputs`: files for its input folder; `output_dir`: parent of its folder, by default that of this
-                run's, or `sandbox-runs` for a record from elsewhere; `tools`: the run's own tools; `isolation`,
-                `image`, ...: its sandbox.
+            options: `inputs` are files for the input folder. `output_dir` is the parent of the new run's folder, by
+                default the parent of this run's folder, or `sandbox-runs` for a record of another program. `tools` are
+                the run's user-defined tools. `isolation`, `image`, ... describe the sandbox.
 
         Raises:
             InputError: if there is nothing to execute.
@@ -408,7 +416,7 @@ class Run(RunRecord, Awaitable):
         return report.run
 
     def close(self) -> ClosedSandbox:
-        """End the sandbox of a fork. The run keeps its files, and can resume in another sandbox."""
+        """Close the sandbox of a fork. The run keeps its files, and can resume in another sandbox."""
         return self._do(self._closed, "result.close()")
 
     async def _closed(self) -> ClosedSandbox:
@@ -429,7 +437,7 @@ class Run(RunRecord, Awaitable):
         work: Callable[[Run, Destination], Coroutine[Any, Any, T]],
         call: str,
     ) -> T:
-        """Call `work` with the result of `find`, after the checkpoint of the last call is complete."""
+        """Wait until the checkpoint of the last call is complete, and call `work` with the result of `find`."""
         session = self.context.session
         found = find() if session is None else None
 
@@ -450,7 +458,7 @@ class Run(RunRecord, Awaitable):
     # --- export ---
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the run with its files as one HTML file that opens anywhere, without a network.
+        """Write the run with its files as one HTML file, which any browser can open without a network.
 
         Raises:
             ExportError: if the file cannot be written.
@@ -458,7 +466,7 @@ class Run(RunRecord, Awaitable):
         return export_html(self, path)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Return a data frame with a row for each tool call, and for each step without a call. Needs pandas."""
+        """Return a data frame with a row for each tool call, and a row for each step without a call. Needs pandas."""
         try:
             import pandas
         except ImportError as error:
@@ -468,7 +476,7 @@ class Run(RunRecord, Awaitable):
 
     @property
     def connections(self) -> list[ev.ConnectionMade]:
-        """Allowed and refused connections out of the sandbox, if its network is an allow-list: see `open_sandbox`."""
+        """Allowed and refused connections out of the sandbox, if its network is an allow-list; see `open_sandbox`."""
         return list(self.trajectory.connections)
 
     @property
@@ -477,7 +485,7 @@ class Run(RunRecord, Awaitable):
         return RunFiles(self.folder / FILES, ShownFile)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Display:
-        """Return the card, or only a text if the cell shows the card already."""
+        """Return the card. Return only a text if the cell shows the card already."""
         return ({"text/plain": repr(self)}, {}) if self.context.shown else run_display(self)
 
     def __repr__(self) -> str:

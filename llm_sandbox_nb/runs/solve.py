@@ -1,4 +1,4 @@
-"""`solve`: execute one task, without any notebook."""
+"""`solve`, the function that executes one task, with or without a notebook."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class LiveCard(Protocol):
 
 
 class LiveCards:
-    """Factory of the live cards of `solve`. A notebook sets `make`; a script shows none."""
+    """Factory of the live cards of `solve`. A notebook sets `make`, and a script shows no cards."""
 
     make: ClassVar[Callable[[bool | None], Awaitable[LiveCard | None]] | None] = None
 
     @classmethod
     async def open(cls, show: bool | None) -> LiveCard | None:
-        """Return a card for a run that begins now; None if no card is shown."""
+        """Return a card for a run that begins now. None if no card is shown."""
         if show is False or cls.make is None:
             return None
         return await cls.make(show)
@@ -122,68 +122,75 @@ async def solve(
     show: bool | None = None,
     **more: Any,
 ) -> Run:
-    """Let a model work on `task` in a sandbox until it submits or a limit is reached.
+    """Let a model work on `task` in a sandbox until the model submits or a limit is reached.
 
     Args:
-        task: the task, used literally.
-        model: a LiteLLM name such as `"openai/gpt-5"`, `"local/qwen2.5-coder-1.5b"` on this machine,
-            `"scripted/strawberry"`, or any `Model`.
-        isolation, profile, image, network, allow, secrets, sandbox_options: see `open_sandbox`; the last has the
-            others.
-        sandbox: an open sandbox to work in, or an awaitable that returns one; it stays open afterwards. Its
-            isolation must be named in `isolation` if that is `"process"`.
-        inputs: files, folders (their content), or a mapping of names to contents, for the input folder: paths, bytes
-            and data frames, as in `{"data.csv": frame}`.
-        files_of: a run whose files the sandbox gets first: those that it began with, or those at the end of a step,
-            as in `(run, 4)`. All other files of the sandbox are removed.
-        output_dir: parent of the run's folder: `<output_dir>/<name>/<time>-<id>`.
-        prompt_config: a YAML file, see `prompts/general.yaml`.
-        prompts: `"original"`: those of the paper's package, which the extra `original` installs.
-        limits, settings: as in `{"steps": 20}` and `{"temperature": 0}`; see `RunLimits` and `ModelSettings`.
+        task: the text of the task.
+        model: a LiteLLM name such as `"openai/gpt-5"`, `"local/qwen2.5-coder-1.5b"` for a model on this machine,
+            a script such as `"scripted/strawberry"`, or any `Model`.
+        isolation, profile, image, network, allow, secrets: see `open_sandbox`.
+        sandbox_options: further options of `open_sandbox`.
+        sandbox: an open sandbox to work in, or an awaitable that returns one. The sandbox stays open afterwards. If
+            its isolation is `"process"`, `isolation` must name this isolation.
+        inputs: files for the input folder: a path, several paths, or a mapping of names to contents, which can be
+            paths, bytes or data frames, as in `{"data.csv": frame}`. From a folder, the content is copied.
+        files_of: a run whose files the sandbox gets first. These are the files that the run began with, or in the form
+            `(run, 4)`, the files at the end of a step. All other files of the sandbox are removed.
+        output_dir: folder of runs. The run's folder is `<output_dir>/<name>/<time>-<id>`.
+        prompt_config: a YAML file; see `prompts/general.yaml`.
+        prompts: `"own"` for the prompts of this package, or `"original"` for the prompts of the paper's package, which
+            the extra `original` installs.
+        limits, settings: mappings such as `{"steps": 20}` and `{"temperature": 0}`; see `RunLimits` and
+            `ModelSettings`.
         retries: see `RetryPolicy`.
-        command_timeout: seconds for a command that does not name its own timeout.
-        nudges: number of replies in a row without a call that get a request for one, before the run ends with
-            `answered` or `no_answer`; `"all"`: every such reply, until a limit ends the run, as in benchmarks.
-        tool_calls: `"native"` calls, calls as `"text"`, or `"auto"`: native, and text if that does not
-            work, or is known not to work with the model.
-        same_failures: number of times in a row that the same call may fail before the run ends with `repeated`;
-            0: without limit.
-        remind: if the model submits without a saved file and without an answer, explain once how to save a result.
-        context: form of a conversation that fills three quarters of the model's context: `"mask"` (old outputs
-            as one line each), `"summary"` (of the old steps, by the model) or `"full"` (all, until it no longer fits).
+        command_timeout: timeout in seconds for a command that does not name its own.
+        nudges: number of replies in a row without a call after which the model is asked for a call. After one more
+            such reply, the run ends with `answered` or `no_answer`. With `"all"`, the model is asked after every such
+            reply until a limit ends the run, as in benchmarks.
+        tool_calls: `"native"` calls, calls written as `"text"`, or `"auto"`. `"auto"` uses native calls, and text if
+            native calls fail or are known to fail with the model.
+        same_failures: number of times in a row that the same call may fail before the run ends with `repeated`.
+            0 means that there is no limit.
+        remind: True to explain once how to save a result, if the model submits without a saved file and an answer.
+        context: form of a conversation that fills three quarters of the model's context. `"mask"` shortens each old
+            output to one line. `"summary"` replaces old steps by a summary that the model writes. `"full"` sends the
+            whole conversation until it no longer fits.
         check: a command that checks the result after the model has submitted, or a function of the run that returns
-            true or false, a number or a text. The command runs in a sandbox of its own, with a copy of the model's
-            folders: the model can neither see nor change it. Exit code 0 passes. `run.checks` has the verdicts.
-        check_files: files that only the check has, like `inputs`: its command runs in their folder.
-        check_tries: number of checks: after each failed check except the last, the model reads the
-            output and continues in its sandbox.
-        check_timeout: seconds for one check.
-        tools: your own functions that the model can call too. Name, docstring and types explain them to the model.
-            They run in this process, with your rights, and not in the sandbox.
-        mcp: MCP servers whose tools the model can call too, as `server__tool`: names in `.mcp.json`, files, mappings
-            like such a file, `"NAME=COMMAND"` or `"NAME=URL"`. A person approves each call.
-        mcp_allow: servers and tools (`server__tool`) whose calls need no approval. If no person can approve, other
-            calls are refused.
-        doubts: your own rules: functions that get the record at the end, and return doubts about the result.
-        api_base, api_key: address of the model, and its key, which is never written anywhere.
-        listeners: called with every event, also the transient ones.
-        on_run: called with the run, which is returned in the end, once its folder exists.
-        control: pauses, stops and sends messages to this run until its end; also in `run.control`. A run that it
-            stops is returned, with the stop reason `interrupted`.
-        step: pause before the first call, and at each step.
-        breakpoints: expressions such as `"tool == 'execute_bash' and 'rm ' in command"`, see `breakpoints`.
-        break_when: functions of a `Moment`, a pending call or a finished one, that return True to pause.
+            true or false, a number or a text. The command passes with exit code 0. It runs in a sandbox of its own
+            with a copy of the model's folders, so that the model can neither see nor change the check. `run.checks`
+            has the verdicts.
+        check_files: files that only the check gets, in the form of `inputs`. The command runs in the folder of these
+            files.
+        check_tries: maximum number of checks. After each failed check except the last, the model reads the output of
+            the check and continues in its sandbox.
+        check_timeout: timeout in seconds for each check.
+        tools: your own functions that the model can call too. Their names, docstrings and types explain them to the
+            model. These functions run in this process with your rights, and not in the sandbox.
+        mcp: MCP servers whose tools the model can call too, under names such as `server__tool`. A server is given as a
+            name in `.mcp.json`, a file, a mapping in the form of such a file, `"NAME=COMMAND"` or `"NAME=URL"`.
+            A person approves each call.
+        mcp_allow: servers and tools (`server__tool`) whose calls need no approval. All other calls are refused if no
+            person can approve them.
+        doubts: your own rules, which are functions that get the record at the end and return doubts about the result.
+        api_base, api_key: address of the model, and its key. The key is never written to a file.
+        listeners: functions that are called with every event, including transient events.
+        on_run: function that is called with the run as soon as the run's folder exists.
+        control: object that pauses, stops and sends messages to the run until its end. `run.control` has it too. A run
+            that the control stops is returned with the stop reason `interrupted`.
+        step: True to pause before the first call, and at each step.
+        breakpoints: expressions such as `"tool == 'execute_bash' and 'rm ' in command"`; see `breakpoints`.
+        break_when: functions that get a `Moment`, which is a pending or a finished call, and return True to pause.
         approve: `"ask"` pauses before every call, `"edits"` before every command, `"auto"` never pauses.
-        on_pause: reaction to a pause: a function of the run, `"stop"` or `"continue"`; see `OnPause`. Without
-            one the run waits for its control.
-        show: True if a notebook's cell shows the live card; None: the setting `show` decides. A script shows no card.
-        more: options of `RunOptions` that have no argument here.
+        on_pause: reaction to a pause: a function of the run, `"stop"` or `"continue"`; see `OnPause`. By default, the
+            run waits for its control.
+        show: True if a notebook's cell shows the live card. None if the setting `show` decides. A script shows no card.
+        more: options of `RunOptions` that are no parameters of `solve`.
 
     Raises:
-        InputError, ModelError: an empty task, a missing input or key, no such script or provider, an MCP server that
-            does not start, ...; nothing was started.
-        RunError: if the model, the sandbox or this program failed; `error.run` is the run.
-        asyncio.CancelledError: if the run was interrupted; it is recorded as such.
+        InputError, ModelError: if the task is empty, an input or a key is missing, a script or a provider does not
+            exist, or an MCP server does not start. In these cases, no run is started.
+        RunError: if the model, the sandbox or this program failed. `error.run` is the run.
+        asyncio.CancelledError: if the run was interrupted. The record says so.
     """
     decided = control is not None or on_run is not None or on_pause is not None
     control = control or RunControl()
@@ -274,7 +281,7 @@ async def solve(
 async def _with_servers(
     spec: RunSpec, opening: SandboxOpening, servers: McpServers
 ) -> tuple[RunSpec, SandboxOpening]:
-    """Start the MCP servers and add their tools. The sandbox is opened first if a server runs inside.
+    """Start the MCP servers and add their tools. If a server runs in the sandbox, open the sandbox first.
 
     Raises:
         InputError: if a server does not start.
@@ -293,14 +300,14 @@ async def _with_servers(
 
 
 def _isolation(sandbox: Sandbox | Awaitable[Sandbox] | None, asked: str) -> str | None:
-    """Return the isolation of the sandbox to open; None if only its opening decides."""
+    """Return the isolation of the sandbox. None if the isolation is only decided when the sandbox is opened."""
     if isinstance(sandbox, Sandbox):
         return sandbox.protection.isolation
     return asked if asked in ISOLATIONS else None
 
 
 def _starting_files(files_of: Run | tuple[Run, int] | None) -> tuple[StartingFiles | None, dict[str, str]]:
-    """Return the files to begin with, and their origin for the record."""
+    """Return the files to begin with, and a setting for the record that names their origin."""
     if files_of is None:
         return None, {}
     run, step = files_of if isinstance(files_of, tuple) else (files_of, 0)
@@ -331,7 +338,7 @@ def _model(model: str | Model, api_base: str | None, api_key: str | None) -> Mod
 
 
 def _other_model(name: str, first: str | Model, api_base: str | None, api_key: str | None) -> Model:
-    """Make the model for a change, with the key and the address of a first model of the same provider."""
+    """Make the model `name`. Use key and address of the first model if both models have the same provider."""
     same = isinstance(first, str) and name.partition("/")[0] == first.partition("/")[0]
     return _model(name, api_base if same else None, api_key if same else None)
 

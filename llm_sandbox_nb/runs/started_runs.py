@@ -1,4 +1,4 @@
-"""Runs of this package's agent that an outside agent starts in a sandbox: `start_run`, `get_run` and `stop_run`."""
+"""Runs that an outside agent starts in a sandbox with `start_run`, `get_run` and `stop_run`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llm_sandbox_nb.trajectory import events as ev
 
 logger = logging.getLogger(__name__)
 MAX_STARTED_RUNS = 20
-"""Maximum number of runs, which cost money, that outside agents may start after one `%sandbox mcp`."""
+"""Maximum number of runs that outside agents can start after one `%sandbox mcp`, because runs cost money."""
 NOT_HERE = "Runs cannot be started here: they need the sandbox of a notebook that has executed %sandbox mcp."
 NOT_IN_FORK = "A run works in the notebook's sandbox, not in a fork: leave `sandbox` out."
 YOUR_CALL = (
@@ -39,32 +39,33 @@ class RunRequest:
 
     task: str
     model: str | None
-    """Name of the model; None for the model of the notebook's cells."""
+    """Name of the model. None stands for the model of the notebook's cells."""
     max_steps: int
 
 
 Starter = Callable[[RunRequest, Listener, Callable[[Run], None]], Awaitable[object]]
-"""Function that executes a run to its end, like a cell. Its last argument is called once the run's folder exists."""
+"""Function that executes a run to its end, like a cell, and calls its last argument as soon as the run's folder
+exists."""
 
 
 @dataclass(eq=False)
 class StartedRun:
-    """A run, and the handle by which its caller refers to it."""
+    """A run that an outside agent has started, with the id by which the agent refers to the run."""
 
     id: str
     principal: str
-    """Name of the caller's token. The handle is valid only with this token."""
+    """Name of the caller's token. A caller can use the id of the run only with this token."""
     run: Run
     task: asyncio.Future[object]
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set at each event of the run."""
+    """Event that is set at each event of the run."""
 
     @property
     def ended(self) -> bool:
         return self.task.done()
 
     async def next_event(self, wait: float) -> None:
-        """Wait for an event or the end of the run, at most `wait` seconds."""
+        """Wait at most `wait` seconds for an event or the end of the run."""
         self.changed.clear()
         event = asyncio.ensure_future(self.changed.wait())
         both: set[asyncio.Future[Any]] = {event, self.task}
@@ -73,7 +74,7 @@ class StartedRun:
 
 
 class StartedRuns:
-    """The runs that outside agents have started in a sandbox. Use it in the event loop of the runs."""
+    """The runs that outside agents have started in a sandbox. Methods must be called in the event loop of the runs."""
 
     def __init__(self, starter: Starter | None) -> None:
         self._starter = starter
@@ -81,10 +82,11 @@ class StartedRuns:
         self._starting = False
 
     async def start(self, agent: OutsideAgent, request: RunRequest, principal: str) -> StartedRun:
-        """Start a run in the sandbox of `agent`. Cancelling this coroutine before the start prevents the run.
+        """Start a run in the sandbox of `agent`. If this coroutine is cancelled before the start, no run starts.
 
         Raises:
-            OutsideError: if a run or a call uses the sandbox, or the task, the model or a setting is wrong.
+            OutsideError: if a run or a call uses the sandbox, no run can be started here, too many runs were started,
+                or the task, the model or a setting is wrong.
         """
         if self._starter is None:
             raise OutsideError(NOT_HERE)
@@ -131,14 +133,14 @@ class StartedRuns:
         return started
 
     def find(self, id: str, principal: str) -> StartedRun:
-        """Return the run with this handle. Raises OutsideError if the caller did not start such a run."""
+        """Return the run with this id. Raises OutsideError if the caller did not start such a run."""
         started = self._runs.get(id)
         if started is None or started.principal != principal:
             raise OutsideError(UNKNOWN)
         return started
 
     async def stop(self, started: StartedRun, wait: float) -> None:
-        """Stop a run, and wait at most `wait` seconds for its end."""
+        """Stop a run. Wait at most `wait` seconds for its end."""
         with suppress(ControlError):  # the run has ended meanwhile
             started.run.control.stop(source="mcp")
         await asyncio.wait({started.task}, timeout=wait)
@@ -160,6 +162,6 @@ def _sentence(error: BaseException | None) -> str:
 
 
 def _note_end(task: asyncio.Future[object]) -> None:
-    """Log the failure of a run, which is also in the record."""
+    """Log the failure of a run. The record has the failure too."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.debug("a run that an outside agent started failed: %s", error)

@@ -1,1 +1,1 @@
-"""The record of a run: events, the fold into steps, the journal on disk, import and export."""
+"""The record of a run: its events, its journal on disk, its steps and its state."""

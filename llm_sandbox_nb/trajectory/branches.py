@@ -13,21 +13,21 @@ _MARK_KINDS = frozenset(
         "check.started", "checked", "connection",
     }
 )  # fmt: skip
-"""Kinds of events that record actions on a run and not of the run; alone they do not make a branch."""
+"""Kinds of events that record actions on the run, not actions of the run. Such events alone do not make a branch."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch: the events from the first to `tip`."""
+    """A branch: the events from the first event to the event `tip`."""
 
     tip: str
-    """Id of the last event, for `Trajectory.at`."""
+    """Id of the last event. `Trajectory.at` accepts this id."""
     fork: str | None
-    """Id of the last event shared with the branch of HEAD; None for the branch of HEAD."""
+    """Id of the last event that this branch shares with the branch of HEAD. None for the branch of HEAD itself."""
     step: int
-    """Number of the last step shared with the branch of HEAD; for that branch itself, its last step."""
+    """Number of the last step that this branch shares with the branch of HEAD. If `head`, number of the last step."""
     steps: int
-    """The number of the last step."""
+    """Number of the last step."""
     head: bool
     """True for the branch of HEAD, which new events extend."""
 
@@ -40,7 +40,7 @@ class Tree:
         self._parents: dict[str, str | None] = {}
         self._steps: dict[str, int] = {}
         self._facts: dict[str | None, list[ev.Facts]] = {}
-        """Facts about steps by the event that they follow; facts are not nodes of the tree."""
+        """Facts about steps, by the id of the event that they follow. Facts are not nodes of the tree."""
 
     def __contains__(self, id: str | None) -> bool:
         return id in self._events
@@ -56,11 +56,11 @@ class Tree:
         self._steps[event.id] = step if isinstance(step, int) else before
 
     def annotate(self, facts: ev.Facts, parent: str | None) -> None:
-        """Add facts about a step after `parent`."""
+        """Add facts that follow the event `parent`."""
         self._facts.setdefault(parent, []).append(facts)
 
     def path(self, tip: str | None) -> list[ev.Event]:
-        """Return the events from the first to `tip`, each with the facts after it."""
+        """Return the events from the first event to `tip`. Each event is followed by its facts."""
         found: list[ev.Event] = []
         while tip is not None:
             found += reversed(self._facts.get(tip, ()))
@@ -73,11 +73,11 @@ class Tree:
         return self._parents[id]
 
     def step(self, id: str | None) -> int:
-        """Return the number of the step of an event, or of the last step before it; 0 before the first."""
+        """Return the step number of an event. Outside a step, return the number of the previous step, or 0."""
         return 0 if id is None else self._steps[id]
 
     def branches(self, head: str | None) -> list[Branch]:
-        """Return every branch, in the order of their last events."""
+        """Return all branches, in the order of their last events."""
         tip_of_head = self._without_marks(head)
         on_head = {event.id for event in self.path(head)}
         tips = self._tips()
@@ -87,10 +87,10 @@ class Tree:
         return [self._branch(tip, on_head, forks, tip == tip_of_head) for tip in tips]
 
     def _branch(self, tip: str, on_head: set[str], forks: dict[str, str | None], head: bool) -> Branch:
-        """Return the branch of `tip`.
+        """Return the branch that ends with `tip`.
 
-        `forks` maps each visited event to the event where it left the branch of HEAD, so that no event is visited
-        twice.
+        `forks` maps each visited event to the last event that its branch shares with the branch of HEAD, so that no
+        event is visited twice.
         """
         fork: str | None = tip
         passed = []
@@ -109,7 +109,7 @@ class Tree:
         return id
 
     def _tips(self) -> list[str]:
-        """Return the events that only marks follow, or the checkpoint after such an event."""
+        """Return the last event of each branch: a node that only marks follow, or the checkpoint after such a node."""
         lead_on: set[str | None] = set()
         named: dict[str | None, str] = {}
         tips = []

@@ -1,7 +1,7 @@
-"""Uneventful steps of a long run as one row: "2-30: 29 reads, nothing changed".
+"""Folding of a long run's uneventful steps into one row, such as "2-30: 29 reads, nothing changed".
 
-Readers look for failures, decisions, doubts, and the end, so these are never folded. A run that fits on a screen is
-not folded either. `labextension/src/view/calm-steps.ts` has the same rules; tests/data/runs.json tests both.
+Readers look for failures, decisions, doubts, and the end, so such steps are never folded. A run that fits on a screen
+is not folded either. `labextension/src/view/calm-steps.ts` has the same rules. tests/data/runs.json tests both.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from llm_sandbox_nb.trajectory.step_line import (
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 CALM: Final = {"fits": 12, "least": 3, "newest": 3, "names": 2}
-"""Limits: rows that fit on a screen, minimum steps of a fold, unfolded steps at the end of a live run, named files."""
+"""Limits. `fits`: rows that fit on a screen. `least`: minimum number of steps in a folded row. `newest`: steps at the
+end of a live run that are not folded. `names`: files that a row names."""
 
 LEVELS: Final = ("read", "change", "save")
-"""Kinds of steps in the order of folding. Each further kind is folded only if the rows still do not fit."""
+"""Kinds of steps, in the order in which they are folded. A further kind is folded only if the rows still do not fit."""
 
 
 @dataclass(frozen=True)
 class CalmSteps:
-    """Neighbouring steps, as one row."""
+    """Neighbouring steps that are shown as one row."""
 
     steps: tuple[Step, ...]
     words: str
@@ -43,12 +44,12 @@ class CalmSteps:
 
     @property
     def numbers(self) -> str:
-        """Numbers of the first and the last step."""
+        """The numbers of the first and the last step as a text, such as `2-30`."""
         return f"{self.steps[0].number}-{self.steps[-1].number}"
 
 
 def step_rows(trajectory: Trajectory, *, live: bool) -> list[Step | CalmSteps]:
-    """Return the rows of a run's steps, with uneventful steps folded. With `live`, more steps may follow."""
+    """Return the rows of a run's steps, with uneventful steps folded. `live` is True if more steps may follow."""
     steps, root = trajectory.steps, trajectory.root
     doubted = {doubt.step for doubt in trajectory.doubts}
     running = live and trajectory.finish is None
@@ -68,7 +69,10 @@ def step_rows(trajectory: Trajectory, *, live: bool) -> list[Step | CalmSteps]:
 
 
 def _kind(steps: Sequence[Step], place: int, root: str) -> str:
-    """Return the kind in `LEVELS`; `same` after a step with the same failure; empty for a step with its own row."""
+    """Return the kind of a step.
+
+    The kind is one of `LEVELS`, `same` after a step with the same failure, or empty if the step has a row of its own.
+    """
     step = steps[place]
     first = step.calls[0] if step.calls else None
     decided = any(decision.action in DECIDED for call in step.calls for decision in call.decisions)
@@ -98,7 +102,7 @@ def changed_names(step: Step) -> list[str]:
 
 
 def _edited(tool: str, values: dict[str, Any]) -> str:
-    """Return the path of an edit; empty for other calls."""
+    """Return the path of an edited file. Empty if the call is not an edit."""
     path = values.get("path")
     edits = tool_kind(tool) == "edit" and values.get("command") != "view"
     return path if edits and isinstance(path, str) else ""
@@ -108,7 +112,7 @@ def _folded(steps: Sequence[Step], kinds: Sequence[str]) -> list[Step | CalmStep
     rows: list[Step | CalmSteps] = []
     for kind, places in groupby(range(len(steps)), key=lambda place: kinds[place]):
         group = [steps[place] for place in places]
-        # the first step with the same failure has its own row before them
+        # the first step with this failure has a row of its own before the group
         least = CALM["least"] - 1 if kind == "same" else CALM["least"]
         if kind and len(group) >= least:
             tokens = sum(step.usage.total_tokens for step in group if step.usage)

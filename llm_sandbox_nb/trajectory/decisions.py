@@ -1,6 +1,6 @@
-"""A person's decisions about a run, in one form for REST, the prompt, the magics and Python.
+"""A person's decisions about a run. REST, the prompt, the magics and Python use the same form.
 
-A decision is a JSON object: `action`, and the fields of that action.
+A decision is a JSON object with `action` and the fields of that action.
 
     {"action": "pause" | "stop" | "undo"}
     {"action": "say", "text": T}
@@ -14,7 +14,7 @@ A decision is a JSON object: `action`, and the fields of that action.
     {"action": "fork", "step": N}
 
 `call_id` names the held call, so that a late decision does not apply to the next call. This module checks only the form
-of a decision. The run itself checks that its state allows the decision, and that the values fit its tools and model.
+of a decision. The run checks that its state allows the decision, and that the values fit its tools and model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pydantic import (
 MAX_TEXT_CHARACTERS = 100_000
 """Maximum characters of a text for the model."""
 MAX_ARGUMENTS_CHARACTERS = 4_000_000
-"""Maximum characters of the arguments of a call, as JSON."""
+"""Maximum characters of a call's arguments as JSON."""
 _MAX_NAME_CHARACTERS = 256
 _MAX_BREAKPOINTS = 100
 _MAX_HOSTS = 100
@@ -75,7 +75,7 @@ class _Decision(BaseModel):
 
 class _CallDecision(_Decision):
     call_id: _Name | None = None
-    """Id of the held call; None: any held call."""
+    """Id of the held call. None stands for any held call."""
 
 
 class PauseDecision(_Decision):
@@ -85,7 +85,7 @@ class PauseDecision(_Decision):
 
 
 class ResumeDecision(_CallDecision):
-    """Continue to the next breakpoint or call to approve."""
+    """Continue to the next breakpoint, or to the next call that needs an approval."""
 
     action: Literal["resume"] = "resume"
 
@@ -119,7 +119,7 @@ class EditDecision(_CallDecision):
 
 
 class SkipDecision(_CallDecision):
-    """Do not execute the held call; the model reads `text`."""
+    """Do not execute the held call. The model reads `text` instead of a result."""
 
     action: Literal["skip"] = "skip"
     text: _Text | None = None
@@ -142,9 +142,9 @@ class ChangeDecision(_Decision):
     breakpoints: Annotated[list[_Text], Field(max_length=_MAX_BREAKPOINTS)] | None = None
     approve: Literal["ask", "edits", "auto"] | None = None
     allow: Annotated[list[_Name], Field(max_length=_MAX_HOSTS)] | None = None
-    """Hosts that the sandbox may reach from now on, if its network is an allow-list."""
+    """Hosts that the sandbox may reach from now on. Its network must be an allow-list."""
     allow_once: Annotated[list[_Name], Field(max_length=_MAX_HOSTS)] | None = None
-    """Hosts that may be reached with one connection each."""
+    """Hosts that the sandbox may connect to once."""
 
     @model_validator(mode="after")
     def _check_not_empty(self) -> Self:
@@ -202,10 +202,10 @@ _REQUIRED = {"say": "text", "edit": "arguments", "observe": "text", "rewind": "s
 
 
 def parse_decision(body: Mapping[str, Any]) -> RunDecision:
-    """Parse a decision. Fields that are null count as missing.
+    """Parse a decision. A field with the value null is treated as missing.
 
     Raises:
-        ValueError: if the action is unknown, or a field is missing, unknown or invalid; the message is one sentence.
+        ValueError: if the action is unknown, or a field is missing, unknown or invalid. The message is one sentence.
     """
     given = {name: value for name, value in body.items() if value is not None}
     action = given.get("action")
@@ -222,7 +222,7 @@ def parse_decision(body: Mapping[str, Any]) -> RunDecision:
 
 
 def decision_problem(error: ValidationError, action: str) -> str:
-    """Return the problem of an invalid decision, in one sentence."""
+    """Return a sentence that describes the problem of an invalid decision."""
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     match first["type"]:

@@ -1,6 +1,6 @@
-"""The events of a run. Everything that is shown, scored or debugged is read from these alone.
+"""The events of a run. All displays, scores and debugging of a run use its events alone.
 
-An event is written once and never changed. `parent` is the event before it, so that branches form a tree.
+An event is written once and never changed. `parent` is the id of the preceding event, so that branches form a tree.
 `trajectory.py` here and `trajectory/fold.ts` in the view read the events. labextension/generate-events.py writes the
 types of the view.
 """
@@ -24,16 +24,17 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError
 
 SCHEMA_VERSION = 2
-"""Version of the events that this package writes. Version 1 lacks `before`, `after` and `background` of
-`call.finished`, which `older.py` adds on reading, and `step.facts`. Doubts are found on reading if there are none."""
+"""Version of the events that this package writes. Version 1 lacks `step.facts`, and `before`, `after` and `background`
+of `call.finished`. A reader adds these fields (`older.py`), and missing facts and doubts (`facts.py`)."""
 
 StopReason = Literal[
     "submitted", "answered", "steps", "tokens", "total_tokens", "cost", "time",
     "interrupted", "model_error", "sandbox_lost", "error", "no_answer", "refused", "repeated",
 ]  # fmt: skip
-"""Reason of a run's end. `tokens`: the conversation reached its limit. `total_tokens`: all requests together did.
-`answered`: the model returned text without a tool call too often in a row. `no_answer`: the model returned neither.
-`refused`: the model or its provider refused. `repeated`: the same call failed too often in a row."""
+"""Reason of a run's end. `tokens`: the conversation reached its token limit. `total_tokens`: all requests together
+reached theirs. `answered`: the model returned text without a tool call too often in a row. `no_answer`: the model
+returned neither text nor a call. `refused`: the model or its provider refused to answer. `repeated`: the same call
+failed too often in a row."""
 
 STOP_REASONS: tuple[str, ...] = get_args(StopReason)
 
@@ -55,20 +56,20 @@ class EventBase(EventModel):
     id: str = Field(default_factory=new_id)
     """16 hexadecimal digits, unique over all runs."""
     parent: str | None = None
-    """Id of the event that this one follows; None: the one at HEAD."""
+    """Id of the event that this event follows. None stands for the event at HEAD."""
     time: float = Field(default_factory=time.time)
-    """Seconds since the epoch."""
+    """Time of the event in seconds since the epoch."""
 
 
 class Blob(EventModel):
-    """Bytes outside the journal, in `blobs/<sha256>` of the same folder, because they are many or not UTF-8."""
+    """Bytes in the file `blobs/<sha256>` next to the journal, which are too many for the journal or not UTF-8."""
 
     sha256: str
     """SHA-256 of the bytes, as hexadecimal digits."""
     size: int
-    """Bytes."""
+    """Number of bytes."""
     preview: str = ""
-    """The beginning and the end of the text, shortened."""
+    """The beginning and the end of the text."""
 
 
 Text = str | Blob
@@ -86,7 +87,7 @@ class Usage(EventModel):
     reasoning_tokens: int = 0
     """Completion tokens that were reasoning."""
     cost: float | None = None
-    """US dollars; None if the price is not known."""
+    """Cost in US dollars. None if the price is not known."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -104,7 +105,7 @@ class Usage(EventModel):
 
 
 class Chip(EventModel):
-    """A consequence of a step, in a few words: a failure, a person's decision, or a file with its lines."""
+    """A consequence of a step, in a few words: a failure, a person's decision, or a changed file."""
 
     text: str
     """The words on the chip."""
@@ -117,7 +118,7 @@ class Chip(EventModel):
 
 
 class StepLine(EventModel):
-    """A step in one line: the model's first sentence, its first call, its consequences, its tokens and seconds."""
+    """The summary of a step in one line: the model's first sentence, the first call, consequences, tokens, seconds."""
 
     tool: Literal["bash", "edit", "submit", "other", "none"] = "none"
     """Kind of the first call."""
@@ -130,20 +131,21 @@ class StepLine(EventModel):
     removed: int = 0
     """Lines that the editor removed in the first call."""
     chips: list[Chip] = Field(default_factory=list)
-    """Consequences: failures, then decisions, then files."""
+    """Consequences of the step: first failures, then decisions, then files."""
     figures: str = ""
-    """Tokens and seconds, as shown."""
+    """Tokens and seconds, as the line shows them."""
 
 
 class Verdict(EventModel):
     """The verdict of a check, as shown in the state of a run."""
 
     outcome: Literal["passed", "failed", "score", "text", "error"]
-    """`passed`, `failed`: by a command or a function. `score`: a number. `text`: a remark. `error`: not run."""
+    """`passed`, `failed`: the result of a command or a function. `score`: a function or a scorer returned a number.
+    `text`: a function returned a remark. `error`: the check could not run."""
     summary: str
     """The verdict in a few words, such as `exit 1` or `0.8`."""
     protected: bool = True
-    """False if the model's programs could have changed the check, as in the isolation `process`."""
+    """False if the model's programs could have changed the check, as under the isolation `process`."""
 
 
 class ForkedFrom(EventModel):
@@ -160,12 +162,12 @@ class ForkedFrom(EventModel):
 
 
 class ShownInstead(EventModel):
-    """A message that is sent with another content."""
+    """A message whose content is replaced when the conversation is sent."""
 
     at: int
-    """Index of the message, from 0, in the conversation before the event."""
+    """Index of the message in the conversation before the event, counted from 0."""
     content: str
-    """The content that is sent."""
+    """The content that is sent instead."""
 
 
 class RunStarted(EventBase):
@@ -173,25 +175,27 @@ class RunStarted(EventBase):
 
     kind: Literal["run.started"] = "run.started"
     schema_version: int = SCHEMA_VERSION
-    """Schema version of the writer. A later version's record is read as far as this version knows its events."""
+    """Schema version of the package that wrote the record. From a later version's record, this version reads the events
+    that it knows."""
     run_id: str
     """Id of the run."""
     task: str
-    """The task as the person wrote it."""
+    """The text of the task that the person wrote."""
     model: str
     """Name of the model."""
     scripted: bool = False
     """True if the replies are read from a script."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Model settings, limits, prompt configuration and isolation, as far as they are known; never a key or a secret."""
+    """Model settings, limits, prompt configuration and isolation, as far as they are known. Keys and secrets are never
+    included."""
     tools: list[dict[str, Any]] = Field(default_factory=list)
-    """Schemas of the tools, as sent to the model."""
+    """Schemas of the tools, as they are sent to the model."""
     inputs: list[str] = Field(default_factory=list)
     """Names of the input files."""
     versions: dict[str, str] = Field(default_factory=dict)
     """Versions of this package and of its libraries, by name."""
     forked_from: ForkedFrom | None = None
-    """Set if the run began as a fork; the events up to there are copies of the parent's, with the same ids."""
+    """The parent run, if the run began as a fork. The shared events are copies with the same ids."""
 
     @field_validator("schema_version", mode="before")
     @classmethod
@@ -202,7 +206,7 @@ class RunStarted(EventBase):
 
     @property
     def later_version(self) -> str:
-        """A sentence for the reader if a later version made the record; otherwise empty."""
+        """A sentence for the reader if a later version made the record. Otherwise, the text is empty."""
         if self.schema_version <= SCHEMA_VERSION:
             return ""
         return f"Made by a later version ({self.schema_version}): parts may be missing."
@@ -215,11 +219,11 @@ class SandboxReady(EventBase):
     sandbox_id: str
     """Id of the sandbox."""
     protection: dict[str, Any]
-    """The protection of the host, as read back from the engine."""
+    """The protection of the host that the engine reports."""
     start_time: float
     """Seconds that the sandbox took to start."""
     root: str | None = None
-    """Working directory in the sandbox."""
+    """The working directory in the sandbox."""
 
 
 class MessageAdded(EventBase):
@@ -227,7 +231,7 @@ class MessageAdded(EventBase):
 
     kind: Literal["message"] = "message"
     message: dict[str, Any]
-    """The message exactly as sent to the model."""
+    """The message, exactly as sent to the model."""
 
 
 class ModelRequested(EventBase):
@@ -235,19 +239,19 @@ class ModelRequested(EventBase):
 
     kind: Literal["model.requested"] = "model.requested"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     attempt: int = 1
-    """Attempt at this step, from 1."""
+    """Number of the attempt at this step, counted from 1."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Sampling and other model settings of the request."""
 
 
 class ModelDelta(EventBase):
-    """A piece of a streamed reply. Transient: shown live, not written to the journal."""
+    """A piece of a streamed reply."""
 
     kind: Literal["model.delta"] = "model.delta"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     text: str = ""
     """The next piece of the text."""
     reasoning: str = ""
@@ -259,17 +263,17 @@ class ModelFailed(EventBase):
 
     kind: Literal["model.failed"] = "model.failed"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     attempt: int
-    """Attempt at this step, from 1."""
+    """Number of the attempt at this step, counted from 1."""
     error: str
     """Short name of the failure, such as `rate_limit`."""
     message: str
     """The error message."""
     retry_in: float | None = None
-    """Seconds until the next attempt; None if no further attempt is made."""
+    """Seconds until the next attempt. None if no further attempt is made."""
     learned: dict[str, Any] = Field(default_factory=dict)
-    """Everything learned from the server's refusals so far; empty if this one taught nothing."""
+    """Everything that was learned from the server's refusals so far. Empty if this refusal taught nothing new."""
 
 
 class ModelReplied(EventBase):
@@ -277,66 +281,69 @@ class ModelReplied(EventBase):
 
     kind: Literal["model.replied"] = "model.replied"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     message: dict[str, Any]
-    """The assistant message as sent back in the history."""
+    """The assistant message that later requests send in the history."""
     reasoning: str | None = None
-    """The reasoning; None if the server returned none."""
+    """The reasoning of the model. None if the server returned no reasoning."""
     usage: Usage | None = None
-    """Tokens and cost of the reply; None if they are not known."""
+    """Tokens and cost of the reply. None if they are not known."""
     finish_reason: str | None = None
-    """As the server sent it; `cut_off`: this reply and the next attempt broke off, and the server sent no reason."""
+    """The reason that the server sent. `cut_off`: the server sent no reason, because this reply and the next attempt
+    broke off."""
     model_time: float = 0.0
-    """Seconds from the request to the whole reply."""
+    """Seconds from the request to the end of the reply."""
     response_id: str | None = None
-    """The server's id of the reply."""
+    """The id that the server gave the reply."""
     response_model: str | None = None
-    """The server's name of the model."""
+    """The name that the server gave the model."""
     context_window: int | None = None
-    """Tokens of the model's context, if known."""
+    """Size of the model's context in tokens. None if the size is not known."""
     calls_from: Literal["text"] | None = None
     """`text`: the calls were parsed from the text of the reply."""
     raw_text: str | None = None
-    """The text as received, if calls or reasoning were parsed from it."""
+    """The received text, if calls or reasoning were parsed from this text."""
 
 
 class ContextKnown(EventBase):
-    """The size of a model's context, learned from its server, for all further requests to this model."""
+    """A model's context size was learned from its server. All further requests to this model use this size."""
 
     kind: Literal["context.known"] = "context.known"
     model: str
     """Name of the model."""
     tokens: int
-    """Tokens of the model's context."""
+    """Size of the model's context in tokens."""
     source: Literal["server", "refusal", "cut"]
-    """`server`: asked. `refusal`: a request was too long. `cut`: the server left messages out silently."""
+    """`server`: the server was asked. `refusal`: the server refused a request that was too long. `cut`: the server
+    silently left messages out."""
 
 
 class ContextReduced(EventBase):
     """Older parts of the conversation are sent in a shorter form from now on. Earlier events keep the whole text.
 
-    First each message of `shown` gets its new content, then the messages `removed_from` to `removed_to` are removed.
+    First, each message of `shown` gets its new content. Then the messages from `removed_from` up to, but not including,
+    `removed_to` are removed.
     """
 
     kind: Literal["context.reduced"] = "context.reduced"
     step: int
-    """The first step with a shorter request."""
+    """The first step whose request is shorter."""
     how: Literal["mask", "summary"]
     """`mask`: old observations are shortened. `summary`: old messages are replaced by a summary."""
     shown: list[ShownInstead] = Field(default_factory=list)
     """Messages with a new content."""
     removed_from: int = 0
-    """Index of the first removed message, from 0."""
+    """Index of the first removed message, counted from 0."""
     removed_to: int = 0
-    """Index after the last removed message."""
+    """Index of the first message after the removed messages."""
     tokens_before: int = 0
-    """Estimated tokens of the conversation before."""
+    """Estimated tokens of the conversation before the event."""
     tokens_after: int = 0
-    """Estimated tokens of the conversation afterwards."""
+    """Estimated tokens of the conversation after the event."""
     limit: int = 0
-    """Tokens of the model's context."""
+    """Size of the model's context in tokens."""
     usage: Usage | None = None
-    """Tokens and cost of the request for a summary."""
+    """Tokens and cost of the request for the summary, if a summary was made."""
 
 
 class CallProposed(EventBase):
@@ -344,15 +351,15 @@ class CallProposed(EventBase):
 
     kind: Literal["call.proposed"] = "call.proposed"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     call_id: str
     """Id of the call."""
     tool: str
     """Name of the tool."""
     raw_arguments: str
-    """The arguments as the model wrote them."""
+    """The arguments in the form in which the model wrote them."""
     arguments: dict[str, Any] | None = None
-    """The parsed arguments; None if `raw_arguments` could not be parsed."""
+    """The parsed arguments. None if `raw_arguments` could not be parsed."""
 
 
 class CallStarted(EventBase):
@@ -360,7 +367,7 @@ class CallStarted(EventBase):
 
     kind: Literal["call.started"] = "call.started"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     call_id: str
     """Id of the call."""
     tool: str
@@ -370,7 +377,7 @@ class CallStarted(EventBase):
 
 
 class CallOutput(EventBase):
-    """Live output of a command. Transient."""
+    """A piece of a command's live output."""
 
     kind: Literal["call.output"] = "call.output"
     call_id: str
@@ -389,17 +396,17 @@ class FileDiff(EventModel):
     kind: Literal["added", "modified", "deleted"]
     """Kind of change."""
     size: int
-    """Bytes of the file after the change; of a deleted file, before the deletion."""
+    """Size of the file in bytes after the change. For a deleted file, the size before the deletion."""
     diff: str | None = None
-    """Unified diff; None if a side is not text or is too large."""
+    """The change as a unified diff. None if the old or the new content is not text, or is too large."""
     note: str = ""
-    """Parts that `diff` lacks, or the reason for its absence."""
+    """A remark on missing parts of `diff`, or the reason why there is no diff."""
     size_before: int | None = None
-    """Bytes before the change; None if not known."""
+    """Size of the file in bytes before the change. None if the size is not known."""
     lines: int | None = None
-    """Lines after the change, counted for small text files, also if the diff is cut."""
+    """Number of lines after the change, counted for small text files even if the diff is cut."""
     lines_before: int | None = None
-    """Lines before the change."""
+    """Number of lines before the change."""
 
 
 class CallFinished(EventBase):
@@ -407,43 +414,43 @@ class CallFinished(EventBase):
 
     kind: Literal["call.finished"] = "call.finished"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     call_id: str
     """Id of the call."""
     observation: str
-    """The text shown to the model: `before`, the result, `after`."""
+    """The text that is shown to the model: `before`, the result, and `after`."""
     before: str = ""
-    """Text before the result: a notice that a person changed the call."""
+    """Text before the result, which says that a person changed the call."""
     after: str = ""
-    """Text after the result: the remaining steps, and advice."""
+    """Text after the result, with the number of remaining steps and advice."""
     error: str | None = None
-    """Short name of a fault of the call itself (`bad_arguments`, `interrupted`, ...)."""
+    """Short name of a fault of the call itself, such as `bad_arguments` or `interrupted`."""
     exit_code: int | None = None
-    """Exit code of the command; None for other tools, or for a killed command."""
+    """Exit code of the command. None for a killed command, and for calls of other tools."""
     timed_out: bool = False
     """True if the command was killed at its timeout."""
     stdout: Text = ""
-    """Output of the command."""
+    """The command's standard output."""
     stderr: Text = ""
-    """Errors of the command."""
+    """The command's standard error."""
     background: Text = ""
-    """Output of background jobs since the call before."""
+    """Output of background jobs since the preceding call."""
     raw_result: Text = ""
-    """Result of a call of an MCP server as the server sent it, as JSON; empty for other calls."""
+    """The JSON result that an MCP server sent. Empty for calls of other tools."""
     truncated: bool = False
     """True if output was left out because of its size."""
     duration: float = 0.0
-    """Seconds."""
+    """Duration of the call in seconds."""
     notice: str = ""
-    """A sentence about the shell, such as a restart."""
+    """A sentence about an event in the shell, such as its restart."""
     changes: list[FileDiff] = Field(default_factory=list)
     """Changed files."""
     changes_incomplete: str = ""
-    """Reason why `changes` may lack some; empty if complete."""
+    """Reason why `changes` may lack some files. Empty if the list is complete."""
 
     @property
     def failed(self) -> bool:
-        """True if the call ended with an error, a nonzero exit code or a timeout. A call that never began is False."""
+        """True if the call ended with an error, a nonzero exit code or a timeout. False if the call never began."""
         return self.error not in ("skipped", "not_executed") and bool(
             self.error or self.timed_out or self.exit_code
         )
@@ -455,16 +462,16 @@ class CallFinished(EventBase):
 
 
 class StepFacts(EventBase):
-    """The summary of a step, written after the step has ended; a later summary of the same step replaces it.
+    """The summary of a step, written after the step has ended. A later summary of the step replaces an earlier one.
 
     The facts belong to the event before them, on every branch that has this event. No event follows them.
     """
 
     kind: Literal["step.facts"] = "step.facts"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     line: StepLine
-    """The step in one line."""
+    """The summary of the step in one line."""
 
     @field_serializer("line")
     def _short(self, line: StepLine) -> dict[str, Any]:
@@ -472,14 +479,14 @@ class StepFacts(EventBase):
 
 
 class Doubt(EventModel):
-    """A reason to think that the result is wrong, and the step to look at."""
+    """A reason why the result may be wrong, with the step to look at."""
 
     rule: str
-    """The name of a rule, or of a user's function."""
+    """Name of the rule or user-defined function that found the doubt."""
     step: int | None = None
-    """The step to look at; None if the doubt is about the whole run."""
+    """The step to look at. None if the doubt is about the whole run."""
     until: int | None = None
-    """The last step, if the doubt is about several."""
+    """The last step to look at, if the doubt is about several steps."""
     text: str
     """The reason, in one sentence."""
     severity: Literal["high", "medium", "low"] = "medium"
@@ -487,7 +494,7 @@ class Doubt(EventModel):
 
     @property
     def line(self) -> str:
-        """The doubt with its step, as a person reads it."""
+        """The doubt in one line, with its step number."""
         if self.step is None:
             return self.text
         steps = f"{self.step}" if self.until in (None, self.step) else f"{self.step}-{self.until}"
@@ -495,16 +502,15 @@ class Doubt(EventModel):
 
 
 class DoubtsFound(EventBase):
-    """Doubts about a call, or with `final` all doubts about the run, the worst first, replacing the others.
+    """Doubts about a call. If `final` is True, all doubts about the run, worst first, which replace earlier doubts.
 
-    Like `step.facts`, they belong to the event before them, and no event follows them.
+    Like `step.facts`, doubts belong to the event before them, and no event follows them.
     """
 
     kind: Literal["doubts"] = "doubts"
     doubts: list[Doubt] = Field(default_factory=list)
-    """The doubts."""
     final: bool = False
-    """True if these are all doubts about the whole run."""
+    """True if `doubts` are all doubts about the whole run."""
 
 
 class ArtifactSaved(EventBase):
@@ -518,11 +524,12 @@ class ArtifactSaved(EventBase):
     mime: str
     """Media type."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     sha256: str
     """SHA-256 of the content, as hexadecimal digits."""
     blank: str = ""
-    """Reason why the file shows nothing, if its content was checked: a picture of one colour, silence, no text."""
+    """Reason why the file shows nothing, such as a picture of one colour, silence or no text. Empty if the file shows
+    something or its content was not checked."""
 
 
 class ArtifactSkipped(EventBase):
@@ -530,11 +537,11 @@ class ArtifactSkipped(EventBase):
 
     kind: Literal["artifact.skipped"] = "artifact.skipped"
     reason: str
-    """A sentence with the file and the reason."""
+    """A sentence that names the file and the reason."""
 
 
 class ArtifactRemoved(EventBase):
-    """A file that had been copied to `files/` is gone from the output folder, so the copy is gone too."""
+    """A file that had been copied to `files/` is gone from the output folder, so its copy was removed too."""
 
     kind: Literal["artifact.removed"] = "artifact.removed"
     step: int | None = None
@@ -546,7 +553,7 @@ class ArtifactRemoved(EventBase):
 class ConnectionMade(EventBase):
     """A connection of a sandbox whose network is an allow-list has ended, was refused, or failed.
 
-    The number of these events in a step is limited; the last one of the step counts the others in `more`.
+    The number of these events in a step is limited. `more` of the last event counts the connections without an event.
     """
 
     kind: Literal["connection"] = "connection"
@@ -559,27 +566,27 @@ class ConnectionMade(EventBase):
     port: int = 0
     """Port of the host."""
     decision: Literal["allowed", "refused", "failed"] = "allowed"
-    """`refused`: by the list. `failed`: the server does not answer, or one side broke off."""
+    """`refused`: the list does not allow the host. `failed`: the host did not answer, or one side broke off."""
     reason: str = ""
-    """Reason of a refusal or a failure."""
+    """Reason of the refusal or the failure."""
     rule: str = ""
     """The entry of the list that allowed the connection."""
     address: str = ""
     """IP address of the host."""
     secrets: list[str] = Field(default_factory=list)
-    """Names of the secrets that were inserted; never a value."""
+    """Names, never values, of the secrets that were inserted into the connection."""
     sent: int = 0
     """Bytes sent to the host."""
     received: int = 0
     """Bytes received from the host."""
     duration: float = 0.0
-    """Seconds."""
+    """Duration of the connection in seconds."""
     more: int = 0
-    """Number of further connections of the step without an event."""
+    """Number of further connections in the step that have no event of their own."""
 
 
 class Noted(EventBase):
-    """A note for the reader that changed nothing: a warning of the loop, a limit that is near."""
+    """A note for the reader, such as a warning or a limit that is near. A note does not affect the run."""
 
     kind: Literal["note"] = "note"
     text: str
@@ -587,8 +594,8 @@ class Noted(EventBase):
 
 
 ControlAction = Literal["pause", "paused", "resume", "step", "say", "stop"]
-"""A person's decision; `paused` is recorded by the run itself at a pause. `step`: resume until the next place
-where a run can pause."""
+"""A person's decision, except `paused`, which the run itself records at a pause. `step`: resume until the next point
+at which a run can pause."""
 
 
 class Controlled(EventBase):
@@ -598,116 +605,117 @@ class Controlled(EventBase):
     action: ControlAction
     """The decision."""
     text: str | None = None
-    """Text for the model, with `say`."""
+    """Text for the model, if the action is `say`."""
     source: str = ""
-    """Origin of the decision, such as `browser`."""
+    """The place where the decision was made, such as `browser`."""
 
 
 class CallHeld(EventBase):
-    """The run waits for a person: before a call is executed, or before its observation is shown to the model.
+    """The run waits for a person before a call is executed, or before its observation is shown to the model.
 
     A `control` event `paused` follows.
     """
 
     kind: Literal["call.held"] = "call.held"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     call_id: str
     """Id of the call."""
     at: Literal["call", "observation"]
     """`call`: before the call is executed. `observation`: before the model sees its observation."""
     reason: Literal["step", "breakpoint", "approval", "pause"]
-    """Kind of rule that holds the call."""
+    """Kind of the rule that holds the call."""
     text: str = ""
     """The reason in words, such as the breakpoint that matched."""
     hosts: list[str] = Field(default_factory=list)
-    """Hosts refused to the call by the allow-list, as HOST:PORT, so that a person can allow them."""
+    """Hosts, as HOST:PORT, that the allow-list refused to the call. A person can allow these hosts."""
 
 
 class CallDecided(EventBase):
-    """A person's decision on a held call; the call was proposed in `call.proposed`."""
+    """A person's decision on a held call. `call.proposed` has the call that the model proposed."""
 
     kind: Literal["call.decided"] = "call.decided"
     step: int
-    """Step number, from 1."""
+    """Step number, counted from 1."""
     call_id: str
     """Id of the call."""
     action: Literal["run", "edit", "skip", "observe"]
-    """`run`: as proposed. `edit`: `tool` and `arguments` instead. `skip`: not executed, the person wrote the result
-    that follows. `observe`: already executed, the model is shown `observation` in place of `original`."""
+    """`run`: the call is executed as proposed. `edit`: `tool` and `arguments` are executed instead. `skip`: the call is
+    not executed, and the person wrote the result that follows. `observe`: the call has been executed, and the model is
+    shown `observation` instead of `original`."""
     tool: str | None = None
-    """Name of the tool to execute, with `edit`."""
+    """Name of the tool to execute, if the action is `edit`."""
     arguments: dict[str, Any] | None = None
-    """Arguments to execute, with `edit`."""
+    """Arguments to execute the tool with, if the action is `edit`."""
     observation: str | None = None
-    """Text shown to the model, with `observe`."""
+    """Text that is shown to the model, if the action is `observe`."""
     after: str = ""
-    """Text after the person's text in `observation`, as in `call.finished`."""
+    """The end of `observation`, after the person's text, as in `call.finished`."""
     original: Text | None = None
-    """The replaced observation, with `observe`."""
+    """The replaced observation, if the action is `observe`."""
     source: str = ""
-    """Origin of the decision, such as `browser`."""
+    """The place where the decision was made, such as `browser`."""
 
 
 class SettingsChanged(EventBase):
     """The model, sampling settings, limits, pause rules or allowed hosts change for the rest of the run.
 
-    `settings`, `limits` and `halts` hold only changed values; never a key.
+    `settings`, `limits` and `halts` hold only changed values. Keys of providers are never included.
     """
 
     kind: Literal["settings.changed"] = "settings.changed"
     model: str | None = None
-    """Name of the new model; None if unchanged."""
+    """Name of the new model. None if the model is unchanged."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Changed model settings."""
     limits: dict[str, Any] = Field(default_factory=dict)
-    """Changed limits: steps, tokens, US dollars, seconds."""
+    """Changed limits on steps, tokens, US dollars or seconds."""
     halts: dict[str, Any] = Field(default_factory=dict)
-    """`breakpoints`: list of expressions; `approve`: ask, edits or auto."""
+    """Changed pause rules. `breakpoints`: list of expressions. `approve`: ask, edits or auto."""
     network: dict[str, Any] = Field(default_factory=dict)
-    """`allow`: further hosts that the sandbox may reach; `allow_once`: hosts that allow one connection each."""
+    """`allow`: further hosts that the sandbox may reach. `allow_once`: hosts that the sandbox may connect to once."""
     source: str = ""
-    """Origin of the change, such as `browser`."""
+    """The place where the change was made, such as `browser`."""
 
 
 class Checkpointed(EventBase):
-    """The sandbox's files after a step are stored."""
+    """The sandbox's files were stored after a step."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     step: int | None = None
-    """Step number; None or 0 before the first call."""
+    """Step number. None or 0 if the files were stored before the first call."""
     checkpoint: str
     """Id of the checkpoint."""
     files: int = 0
-    """Number of paths changed since the checkpoint before."""
+    """Number of paths that changed since the preceding checkpoint."""
     size: int = 0
     """Bytes that were newly stored."""
     duration: float = 0.0
-    """Seconds."""
+    """Seconds that the checkpoint took."""
     incomplete: str = ""
-    """Reason why files may be missing; empty if complete."""
+    """Reason why files may be missing. Empty if the checkpoint is complete."""
     by_others: bool = False
-    """True if a person, a program or another run made all changes since the checkpoint before, and no step did."""
+    """True if no step made the changes since the preceding checkpoint, but a person, a program or another run did."""
     other_runs: list[str] = Field(default_factory=list)
-    """The tasks of the runs that have used the sandbox since then; only with `by_others`."""
+    """Tasks of the other runs that have used the sandbox since the preceding checkpoint, if `by_others` is True."""
 
 
 class RewindStarted(EventBase):
-    """A rewind begins. Without the `rewound` that follows, the rewind did not happen."""
+    """A rewind begins. If no `rewound` event follows, the rewind did not happen."""
 
     kind: Literal["rewind.started"] = "rewind.started"
     to: str
     """Id of the event that HEAD moves to."""
     step: int
-    """Number of the step at whose end HEAD will be; 0 before the first."""
+    """Number of the step at whose end HEAD will be. 0 stands for the time before the first step."""
     what: Literal["both", "files", "conversation"] = "both"
-    """Parts that are rewound."""
+    """The parts of the run that are rewound."""
     target: str | None = None
     """The checkpoint that is restored."""
     safety: str | None = None
-    """The checkpoint made before the rewind, which `undo` restores."""
+    """The checkpoint that was made before the rewind. `undo` restores this checkpoint."""
     other_runs: list[str] = Field(default_factory=list)
-    """Tasks of the runs that have used the sandbox since this run's newest checkpoint."""
+    """Tasks of the other runs that have used the sandbox since this run's newest checkpoint."""
 
 
 class Rewound(EventBase):
@@ -717,31 +725,31 @@ class Rewound(EventBase):
     to: str
     """Id of the event that HEAD moved to."""
     step: int
-    """Number of the step at whose end HEAD is; 0 before the first."""
+    """Number of the step at whose end HEAD is. 0 stands for the time before the first step."""
     what: Literal["both", "files", "conversation"] = "both"
-    """Parts that were rewound."""
+    """The parts of the run that were rewound."""
     target: str | None = None
     """The checkpoint that was restored."""
     safety: str | None = None
-    """The checkpoint made before the rewind, which `undo` restores."""
+    """The checkpoint that was made before the rewind. `undo` restores this checkpoint."""
     undo_of: str | None = None
     """Id of the rewind that this one undoes."""
     restored: int = 0
-    """Number of paths that were restored; 0 if the run had no sandbox: the files are restored later."""
+    """Number of paths that were restored. 0 if the run had no sandbox, so that the files are restored later."""
 
 
 class Forked(EventBase):
-    """Another run began from here."""
+    """Another run was forked from this one."""
 
     kind: Literal["forked"] = "forked"
     run_id: str
     """Id of the new run."""
     folder: str
-    """Name of the new run's folder, in the same parent folder as this run's."""
+    """Name of the new run's folder, which is in the same parent folder as this run's folder."""
     step: int
     """Number of the last shared step."""
     checkpoint: str | None = None
-    """The checkpoint that the new run began with."""
+    """The checkpoint with the files that the new run began with."""
 
 
 class Continued(EventBase):
@@ -749,7 +757,7 @@ class Continued(EventBase):
 
     kind: Literal["continued"] = "continued"
     source: str = ""
-    """Origin of the request to resume, such as `browser`."""
+    """The place where a person asked to resume the run, such as `browser`."""
 
 
 class CheckStarted(EventBase):
@@ -757,7 +765,7 @@ class CheckStarted(EventBase):
 
     kind: Literal["check.started"] = "check.started"
     number: int
-    """Number of the check since the run began or was resumed, from 1."""
+    """Number of the check, counted from 1 since the run began or was resumed."""
     what: str
     """The command, or the name of the function."""
 
@@ -767,7 +775,7 @@ class Checked(EventBase):
 
     kind: Literal["checked"] = "checked"
     number: int
-    """Number of the check since the run began or was resumed, from 1."""
+    """Number of the check, counted from 1 since the run began or was resumed."""
     what: str
     """The command, or the name of the function."""
     verdict: Verdict
@@ -779,15 +787,15 @@ class Checked(EventBase):
     timed_out: bool = False
     """True if the check was killed at its timeout."""
     duration: float = 0.0
-    """Seconds."""
+    """Duration of the check in seconds."""
     output: Text = ""
-    """Both streams of the command together, or the reason why the function failed."""
+    """Standard output and standard error of the command together, or the reason why the function failed."""
     left_out: list[str] = Field(default_factory=list)
-    """A sentence for each of the model's files that the check did not get."""
+    """A sentence for each of the model's files that was not passed to the check."""
 
 
 class Rewarded(EventBase):
-    """The reward of a rollout in training, recorded after the end of the run and of all other runs of the group."""
+    """The reward of a rollout in training, recorded after all runs of the group have ended."""
 
     kind: Literal["rewarded"] = "rewarded"
     training_step: int
@@ -795,7 +803,7 @@ class Rewarded(EventBase):
     group: str
     """The row of the data set on which the runs of the group worked."""
     reward: float | None = None
-    """None if the run could not be scored and is left out of the training."""
+    """The reward. None if the run could not be scored, so that the training leaves the run out."""
     advantage: float | None = None
     """Advantage over the other runs of the group."""
     detail: str = ""
@@ -803,29 +811,27 @@ class Rewarded(EventBase):
 
 
 class RunFinished(EventBase):
-    """The end of a run. Only a score, a reward, or the event of a resume may follow."""
+    """The end of a run. Only a score, a reward, or an event of a resume can follow."""
 
     kind: Literal["run.finished"] = "run.finished"
     stop_reason: StopReason
-    """Reason of the end."""
     answer: str | None = None
     """The final answer."""
     error: str | None = None
-    """The error message, if an error ended the run."""
+    """Message of the error that ended the run."""
     usage: Usage = Field(default_factory=Usage)
     """Tokens and cost of the run."""
     steps: int = 0
-    """Number of steps."""
     wall_time: float = 0.0
-    """Seconds."""
+    """Duration of the run in seconds, without pauses."""
     without_answer: bool = False
     """True if the model submitted without a saved file and without an answer, in spite of a reminder."""
     check: Verdict | None = None
-    """The verdict on this end; None if nothing was checked."""
+    """The verdict on the result of the run. None if the result was not checked."""
 
 
 class UnknownEvent(EventBase):
-    """An event of a kind that this version does not know; preserved unchanged."""
+    """An event of a kind that this version does not know. The event is preserved unchanged."""
 
     kind: str
 
@@ -838,14 +844,14 @@ KnownEvent = (
 )  # fmt: skip
 Event = KnownEvent | UnknownEvent
 Facts = StepFacts | DoubtsFound
-"""Events about other events: no event follows them, and HEAD stays in place."""
+"""Events about other events. No event follows such an event, and HEAD does not move to such an event."""
 TRANSIENT = frozenset({"model.delta", "call.output"})
-"""Kinds that are shown live and not written: a later event carries the whole."""
+"""Kinds of events that are shown live and not written, because a later event has the complete text."""
 _KINDS: dict[str, type[EventBase]] = {cls.model_fields["kind"].default: cls for cls in get_args(KnownEvent)}
 
 
 def default_fields(kind: str) -> dict[str, Any]:
-    """Return the defaults of the optional fields of an event kind, without `id` and `time`."""
+    """Return the default values of an event kind's optional fields, except `id` and `time`."""
     fields = _KINDS[kind].model_fields if kind in _KINDS else {}
     return {
         name: field.get_default(call_default_factory=True)
@@ -855,7 +861,7 @@ def default_fields(kind: str) -> dict[str, Any]:
 
 
 def is_transient(event: Event) -> bool:
-    """Return True if the event is shown live and not written."""
+    """Return True if the event is shown live and not written to the journal."""
     return event.kind in TRANSIENT
 
 
@@ -870,12 +876,12 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(_UNION)
 
 
 def parse_event(line: str | bytes) -> Event:
-    """Parse one event from one JSON text. Raises `pydantic.ValidationError` (a `ValueError`) for anything else."""
+    """Parse an event from a JSON text. Raises `pydantic.ValidationError` (a `ValueError`) if the text is no event."""
     return _ADAPTER.validate_json(line)
 
 
 def dump_event(event: Event) -> str:
-    """Return one event as one line of JSON, without the line end. Lone surrogates are replaced."""
+    """Return an event as a line of JSON, without the line end. Lone surrogates are replaced."""
     try:
         return event.model_dump_json(exclude_defaults=False)
     except PydanticSerializationError:
@@ -883,12 +889,13 @@ def dump_event(event: Event) -> str:
 
 
 def parse_python(value: Any) -> Event:
-    """Parse one event from a decoded JSON value. Raises `pydantic.ValidationError` for anything else."""
+    """Parse an event from a decoded JSON value. Raises `pydantic.ValidationError` if the value is no event."""
     return _ADAPTER.validate_python(value)
 
 
 MAX_LEVELS = 100
-"""Maximum levels of lists and objects in a value from outside: a journal with more than 190 could not be read again."""
+"""Maximum depth of nested lists and objects in a value from outside. A journal with a value deeper than 190 levels
+could not be read again."""
 
 
 def is_flat(value: object) -> bool:
@@ -907,9 +914,9 @@ def is_flat(value: object) -> bool:
 
 
 def clean_text(value: Any) -> Any:
-    r"""Return `value` with every lone surrogate in its texts replaced, ready for UTF-8.
+    r"""Return `value` with every lone surrogate in its texts replaced, so that UTF-8 can encode the texts.
 
-    They are caused by `\ud800` in a model's JSON and by file names that are not UTF-8.
+    Lone surrogates are caused by `\ud800` in a model's JSON and by file names that are not UTF-8.
     """
     if isinstance(value, str):
         if value.isascii():

@@ -1,7 +1,7 @@
-"""Lines of ended steps, and doubts, as events: a recorder writes them, a reader adds missing ones.
+"""Facts about a run: summary lines of ended steps, and doubts. A recorder writes facts, and a reader adds missing ones.
 
-Files that a step made are saved while the model thinks about the next step. So the facts of a step are written before
-the first call of the next step, or before the end of the run. A doubt is written after the call that caused it; all
+The files of a step are saved while the model thinks about the next step. So the line of a step is written before
+the first call of the next step, or before the end of the run. A doubt is written after the call that caused it. All
 doubts are written again before the end of the run.
 """
 
@@ -16,19 +16,19 @@ from llm_sandbox_nb.trajectory.step_line import step_line, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Step, Trajectory
 
 _MAX_OPEN_STEPS = 3
-"""Number of last steps that may lack their facts; all earlier steps have them."""
+"""Number of steps at the end of a run that may lack their lines. All earlier steps have their lines."""
 _F = TypeVar("_F", bound=ev.Facts)
 
 
 class FactFinder:
-    """Finder of facts about a run whose events arrive one by one. `rules` are user-defined rules for doubts."""
+    """Finder of facts about a run whose events arrive one by one."""
 
     def __init__(self, trajectory: Trajectory, rules: Sequence[Rule] = ()) -> None:
         self._trajectory = trajectory
         self._doubts = DoubtFinder(rules)
 
     def before(self, event: ev.Event) -> list[ev.Facts]:
-        """Return the facts to record before `event`, which shows that steps, or the run, have ended."""
+        """Return the facts to record before `event`, if `event` shows that steps or the run have ended."""
         found: list[ev.Facts] = [*_steps_before(self._trajectory, event)]
         if isinstance(event, ev.RunFinished):
             doubts = self._doubts.all(self._trajectory, event)
@@ -36,7 +36,7 @@ class FactFinder:
         return found
 
     def after(self, event: ev.Event) -> list[ev.Facts]:
-        """Return the facts to record after `event`: doubts about a call, or a changed line for a file saved late."""
+        """Return the facts to record after `event`: doubts about a call, or a new line after a file was saved late."""
         trajectory = self._trajectory
         if isinstance(event, ev.CallFinished):
             doubts = self._doubts.newest(trajectory, event)
@@ -45,7 +45,7 @@ class FactFinder:
 
 
 def with_facts(events: Iterable[ev.Event], *, live: bool = False) -> Iterator[ev.Event]:
-    """Yield the events of a record, with missing facts added. With `live`, the last step has not ended.
+    """Yield the events of a record, with missing facts added. If `live` is True, the last step may not have ended.
 
     Raises:
         JournalError: see `Trajectory`.
@@ -92,7 +92,7 @@ def _steps_after(trajectory: Trajectory, event: ev.Event) -> list[ev.StepFacts]:
 
 
 def _ends_run(trajectory: Trajectory, event: ev.CallStarted | ev.CallFinished) -> bool:
-    """Return True for the call that ends the run; the run does not wait for files before this call."""
+    """Return True for the call that ends the run. The run does not wait for saved files before this call."""
     step = trajectory.step(event.step)
     calls = step.calls if step else []
     return any(call.id == event.call_id and tool_kind(call.tool) == "submit" for call in calls)
@@ -104,7 +104,7 @@ def _facts(trajectory: Trajectory, step: Step) -> ev.StepFacts:
 
 
 def _added(trajectory: Trajectory, facts: _F, mark: str) -> _F:
-    """Add missing facts, with an id and a time that are the same at each reading."""
+    """Add missing facts to the trajectory. Give them an id and a time that are the same at each reading."""
     facts.id, facts.time = f"{facts.parent}-{mark}", trajectory.events[-1].time if trajectory.events else 0.0
     trajectory.add(facts)
     return facts

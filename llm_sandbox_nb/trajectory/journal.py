@@ -1,4 +1,4 @@
-"""The journal: a file of JSON lines to which events are appended. It can be read up to its last complete line."""
+"""The journal: a file of JSON lines to which events are appended. A reader ignores an incomplete last line."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from llm_sandbox_nb.trajectory.run_folder import BLOBS, JOURNAL
 from llm_sandbox_nb.windows import try_lock
 
 BLOB_THRESHOLD = 64 * 1024
-"""Maximum characters (or bytes) of a text inside the journal; longer texts are stored in separate files."""
+"""Maximum characters, or bytes, of a text inside the journal. Longer texts are stored in separate files (blobs)."""
 _MAX_BLOB_BYTES = 512 * 1024**2
-"""Maximum bytes read from such a file."""
+"""Maximum bytes of a blob that can be read."""
 MAX_LINE_BYTES = 64 * 1024**2
 """Maximum bytes of one line of a journal."""
 _MAX_JOURNAL_BYTES = 1024**3
-"""Maximum bytes of a readable journal."""
+"""Maximum bytes of a journal that can be read."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PREVIEW_CHARACTERS = 4000
-"""Characters of a stored text's beginning and end that the event repeats."""
+"""Characters of a blob that its event repeats, from the beginning and the end of the text."""
 
 
 class JournalError(LLMSandboxError):
-    """Raised if a journal cannot be read or started, or another process is writing it.
+    """Raised if a journal cannot be read or started, or if another process writes to the journal.
 
     For example, `Run.load(folder)` of a journal with a damaged line in its middle.
     """
@@ -88,7 +88,8 @@ class Journal:
         """Write an event as a complete line.
 
         Raises:
-            JournalNotWrittenError: if the disk is full, for example; nothing was written.
+            JournalNotWrittenError: if the event cannot be written, for example because the disk is full. An incomplete
+                line is removed.
         """
         data = (ev.dump_event(event) + "\n").encode()
         written = 0
@@ -101,13 +102,13 @@ class Journal:
             raise JournalNotWrittenError(error.errno, error.strerror, str(self.path)) from error
 
     def store_text(self, text: str) -> ev.Text:
-        """Return the text itself, or a `Blob` that points to a large stored text."""
+        """Return a short text itself. Store a long text in a file, and return a `Blob` that points to the file."""
         if len(text) <= BLOB_THRESHOLD:
             return text
         return self._store_blob(text.encode("utf-8", "replace"), clip(text, _PREVIEW_CHARACTERS))
 
     def store_bytes(self, data: bytes) -> ev.Text:
-        """Return short UTF-8 `data` as text, otherwise a `Blob` with the bytes."""
+        """Return short UTF-8 data as text. Store other data in a file, and return a `Blob` that points to the file."""
         if len(data) <= BLOB_THRESHOLD:
             with suppress(UnicodeDecodeError):
                 return data.decode()
@@ -130,12 +131,12 @@ class Journal:
 
 
 def load_text(folder: Path, text: ev.Text) -> str:
-    """Return `text`, or the content of its blob. Raises FileNotFoundError if the blob is missing."""
+    """Return a text. A `Blob` is read from its file. Raises FileNotFoundError if the file is missing."""
     return text if isinstance(text, str) else load_bytes(folder, text).decode("utf-8", "replace")
 
 
 def load_bytes(folder: Path, text: ev.Text) -> bytes:
-    """Return the bytes of `text`, or of its blob. Raises FileNotFoundError if the blob is missing."""
+    """Return the bytes of a text. A `Blob` is read from its file. Raises FileNotFoundError if the file is missing."""
     if isinstance(text, str):
         return text.encode()
     try:
@@ -147,7 +148,7 @@ def load_bytes(folder: Path, text: ev.Text) -> bytes:
 
 
 def is_being_written(folder: Path) -> bool:
-    """Return True if a process holds the lock of the journal in `folder`. Raises OSError without a journal."""
+    """Return True if a process holds the lock of the journal in `folder`. Raises OSError if there is no journal."""
     descriptor = open_file(folder, JOURNAL)
     try:
         return not try_lock(descriptor)
@@ -156,7 +157,7 @@ def is_being_written(folder: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Lock the file against other writers until it is closed. File systems without locks are accepted."""
+    """Lock the file against other writers until the file is closed. Return True also if there are no file locks."""
     try:
         return try_lock(file)
     except OSError:
@@ -164,7 +165,7 @@ def _lock(file: int) -> bool:
 
 
 def _drop_torn_line(folder: Path) -> None:
-    """Remove an incomplete last line, which a crash left, so that the next event begins a line."""
+    """Remove an incomplete last line, which a crash has left, so that the next event begins a new line."""
     if not (folder / JOURNAL).stat().st_size:
         return
     with os.fdopen(open_file(folder, JOURNAL, os.O_RDWR), "r+b") as file:
@@ -181,7 +182,7 @@ def _drop_torn_line(folder: Path) -> None:
 
 
 def first_problem(error: ValueError) -> str:
-    """Return the first problem of an invalid event, in a few words."""
+    """Describe the first problem of an invalid event in a few words."""
     errors = getattr(error, "errors", None)
     if not callable(errors):
         return str(error)
@@ -191,7 +192,7 @@ def first_problem(error: ValueError) -> str:
 
 
 def journal_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a journal file, or of the journal in a run folder.
+    """Yield the lines of a journal. `path` is the journal file or its run folder.
 
     Raises:
         FileNotFoundError: if there is no journal at `path`.
@@ -214,12 +215,12 @@ def journal_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_journal(path: Path) -> Iterator[ev.Event]:
-    """Yield the events of a journal file or run folder, upgraded to this version, without an incomplete last line.
+    """Yield the events of a journal, upgraded to this version. `path` is the journal file or its run folder.
 
     Raises:
         FileNotFoundError: if there is no journal at `path`.
-        JournalError: if the file is not a regular file, or a line is not an event, unless it is an incomplete last
-            line.
+        JournalError: if the file is not a regular file, or a line is not an event. A last line that is incomplete or
+            invalid is ignored if an event precedes it.
     """
     pending: tuple[int, ValueError] | None = None
     begun = False

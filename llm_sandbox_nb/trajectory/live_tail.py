@@ -1,7 +1,7 @@
-"""Live text that a written event has not yet replaced: streamed replies and output of commands.
+"""Live text, which is the text of streamed replies and of running commands that no written event has replaced yet.
 
-Each piece of text has its offset `at`, in characters of its stream, so that a reader can skip text that it has received
-before. Used by the server and by the kernel's publisher.
+Each piece of text has an offset `at`, which counts the characters of its stream. So a reader can skip text that it has
+received before. The server and the kernel's publisher use this module.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from llm_sandbox_nb.trajectory import events as ev
 
 Json = dict[str, Any]
 Key = tuple[str, str, str]
-"""Kind, step or call, and stream."""
+"""Key of a stream: the kind of its events, the step number or call id, and the name of the stream."""
 
 MAX_STREAM_CHARACTERS = 64 * 1024
-"""Maximum characters kept of the end of each stream."""
+"""Number of characters at the end of each stream that are always kept."""
 
 
 @dataclass
@@ -33,19 +33,19 @@ class _Stream:
 
 
 class LiveTail:
-    """The end of each text stream that is still growing."""
+    """The ends of all text streams that still grow."""
 
     def __init__(self) -> None:
         self._streams: dict[Key, _Stream] = {}
         self._begun = 0
 
     def add(self, event: Mapping[str, Any]) -> bool:
-        """Add a transient event at the offset `at`, by default at the end. Return True if it had new text."""
+        """Add the text of a transient event at its offset `at`, by default at the end. Return True if text was new."""
         added = [self._add(key, dict(event), text) for key, text in _texts(event)]
         return any(added)
 
     def follow(self, event: ev.Event) -> None:
-        """Add an event of the run: live text, or an event that replaces live text."""
+        """Add an event of the run, which has live text or replaces live text."""
         if event.kind in ev.TRANSIENT:
             self.add(event.model_dump())
         else:
@@ -62,7 +62,10 @@ class LiveTail:
             self._streams.clear()
 
     def since(self, seen: dict[int, int]) -> Iterator[Json]:
-        """Yield the text that a reader has not seen yet. `seen` counts characters by stream, and is updated."""
+        """Yield events with the text that a reader has not seen yet, and update `seen`.
+
+        `seen` maps the number of a stream to the number of characters that the reader has seen.
+        """
         for gone in seen.keys() - {stream.number for stream in self._streams.values()}:
             del seen[gone]
         for key, stream in self._streams.items():

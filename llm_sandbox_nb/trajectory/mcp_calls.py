@@ -1,4 +1,4 @@
-"""Calls of MCP servers: their place, and those outside the sandbox, which a rewind cannot undo."""
+"""Calls of MCP servers: the places where they are executed, and the calls that a rewind cannot undo."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _HOST_PATTERN = re.compile(r"https?://([^/?#\s]{1,200})")
 
 
 def recorded_servers(start: ev.RunStarted | None) -> dict[str, Mapping[str, Any]]:
-    """Return the recorded MCP servers of a run by name. The record may come from anyone."""
+    """Return the recorded MCP servers of a run, by their names. The record may come from anyone."""
     servers = start.settings.get("mcp") if start else None
     found = servers.items() if isinstance(servers, Mapping) else ()
     return {str(name): server for name, server in found if isinstance(server, Mapping)}
 
 
 def tool_places(start: ev.RunStarted | None) -> dict[str, str]:
-    """Return the server and the place of each tool of an MCP server; empty for a replay, which calls no server."""
+    """Map each tool of an MCP server to its server and place, in words. Empty for a replay, which calls no server."""
     if start is None or {"replay_of", "rebuilt_from"} & start.settings.keys():
         return {}
     found = dict[str, str]()
@@ -36,7 +36,7 @@ def tool_places(start: ev.RunStarted | None) -> dict[str, str]:
 
 
 def outside_tools(start: ev.RunStarted | None) -> set[str]:
-    """Return the names of tools that act outside the sandbox."""
+    """Return the names of MCP tools that act outside the sandbox."""
     listed = [
         server.get("tools") for server in recorded_servers(start).values() if server.get("inside") is not True
     ]
@@ -45,7 +45,7 @@ def outside_tools(start: ev.RunStarted | None) -> set[str]:
 
 
 def calls_not_undone(trajectory: Trajectory, to: str) -> tuple[str, ...]:
-    """Return the outside calls that a rewind to the event `to` cannot undo, in the form `step 3: time__now`."""
+    """Return the calls outside the sandbox that a rewind to the event `to` cannot undo, such as `step 3: time__now`."""
     tools = outside_tools(trajectory.start)
     if not tools:
         return ()

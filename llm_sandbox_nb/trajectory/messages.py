@@ -12,12 +12,15 @@ from llm_sandbox_nb.trajectory.events import ContextReduced
 
 
 class ResultsMessage(dict[str, Any]):
-    """A user message with the results of calls that a model wrote as text, and with the user messages after them."""
+    """A user message with the results of text calls, and with the user messages that followed these results.
+
+    Text calls are calls that the model wrote as text.
+    """
 
     def __init__(self, parts: dict[str, str]) -> None:
         super().__init__(role="user", content="\n\n".join(parts.values()))
         self.parts = parts
-        """Parts of the message: results by the id of the call, and texts of user messages by other keys."""
+        """Parts of the message: results by their call ids, and texts of user messages by other keys."""
 
 
 def add_result(messages: list[dict[str, Any]], call_id: str, observation: str, *, in_text: bool) -> None:
@@ -52,12 +55,12 @@ def show_instead(messages: list[dict[str, Any]], call_id: str, observation: str)
 
 
 def reduced_messages(messages: Sequence[dict[str, Any]], event: ContextReduced) -> list[dict[str, Any]]:
-    """Return the messages as they are sent after `event`; indexes that do not exist are ignored."""
+    """Return the messages that are sent after `event`. Indexes that do not exist are ignored."""
     sent = list(messages)
     for change in event.shown:
         if 0 <= change.at < len(sent):
             message = sent[change.at]
-            if isinstance(message, ResultsMessage):  # this type, because later user messages are joined to it
+            if isinstance(message, ResultsMessage):  # keep the type, so that user messages can be joined
                 sent[change.at] = ResultsMessage({"shown": change.content})
             else:
                 sent[change.at] = {**message, "content": change.content}
@@ -71,7 +74,7 @@ def tool_message(call_id: str, observation: str) -> dict[str, Any]:
 
 
 def call_ids(message: dict[str, Any]) -> list[str]:
-    """Return the ids of a reply's calls. Malformed calls are skipped, because the record may come from anyone."""
+    """Return the ids of the calls in a reply. Malformed calls are skipped, because the record may come from anyone."""
     calls = message.get("tool_calls")
     found = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     return [id for id in found if isinstance(id, str)]

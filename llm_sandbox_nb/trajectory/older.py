@@ -1,6 +1,6 @@
-"""Upgrade of events of earlier versions to the fields of this version: some facts were only part of a text there.
+"""Upgrade of events that earlier versions wrote. In such events, some fields are missing and only part of a text.
 
-Only this module parses texts that were written for the model, and only in events that lack these fields.
+Only this module parses texts that were written for the model, and only in events that lack the fields.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from llm_sandbox_nb.trajectory import events as ev
 _AFTER = re.compile(r"\n\n\[Steps remaining: -?\d+\](?:\n[^\n]*)?\Z")
 _BEFORE = re.compile(r"\A\[A person changed this call before it was executed\.[^\n]*\]\n\n")
 _SEARCHED_CHARACTERS = 2_000
-"""Characters at the beginning and the end of an observation that are searched."""
+"""Number of characters that are searched at the beginning or the end of an observation."""
 _BACKGROUND = "[output of background jobs since the last call]\n"
 _SECTIONS = re.compile(r"\n(?:\[stdout\]\n|\[stderr\]\n|\(no output\))")
 
 
 def upgraded(event: ev.Event) -> ev.Event:
-    """Add the fields of this version to an event, in place; an event that has them is unchanged."""
+    """Add missing fields to an event in place, and return the event."""
     match event:
         case ev.CallFinished() if "after" not in event.model_fields_set:
             before, after = _BEFORE.match(event.observation), steps_remaining(event.observation)
@@ -30,13 +30,13 @@ def upgraded(event: ev.Event) -> ev.Event:
 
 
 def steps_remaining(observation: str) -> str:
-    """Return the part at the end of an observation about the remaining steps; empty without such a part."""
+    """Return the end of an observation that tells the number of remaining steps. Empty if there is no such text."""
     found = _AFTER.search(observation[-_SEARCHED_CHARACTERS:])
     return found[0] if found else ""
 
 
 def _background(body: str) -> str:
-    """Return the output of background jobs, which precedes the streams of the command."""
+    """Return the output of background jobs, which is written before the output of the command."""
     start = body.find(_BACKGROUND, 0, _SEARCHED_CHARACTERS)
     if start < 0:
         return ""

@@ -1,4 +1,4 @@
-"""The protection of the host during a run, in words: isolation, network and limits, as reported by the engine."""
+"""The protection of the host during a run, in words: isolation, network and limits, as the engine reports them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ISOLATION_WORDS: Final = {
     "bubblewrap": "bubblewrap",
     "process": "No isolation",
 }
-"""Names of the isolations for people; src/generated/words.ts has the same for the view and the panel."""
+"""Displayed names of the isolations. src/generated/words.ts has the same names for the view and the panel."""
 
 
 def protection_chip(protection: dict[str, Any]) -> str:
-    """Return isolation and network in a few words."""
+    """Describe isolation and network in a few words."""
     isolation, network = str(protection.get("isolation") or ""), protection.get("network")
     reach = "no network" if network in ("none", "off") else f"network: {network}" if network else ""
     words = [ISOLATION_WORDS.get(isolation, isolation), reach]
@@ -25,7 +25,7 @@ def protection_chip(protection: dict[str, Any]) -> str:
 
 
 def protection_text(protection: dict[str, Any]) -> str:
-    """Return the protection in force, in one line."""
+    """Describe the protection in one line."""
     user = str(protection.get("user"))
     limits = [str(protection.get("isolation")), str(protection.get("profile") or "")]
     limits.append(f"user {'root' if user == '0' else user}")

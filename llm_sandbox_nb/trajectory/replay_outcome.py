@@ -15,7 +15,7 @@ _MAX_OUTCOME_BYTES = 64 * 1024
 
 
 def replayed_run(start: ev.RunStarted | None) -> str | None:
-    """Return the id of the replayed run; None if the run is not a replay."""
+    """Return the id of the replayed run. None if the run is not a replay."""
     name = start.settings.get("replay_of") if start else None
     return name if isinstance(name, str) and name else None
 
@@ -30,7 +30,7 @@ def write_outcome(folder: Path, differing: list[int]) -> None:
 
 
 def replay_finding(folder: Path) -> str:
-    """Return the result of a replay in a few words, such as "nothing differs"; empty if not known."""
+    """Describe the result of a replay in a few words, such as "nothing differs". Empty if the result is not known."""
     try:
         found: Any = json.loads(read_file(folder, OUTCOME, _MAX_OUTCOME_BYTES))
         number, steps = found["differing"], found["differing_steps"]

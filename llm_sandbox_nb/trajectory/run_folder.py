@@ -12,17 +12,17 @@ from llm_sandbox_nb.errors import LLMSandboxError
 from llm_sandbox_nb.own_folder import file_names, is_file
 
 JOURNAL = "journal.jsonl"
-"""File with an event in each JSON line."""
+"""Name of the journal, which has an event as JSON in each line."""
 BLOBS = "blobs"
-"""Folder of texts that are too long for a line of the journal, named by their SHA-256."""
+"""Folder of the texts that are too long for a line of the journal. The files are named by the texts' SHA-256."""
 FILES = "files"
 """Folder of the files that the model left in the output folder."""
 CHECK_FILES = "check"
-"""Folder of files for the check of the result."""
+"""Folder of the files that only the check of the result gets."""
 HISTORY = "history"
 """Folder with the files of the sandbox after each step."""
 SEED = "trajectory.json"
-"""The record in the format of the LLM-in-Sandbox paper."""
+"""Name of the record in the format of the LLM-in-Sandbox paper."""
 RUNS = "sandbox-runs"
 """Default folder of runs."""
 _MIN_ID_CHARACTERS = 4
@@ -36,7 +36,7 @@ class RunNotFoundError(LLMSandboxError, FileNotFoundError):
 
 
 class RunFile(os.PathLike[str]):
-    """A file that the model left; a path for any function that accepts paths."""
+    """A file that the model left in the output folder. Any function that accepts paths accepts a `RunFile`."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
@@ -44,12 +44,12 @@ class RunFile(os.PathLike[str]):
 
     @property
     def mime(self) -> str:
-        """The media type implied by the name."""
+        """The media type, guessed from the name."""
         return mimetypes.guess_type(self.name)[0] or "application/octet-stream"
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.path.stat().st_size
 
     def read_bytes(self) -> bytes:
@@ -69,7 +69,7 @@ class RunFile(os.PathLike[str]):
 
 
 def own_file(folder: Path, name: str) -> Path | None:
-    """Return the path of a regular file in a folder of a run, such as `files`; None if there is no such file.
+    """Return the path of a regular file in a folder of a run, such as `files`. None if there is no such file.
 
     A run may come from anyone, so names and links that lead to other files of this machine are refused.
     """
@@ -80,7 +80,7 @@ def own_file(folder: Path, name: str) -> Path | None:
 
 
 class RunFiles(Mapping[str, RunFile]):
-    """The files of a run by their paths below the output folder. Paths out of the run's folder are refused."""
+    """The files of a run, by their paths below the output folder. Paths out of the run's folder are refused."""
 
     def __init__(self, folder: Path, make: type[RunFile] = RunFile) -> None:
         self._folder = folder
@@ -105,7 +105,7 @@ class RunFiles(Mapping[str, RunFile]):
 
 
 def run_folders(root: Path) -> list[Path]:
-    """Return the run folders in `root` and in the notebooks' folders below, newest last. Links are not followed."""
+    """Return the run folders in `root` and in its subfolders, newest last. Links are not followed."""
     found = {run for folder in (root, *_subfolders(root)) for run in _subfolders(folder)}
     journals = [run / JOURNAL for run in sorted(found, key=lambda run: run.name)]
     return [journal.parent for journal in journals if journal.is_file() and not journal.is_symlink()]
@@ -120,16 +120,19 @@ def _subfolders(folder: Path) -> Iterator[Path]:
 
 
 def record_of(path: Path) -> Path:
-    """Return the record in the run folder `path`: the journal, else a `trajectory.json` of the paper's package.
+    """Return the record in the run folder `path`: the journal, or else the `trajectory.json` of the paper's package.
 
-    Returns `path` itself if it is a file, or a folder without a record.
+    If `path` is a file or a folder without a record, `path` itself is returned.
     """
     names = (JOURNAL, SEED) if path.is_dir() else ()
     return next((path / name for name in names if os.path.lexists(path / name)), path)
 
 
 def short_ids(folders: Iterable[Path]) -> dict[Path, str]:
-    """Map each run to the shortest unique beginning of its id, the last part of its name; else to its name."""
+    """Map each run folder to the shortest unique beginning of the run's id, or to its name if no beginning is unique.
+
+    The id is the last part of the folder's name.
+    """
     folders = list(folders)
     parts = [_last_part(folder) for folder in folders]
     found = {}
@@ -141,10 +144,10 @@ def short_ids(folders: Iterable[Path]) -> dict[Path, str]:
 
 
 def find_run_folder(name: str, root: Path, hint: str = "`llm-sandbox-nb runs`") -> Path:
-    """Return the folder, journal or `trajectory.json` at the path `name`, else the run below `root` with this name.
+    """Return an existing path `name`, or else the folder of the run below `root` that `name` matches.
 
-    `name` may be the name of a run, the beginning or end of its id, or any unique part of its name. `hint` is the
-    command that lists runs, for the error.
+    `name` can be the name of a run, the beginning or end of its id, or any unique part of its name. `hint` is the
+    command that lists runs, which the error message names.
 
     Raises:
         RunNotFoundError: if no run or several runs match.
@@ -173,6 +176,6 @@ def _last_part(folder: Path) -> str:
 
 
 def notebook_folder_name(path: str) -> str:
-    """Return the name of the folder for the runs of the notebook at `path`."""
+    """Return the name of the folder for the runs of a notebook. `path` is the path of the notebook."""
     name = re.sub(r"[^\w.-]+", "-", PurePath(path).stem).strip("-.")
     return name[:80] or "notebook"

@@ -1,4 +1,4 @@
-"""The row of a run in a list, from the beginning and the end of its journal."""
+"""The row of a run in a list of runs, made from the beginning and the end of its journal."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 _FIRST_LINE_BYTES = 1024 * 1024
 _TAIL_BYTES = 256 * 1024
 _READ_WHOLE_BYTES = 2 * 1024 * 1024
-"""Maximum bytes of a journal that is read completely."""
+"""Maximum size in bytes of a journal that is read completely."""
 _TEXT_CHARACTERS = 300
 _MAX_FOLDERS = 1000
-"""Maximum number of a notebook's folders that are read."""
+"""Maximum number of run folders of a notebook that are read."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The row of a run in a list. All texts are shortened texts of the journal."""
+    """The row of a run in a list of runs. Texts from the journal are shortened."""
 
     id: str
     folder: Path
     task: str
     started: float
-    """Seconds since the epoch."""
+    """Start time in seconds since the epoch."""
     state: str
-    """Stop reason; `ready` after a rewind; `open` for a run without an end, which is live or was killed."""
+    """The stop reason, `ready` after a rewind, or `open` for a run without an end. Such a run is live or was killed."""
     status: Status
-    """The state, from the beginning and the end of the journal."""
+    """The state, read from the beginning and the end of the journal."""
     steps: int
-    """Number of the last step; -1 if it was not found at the end of the journal."""
+    """Number of the last step. -1 if the number was not found at the end of the journal."""
     forked_from: str | None
-    """Id of the run from which this one was forked."""
+    """Id of the run from which this run was forked."""
 
     answer: str | None
-    """The beginning of the answer; None without an answer."""
+    """The beginning of the answer. None if the run has no answer."""
     finding: str
-    """The result of a replay; empty for other runs."""
+    """The result of a replay. Empty for other runs."""
     doubts: list[ev.Doubt]
     """Reasons why the result may be wrong, the worst first."""
 
@@ -63,7 +63,7 @@ class RunSummary:
 
 
 def summaries(folder: Path, most: int) -> tuple[list[RunSummary], int]:
-    """Return the newest `most` runs in a folder, newest first, and the total number of folders."""
+    """Return the `most` newest runs in a folder, newest first, and the total number of subfolders."""
     try:
         with os.scandir(folder) as found:
             names = sorted(
@@ -71,14 +71,14 @@ def summaries(folder: Path, most: int) -> tuple[list[RunSummary], int]:
             )
     except OSError:
         return [], 0
-    # Names of folders begin with the second of the start, so the order within a second may be wrong.
+    # A folder's name begins with the second in which the run started: runs of the same second may be in wrong order.
     read = [summary for name in names[: min(_MAX_FOLDERS, most + 5)] if (summary := summarize(folder / name))]
     read.sort(key=lambda summary: summary.started, reverse=True)
     return read[:most], len(names)
 
 
 def summarize(folder: Path) -> RunSummary | None:
-    """Summarize a run; None if its journal is missing or invalid."""
+    """Summarize a run. Return None if its journal is missing or invalid."""
     try:
         with os.fdopen(open_file(folder, JOURNAL), "rb") as file:
             first = _event(file.readline(_FIRST_LINE_BYTES))
@@ -108,7 +108,7 @@ def summarize(folder: Path) -> RunSummary | None:
 
 
 def recorded_doubts(lines: list[bytes]) -> list[ev.Doubt] | None:
-    """Return the doubts in the last lines of a journal; None if they are not there."""
+    """Return the final doubts from the last lines of a journal. None if these lines have no final doubts."""
     for line in reversed(lines):
         if b'"doubts"' in line:
             with suppress(ValueError):
@@ -119,7 +119,7 @@ def recorded_doubts(lines: list[bytes]) -> list[ev.Doubt] | None:
 
 
 def _doubts(folder: Path, lines: list[bytes], size: int, *, ended: bool) -> list[ev.Doubt]:
-    """Return the recorded doubts. Without a record, find the doubts now, unless the journal is very long."""
+    """Return the recorded doubts. If no doubts were recorded, find them now, unless the journal is very long."""
     found = recorded_doubts(lines) if ended else None
     if found is None and size <= _READ_WHOLE_BYTES:
         with suppress(JournalError, OSError):
@@ -158,12 +158,14 @@ _END_MARKERS = (
     b'"run.finished"',
     b'"checked"',
 )
-"""Parts of lines that affect the words of an end: changed limits, failures of the model, a stop, a resume, a score."""
+"""Parts of the journal's lines that affect the words for an end.
+
+Such lines record changed limits, failures of the model, a stop, a resume, an end or a score."""
 _END_KINDS = ("settings.changed", "control", "continued", "run.finished", "checked")
 
 
 def _status(first: dict[str, Any], lines: list[bytes], state: str, steps: int) -> Status:
-    """Fold the state of a run from its start and the events that `_end` has found."""
+    """Compute the status of a run from its first event and its last lines. `_end` has found `state` and `steps`."""
     status = Status()
     ended = state not in ("open", "ready")
     events: list[dict[str, Any]] = []

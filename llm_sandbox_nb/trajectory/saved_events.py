@@ -1,4 +1,4 @@
-"""The events of a run for a saved notebook, without repeated data."""
+"""The events of a run as a saved notebook holds them, without repeated data."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from llm_sandbox_nb.trajectory.facts import with_facts
 
 
 def saved_events(events: Sequence[ev.Event], *, live: bool = False) -> list[dict[str, Any]]:
-    """Return the events as JSON values. With `live`, the last step has not ended."""
+    """Return the events as JSON values. If `live` is True, the last step may not have ended."""
     started = {event.call_id: event.arguments for event in events if isinstance(event, ev.CallStarted)}
     return [_without_repetition(event, started) for event in with_facts(events, live=live)]
 
 
 def _without_repetition(event: ev.Event, started: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Remove values that another event contains: settings of a request, calls of a reply, arguments of a call."""
+    """Return an event as JSON without values that other events contain too.
+
+    These are the settings of a request, the calls of a reply, and the arguments of a call.
+    """
     value: dict[str, Any] = json.loads(ev.dump_event(event))
     match event:
         case ev.ModelRequested():

@@ -1,6 +1,6 @@
 """The state of a run, with its words and the meaning of its colour, for card, terminal, lists and server.
 
-`labextension/src/trajectory/status.ts` does the same for a run that a page watches; tests/data/runs.json tests both.
+`labextension/src/trajectory/status.ts` does the same for a run that a page watches. tests/data/runs.json tests both.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from llm_sandbox_nb.trajectory.protection import ISOLATION_WORDS
 from llm_sandbox_nb.trajectory.replay_outcome import replayed_run
 
 Meaning = Literal["ok", "bad", "plain", "wait", "run", "away"]
-"""Meaning of a colour: passed check, failure, neutral, waiting for a person, running, unreachable."""
+"""Meaning of a colour. `ok`: a check passed. `bad`: a failure. `plain`: neutral. `wait`: the run waits for a person, or
+was stopped. `run`: the run executes or can continue. `away`: the server or the kernel cannot be reached."""
 
 
 class State(Enum):
-    """State of a run: its name, its text, the text with a placeholder for a detail, and the meaning of its colour."""
+    """State of a run. A value has the name, the text, the text with a placeholder for a detail, and the meaning."""
 
     STARTING = "starting", "Starting the sandbox", "Starting the sandbox ({})", "run"
     RUNNING = "running", "Running", "Running · step {}", "run"
@@ -64,7 +65,7 @@ class State(Enum):
         """Name in records, REST and TypeScript."""
         self.alone = alone
         self.together = together
-        """Text with a placeholder `{}` for a limit, a failure or a step number; empty if the state has no detail."""
+        """Text with a placeholder `{}` for a detail, such as a limit or a step number. Empty if there is no detail."""
         self.meaning = meaning
 
 
@@ -77,7 +78,8 @@ CHECKED: Final[dict[str, tuple[str, str, Meaning]]] = {
     "text": ("{}, checked: {}", "{}, checked without protection: {}", "plain"),
     "error": ("{}, the check could not run: {}", "{}, the check could not run: {}", "bad"),
 }
-"""By outcome: text for the end, text if the model could have changed the check, and meaning of the colour."""
+"""By the outcome of a check: the words for a checked end, the words if the model could have changed the check, and the
+meaning of the colour."""
 CHECK_LABELS: Final = {
     "passed": "Check passed",
     "failed": "Check failed",
@@ -89,15 +91,15 @@ CHECK_LABELS: Final = {
 UNPROTECTED: Final = (
     "This check can be tampered with: the isolation process does not separate it from the model's programs."
 )
-"""Sentence about a check that the model could have changed."""
+"""Warning about a check that the model could have changed."""
 CHECKED_ENDS: Final = ("submitted", "answered")
-"""Stop reasons whose result is checked; all other stop reasons mean that the work was not completed."""
+"""Stop reasons after which the result is checked. All other stop reasons mean that the work was not completed."""
 
 _BY_LABEL = {state.label: state for state in State}
 
 
 def state_words(state: str, detail: str = "") -> str:
-    """Return the words of a state. The unknown name of a later version's state is shown unchanged."""
+    """Return the words for a state. The name of a state that only a later version knows is used as its words."""
     known = _BY_LABEL.get(state)
     if known is None:
         return sentence_case(state)
@@ -109,20 +111,20 @@ class RunState:
     """The state of one run in words."""
 
     state: str
-    """Name of a `State`, or a stop reason of a later version."""
+    """Label of a `State`, or a stop reason that only a later version knows."""
     words: str
     meaning: Meaning
     check: str = ""
-    """`Verdict.outcome` of the check of the result; empty without a check."""
+    """`Verdict.outcome` of the check of the result. Empty if the result was not checked."""
 
     def to_json(self) -> dict[str, str]:
         return {"state": self.state, "words": self.words, "meaning": self.meaning, "check": self.check}
 
 
 _STOPPERS = {"on_pause": "the rule for its pauses"}
-"""Words for sources of a stop other than a person."""
+"""Words for the sources of a stop that are not a person."""
 _FAILED_REPLAY_ENDS = ("interrupted", "model_error", "sandbox_lost", "error")
-"""Stop reasons that mean that a replay failed. With any other reason, the replay has reached the end of the record."""
+"""Stop reasons of a failed replay. After any other stop reason, the replay has reached the end of the record."""
 _RUN_NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
 _LIMITS: dict[str, Callable[[Any], str]] = {
     "steps": format_count,
@@ -134,14 +136,14 @@ _LIMITS: dict[str, Callable[[Any], str]] = {
 
 
 class Status:
-    """State of a run, computed from the events of its branch in constant memory."""
+    """State of a run, computed from the events of a branch. The events are not stored."""
 
     def __init__(self) -> None:
         self.step: int | None = None
-        """The last step that began; None before the first."""
+        """Number of the last step that began. None before the first step."""
         self.finish: ev.RunFinished | None = None
         self.check: ev.Verdict | None = None
-        """The verdict of the newest check; None if the result was not checked, or the run has continued since then."""
+        """The verdict of the newest check. None if the result was not checked, or if the run has continued since."""
         self.checking = False
         """True while a check of the result runs."""
         self.paused = False
@@ -149,22 +151,22 @@ class Status:
         self.pausing = False
         """True if a person asked for a pause and the run has not paused yet."""
         self.held: ev.CallHeld | None = None
-        """The call that waits for a person."""
+        """The event of the call that waits for a person. None if no call waits."""
         self.ready_at: int | None = None
-        """The step from which a rewound run can continue; None if the run is running, has ended or was not rewound."""
+        """The step from which a rewound run can continue. None if the run is running, has ended or was not rewound."""
         self._isolation = ""
-        """Words for the isolation of the sandbox, if known before the sandbox is open."""
+        """Displayed name of the isolation. Empty if the isolation is not known before the sandbox is open."""
         self._opened = False
-        """True once the sandbox is open; the model may be asked earlier."""
+        """True as soon as the sandbox is open. The model may be asked before that."""
         self._stopped_by = ""
-        """Source of the decision to stop the run: a person, or a rule for its pauses."""
+        """Words for the source of the decision to stop the run, which is a person or a rule for pauses."""
         self.replays: str | None = None
-        """Id of the replayed run; None if this is not a replay, or was resumed as an independent run."""
+        """Id of the replayed run. None if this run is not a replay, or was resumed."""
         self._limits: dict[str, int | float] = {}
         self._failure = ""
-        """Failure of the newest request, in the last step."""
+        """Short name of the newest failure of the model in the last step. Empty if no request failed."""
         self._before: dict[str, Status] = {}
-        """The status before each rewind, by the id of the rewind."""
+        """The status before each of the newest rewinds, by the id of the rewind."""
 
     def add(self, event: ev.Event) -> None:
         """Update the state with an event of the branch."""
@@ -210,18 +212,18 @@ class Status:
 
     @staticmethod
     def needs_all(finish: ev.RunFinished) -> bool:
-        """Return True if the words depend on other events than start and end, such as changed limits or failures."""
+        """Return True if the words also depend on events between start and end, such as changed limits or failures."""
         others = (State.MODEL_ERROR.label, State.INTERRUPTED.label)
         return finish.stop_reason in _LIMITS or finish.stop_reason in others
 
     def rewind(self, step: int | None) -> None:
-        """Update the state after HEAD has moved, by a rewind to `step` or (None) to another branch."""
+        """Update the state after HEAD has moved. `step` is the target of a rewind, or None after a change of branch."""
         self._clear()
         self.ready_at = None if self.finish else step
         self.check = self.check if self.finish else None
 
     def follow(self, event: ev.Event) -> None:
-        """Update the state with an event, including rewinds and undos, without access to earlier events."""
+        """Update the state with the next event. Unlike `add`, this method handles rewinds and undos."""
         self.add(event)
         if not isinstance(event, ev.Rewound) or event.what == "files":
             return
@@ -238,7 +240,7 @@ class Status:
 
         Args:
             live: True if a process executes the run.
-            away: the part (server or kernel) that cannot be reached at this moment.
+            away: the state for a server or a kernel that cannot be reached at this moment.
         """
         last = "" if self.step is None else str(self.step)
         if self.finish:
@@ -269,7 +271,7 @@ class Status:
             return _checked(_in_words(_BY_LABEL[reason]), self.check)
         if finish.without_answer:
             reason = State.WITHOUT_ANSWER.label
-        # the context of the model was full, not a limit of the run
+        # the model's context was full: the conversation did not reach a limit of the run
         elif reason == State.TOKENS.label and finish.error:
             reason = State.CONTEXT.label
         detail = format_model_failure(self._failure) if reason == State.MODEL_ERROR.label else ""
@@ -309,7 +311,7 @@ def _in_words(state: State, detail: str = "") -> RunState:
 
 
 def _checked(end: RunState, check: ev.Verdict | None) -> RunState:
-    """Add the verdict of a check to the words of an end."""
+    """Return the state of an end with the verdict of the check."""
     if check is None:
         return dataclasses.replace(end, words=NOT_CHECKED.format(end.words))
     known = CHECKED.get(check.outcome)

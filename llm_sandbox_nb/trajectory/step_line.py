@@ -1,6 +1,6 @@
-"""A step in one line: action, consequences, figures. The recorder writes the line when the step has ended.
+"""The summary of a step in one line: action, consequences, figures. The recorder writes the line after the step.
 
-`labextension/src/view/step-line.ts` makes the same line for the running step; tests/data/runs.json tests both.
+`labextension/src/view/step-line.ts` makes the same line for the running step. tests/data/runs.json tests both.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ TOOL_KINDS: Final[dict[str, ToolKind]] = {
     "submit": "submit",
     "finish": "submit",
 }
-"""Kind of call by tool; all other tools are `other`. `finish` is the submit tool of other programs."""
+"""Kinds of calls by tool name. All other tools are `other`. `finish` is the submit tool of other programs."""
 DECIDED: Final = {"edit": "edited by you", "skip": "denied by you", "observe": "result changed by you"}
-"""Words for a person's decision on a call."""
+"""Words for a person's decision on a call, by its action."""
 OUTSIDE_AGENT: Final = "outside agent (MCP)"
-"""Beginning of the model's name in a run that an outside agent drives."""
+"""Beginning of the model's name in a run whose calls an outside agent makes."""
 THINKING: Final = "The model is thinking"
 WAITING_FOR_CALL: Final = "Waiting for a call"
-"""Words for the next step of an outside agent, whose call may come at any time or never."""
+"""Words for the next step of an outside agent. The agent's next call may come at any time, or never."""
 NO_REPLY: Final = "No reply"
 LIMITS: Final = {
     "words": 160,
@@ -50,8 +50,9 @@ LIMITS: Final = {
     "changes": 100,
     "arguments": 8,
 }
-"""Maximum characters of a line, its sentence, the end of an output, and a name; characters read of an output and of a
-diff; chips for files and for failures; changes and arguments that are read: an installation makes thousands.
+"""Maximum numbers. Characters of a line (`words`), its sentence, the last line of an output (`ending`), and a name.
+Characters of an output and of a diff that are read. Chips for files and for failures. Changes and arguments that are
+read, because an installation makes thousands of changes.
 """
 _LINE_CHARACTERS, _NAME_CHARACTERS, _MAX_CHANGES = LIMITS["words"], LIMITS["name"], LIMITS["changes"]
 _FOLDER = re.compile(r"\s*cd\s+[^\s;&|]+\s*&&\s*")
@@ -62,12 +63,12 @@ _SENTENCE = re.compile(r".{8,}?[.!?:](?=\s|$)")
 def step_line(
     step: Step, root: str, *, running: bool = False, start: ev.RunStarted | None = None
 ) -> ev.StepLine:
-    """Return the line of a step: the recorded line, else a line made from the step so far.
+    """Return the recorded line of a step. If no line was recorded, make a line from the step so far.
 
     Args:
         root: the folder in which the run works.
         running: True if the model may still reply.
-        start: the first event of the run, which has the places of the tools of MCP servers.
+        start: the first event of the run, which has the MCP servers of the run.
     """
     if step.line is not None:
         return step.line
@@ -90,7 +91,7 @@ def step_line(
 
 
 def step_failed(step: Step) -> bool:
-    """Return True if a call of the step failed, or if the model gave no reply."""
+    """Return True if a call of the step failed, or if the model failed and gave no reply."""
     return any(failed(call) for call in step.calls) or (not step.replied and bool(step.failures))
 
 
@@ -103,14 +104,15 @@ def tool_kind(tool: str) -> ToolKind:
 
 
 def path_below(path: str, root: str) -> str:
-    """Return a path without the folder in which the run works."""
+    """Return a path relative to `root`. A path outside `root` is unchanged."""
     return path.removeprefix(f"{root}/") if root else path
 
 
 def headline(call: Call, root: str) -> str:
-    """Return a call in a few words.
+    """Describe a call in a few words.
 
-    These are the command without a leading `cd FOLDER &&`, the edited file, or another tool's name and arguments."""
+    The words are the command without a leading `cd FOLDER &&`, the edited file, or another tool's name and arguments.
+    """
     values, kind = call.arguments or {}, tool_kind(call.tool)
     command = values["command"] if isinstance(values.get("command"), str) else ""
     if kind == "submit":
@@ -119,7 +121,7 @@ def headline(call: Call, root: str) -> str:
         path = path_below(values["path"], root) if isinstance(values.get("path"), str) else ""
         text = f"view {path}" if command == "view" else path
     elif kind == "bash":
-        text = command[: 4 * _LINE_CHARACTERS]  # the path of the folder may be long
+        text = command[: 4 * _LINE_CHARACTERS]  # the folder after `cd` may have a long path
         text = text[found.end() :] if (found := _FOLDER.match(text)) else text
     else:
         given = [f"{name}: {_value(value)}" for name, value in list(values.items())[: LIMITS["arguments"]]]
@@ -129,7 +131,7 @@ def headline(call: Call, root: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return an argument as JSON; a text without quotes."""
+    """Return an argument as JSON. Return a text without quotes."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -137,7 +139,7 @@ def _value(value: Any) -> str:
 
 
 def one_line(text: str, most: int = _LINE_CHARACTERS) -> str:
-    """Return the first line that is not blank, with an ellipsis if there is more."""
+    """Return the first line that is not blank. An ellipsis follows if the text has more than this line."""
     lines = [line for line in plain(text[: 8 * most]).split("\n") if line.strip()]
     line = " ".join(lines[0].split()) if lines else ""
     if len(line) > most:
@@ -146,7 +148,7 @@ def one_line(text: str, most: int = _LINE_CHARACTERS) -> str:
 
 
 def first_sentence(text: str, most: int = LIMITS["sentence"]) -> str:
-    """Return the first sentence of the model's text, without the marks of Markdown."""
+    """Return the first sentence of a text by the model, without Markdown."""
     lines = (_MARKDOWN_MARK_PATTERN.sub("", line) for line in plain(text[: 8 * most]).split("\n"))
     line = next((line for line in lines if any(letter.isalnum() for letter in line)), "")
     words = re.sub(r"\*\*|__|`", "", line).strip()
@@ -156,14 +158,14 @@ def first_sentence(text: str, most: int = LIMITS["sentence"]) -> str:
 
 
 def count_lines(diff: str) -> tuple[int, int]:
-    """Return the numbers of added and removed lines of a unified diff; of a long diff, only those at its beginning."""
+    """Count the added and removed lines of a unified diff. In a long diff, only lines at the beginning are counted."""
     lines = diff[: LIMITS["diff"]].split("\n")
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     return added, sum(line.startswith("-") and not line.startswith("---") for line in lines)
 
 
 def _edited_lines(call: Call) -> tuple[int, int]:
-    """Count the lines that an edit added and removed, from the diff, else from the arguments of the call."""
+    """Count the lines that an edit added and removed. Use the diff, or else the arguments of the call."""
     if tool_kind(call.tool) != "edit":
         return 0, 0
     counts = [count_lines(change.diff) for change in call.changes[:_MAX_CHANGES] if change.diff]
@@ -178,7 +180,7 @@ def _lines(text: Any) -> int:
 
 
 def failure_text(call: Call) -> str:
-    """Return the outcome of a failed call, with the last line of its output or refusal."""
+    """Describe the outcome of a failed call. Include the last line of its output, or of the error message."""
     result = call.result
     assert result is not None
     streams = _last_line(shown_text(result.stderr)) or _last_line(shown_text(result.stdout))
@@ -188,7 +190,7 @@ def failure_text(call: Call) -> str:
 
 
 def ending(result: ev.CallFinished) -> str:
-    """Return the outcome of a call in a few words."""
+    """Describe the outcome of a call in a few words."""
     if result.timed_out:
         return "Timed out"
     if result.error:
@@ -197,7 +199,7 @@ def ending(result: ev.CallFinished) -> str:
 
 
 def shown_text(text: ev.Text) -> str:
-    """Return a text; of a large text, the part that is in the event."""
+    """Return a text. For a large text, return the preview that the event contains."""
     return text if isinstance(text, str) else text.preview
 
 
@@ -213,12 +215,12 @@ def _figures(step: Step) -> str:
 
 
 def step_seconds(step: Step) -> float:
-    """Return the total seconds of the model and of the calls."""
+    """Return the seconds that the model and the calls took together."""
     return step.model_time + sum(call.result.duration for call in step.calls if call.result)
 
 
 def figures_text(tokens: int, seconds: float | None) -> str:
-    """Format tokens and seconds; `seconds` is None while the step runs."""
+    """Format tokens and seconds as text. `seconds` is None while the step runs."""
     parts = [format_short(tokens) if tokens else ""]
     parts.append(format_duration(seconds) if seconds is not None and (seconds or tokens) else "")
     return " · ".join(filter(None, parts))
@@ -238,7 +240,7 @@ def _chips(step: Step, root: str, start: ev.RunStarted | None) -> list[ev.Chip]:
 
 
 def _places(step: Step, start: ev.RunStarted | None) -> list[ev.Chip]:
-    """Return a chip for the server and the place of each call of an MCP server."""
+    """Return a chip for each MCP server that was called, with the place where the server runs."""
     tools = [call.tool for call in step.calls if tool_kind(call.tool) == "other"]
     known = tool_places(start) if tools else {}
     places = dict.fromkeys(known[tool] for tool in tools if tool in known)
@@ -246,7 +248,7 @@ def _places(step: Step, start: ev.RunStarted | None) -> list[ev.Chip]:
 
 
 def _files(step: Step, root: str) -> Iterator[ev.Chip]:
-    """Yield chips for saved and changed files, except the file that the line already names."""
+    """Yield chips for saved and changed files, except for the file that the line names."""
     first = step.calls[0] if step.calls and tool_kind(step.calls[0].tool) == "edit" else None
     front = {change.path for change in first.changes[:_MAX_CHANGES]} if first else set()
     saved = list(dict.fromkeys(artifact.path for artifact in step.artifacts))
@@ -273,5 +275,5 @@ def _files(step: Step, root: str) -> Iterator[ev.Chip]:
 
 
 def _same(path: str, artifact: str) -> bool:
-    """Return True if a changed path is the saved file, whose path is relative to the output folder."""
+    """Return True if `path` is the path of a saved file. `artifact` is relative to the output folder."""
     return path == artifact or path.endswith(f"/{artifact}")

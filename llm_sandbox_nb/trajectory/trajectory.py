@@ -1,7 +1,7 @@
-"""The trajectory: the steps of a run, built from its events. Each event costs constant work, except rewinds.
+"""The trajectory: the steps of a run, built from its events. Adding an event takes constant time, except for a rewind.
 
 Events form a tree. A trajectory shows the branch of HEAD, which new events extend. `branches` lists all branches, and
-`at` returns the trajectory of another one.
+`at` returns the trajectory of another branch.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from llm_sandbox_nb.trajectory.messages import (
 from llm_sandbox_nb.trajectory.state import RunState, Status
 
 MAX_REREAD_EVENTS = 3_000_000
-"""Maximum number of events read again for rewinds and changes of branch, because a record may come from anyone."""
+"""Maximum number of events that rewinds and changes of branch cause to be read again. There is a maximum because
+a record may come from anyone."""
 _LINE_EVENTS = (
     ev.ModelRequested, ev.ModelDelta, ev.ModelFailed, ev.ModelReplied,
     ev.CallProposed, ev.CallStarted, ev.CallFinished, ev.CallDecided, ev.ArtifactSaved,
 )  # fmt: skip
-"""Events that may change the line of a step."""
+"""Events that can change the summary line of a step."""
 NOT_ANSWERED = "There is no result: the run ended while this call was executed."
 
 
@@ -42,16 +43,16 @@ def with_doubts(known: list[ev.Doubt], new: list[ev.Doubt]) -> list[ev.Doubt]:
 
 @dataclass
 class Call:
-    """A tool call: proposal, execution and result."""
+    """A tool call with its proposal, its execution and its result."""
 
     id: str
     tool: str
     raw_arguments: str
     arguments: dict[str, Any] | None = None
-    """Arguments as executed; before the execution, as proposed."""
+    """The executed arguments, or the proposed arguments if the call has not started."""
     started: float | None = None
     live_output: str = ""
-    """The end of the output so far, until the call has finished."""
+    """The end of the output so far. Empty after the call has finished."""
     result: ev.CallFinished | None = None
     decisions: list[ev.CallDecided] = field(default_factory=list)
     """A person's decisions while the call was held."""
@@ -65,12 +66,12 @@ class Call:
 
     @property
     def output(self) -> str:
-        """The observation shown to the model, or the output so far."""
+        """The observation that is shown to the model, or the output so far if the call has not finished."""
         return self.result.observation if self.result else self.live_output
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of `execute_bash`, if the command exited."""
+        """Exit code of the command. None for a killed command, and for calls of other tools."""
         return self.result.exit_code if self.result else None
 
     @property
@@ -80,7 +81,7 @@ class Call:
 
 @dataclass
 class Step:
-    """A reply of the model and the results of its calls. Steps count from 1."""
+    """A reply of the model and the results of its calls. Steps are numbered from 1."""
 
     number: int
     thought: str = ""
@@ -95,25 +96,27 @@ class Step:
     failures: list[ev.ModelFailed] = field(default_factory=list)
     artifacts: list[ev.ArtifactSaved] = field(default_factory=list)
     checkpoint: ev.Checkpointed | None = None
-    """The files after the step; None if the step changed no file, or if files are not stored."""
+    """The checkpoint with the files after the step. None if the step changed no file, or if files are not stored."""
     connections: list[ev.ConnectionMade] = field(default_factory=list)
     line: ev.StepLine | None = None
-    """The line recorded at the end of the step; None before that, or if the step has changed since."""
+    """The summary line that was recorded after the end of the step. None if no line was recorded yet, or if the step
+    has changed since then."""
 
 
 class ChangedByOthers(NamedTuple):
-    """Changes of files between two checkpoints while the run executed no step."""
+    """Changes of files between the checkpoints `before` and `after`, while the run executed no step."""
 
     before: str
     after: str
     runs: tuple[str, ...]
-    """Tasks of the other runs that used the sandbox; empty if a person or a background program made the changes."""
+    """Tasks of the other runs that used the sandbox. Empty if a person or a background program made the changes."""
 
 
 class Trajectory:
-    """A run up to its newest event. `add` adds an event. Loaded and live runs look the same.
+    """A run up to its newest event. `add` adds an event. Trajectories of loaded runs and of live runs look the same.
 
-    Except for `events`, `total_usage`, `start`, `sandbox` and `changed_by_others()`, all data is of the branch of HEAD.
+    All data belongs to the branch of HEAD, except for `events`, `start`, `sandbox`, `total_usage`, `forks`, `rewinds`,
+    `branches` and `changed_by_others()`.
 
     >>> trajectory = Trajectory(read_journal(path))
     >>> trajectory.steps[0].calls[0].output
@@ -121,13 +124,13 @@ class Trajectory:
 
     def __init__(self, events: Iterable[ev.Event] = ()) -> None:
         self.events: list[ev.Event] = []
-        """Every written event of every branch, in order."""
+        """The written events of all branches, in the order in which they were written."""
         self.start: ev.RunStarted | None = None
         self.sandbox: ev.SandboxReady | None = None
         self.total_usage = ev.Usage(cost=0.0)
         """Tokens and cost of all branches together."""
         self.forks: list[ev.Forked] = []
-        """Runs that were forked from this one."""
+        """The forks of this run."""
         self.rewinds: list[ev.Rewound] = []
         self._by_others: dict[str, tuple[ChangedByOthers, ...]] = {}
         self._tree = Tree()
@@ -143,39 +146,37 @@ class Trajectory:
                 ) from error
 
     def _begin(self) -> None:
-        """Reset all fields that belong to the branch of HEAD."""
+        """Set all fields that belong to the branch of HEAD to their initial values."""
         self.path: list[ev.Event] = []
-        """The events of the branch."""
         self.status = Status()
-        """The state of the branch."""
         self.reward: ev.Rewarded | None = None
         """The reward in training, if the run is a rollout."""
         self.checks: list[ev.Checked] = []
-        """Checks of the result, the newest last."""
+        """Checks of the result. The newest check is the last one."""
         self.steps: list[Step] = []
         self.artifacts: dict[str, ev.ArtifactSaved] = {}
         self.skipped: list[str] = []
         self.notes: list[str] = []
         self.connections: list[ev.ConnectionMade] = []
-        """Connections out of the sandbox, allowed or refused, if the network is an allow-list."""
+        """Allowed and refused connections out of the sandbox. Empty unless the sandbox's network is an allow-list."""
         self.controls: list[ev.Controlled] = []
         self.checkpoints: dict[int, ev.Checkpointed] = {}
-        """Stored files by step; 0 is before the first call."""
+        """Checkpoints by step number. The key 0 belongs to the files before the first call."""
         self.files: str | None = None
-        """Id of the newest checkpoint, with the files that belong to HEAD."""
+        """Id of the checkpoint with the files that belong to HEAD."""
         self.uncovered: str | None = None
-        """Id of the event before the first call after the newest checkpoint; None without such a call.
+        """Id of the event before the first call that followed the newest checkpoint. None if no call followed.
 
-        File changes by such calls are not stored. A run whose sandbox is gone resumes from this event, so that
-        conversation and files agree.
+        File changes by calls after this event are not stored. A run whose sandbox is gone resumes from this event, so
+        that conversation and files agree.
         """
         self.first_failure: int | None = None
-        """The number of the first step in which a call failed."""
+        """Number of the first step in which a call failed."""
         self.changed_paths: set[str] = set()
-        """Files that calls have changed, according to the record."""
+        """Paths of the files that calls have changed, according to the record."""
         self.changed: list[ev.SettingsChanged] = []
         self.doubts: list[ev.Doubt] = []
-        """Recorded doubts so far; all doubts if `doubts_final`."""
+        """The doubts that were recorded so far. These are all doubts if `doubts_final` is True."""
         self.doubts_final = False
         """True if `doubts` were recorded at the end of the run."""
         self.usage = ev.Usage(cost=0.0)
@@ -184,12 +185,12 @@ class Trajectory:
 
     @property
     def head(self) -> str | None:
-        """Id of the event that the next event follows: the last one, or the target of a rewind."""
+        """Id of the event that the next event follows: the newest event, or the target of a rewind."""
         return self._head
 
     @property
     def finish(self) -> ev.RunFinished | None:
-        """The end of the run; None for a running or killed run."""
+        """The event of the run's end. None for a running or killed run."""
         return self.status.finish
 
     @property
@@ -199,12 +200,12 @@ class Trajectory:
 
     @property
     def held(self) -> ev.CallHeld | None:
-        """The call that waits for a person."""
+        """The event of the call that waits for a person. None if no call waits."""
         return self.status.held
 
     @property
     def ready_at(self) -> int | None:
-        """The step from which a rewound run can continue; None if the run is running, has ended or was not rewound."""
+        """The step from which a rewound run can continue. None if the run is running, has ended or was not rewound."""
         return self.status.ready_at
 
     def state(self, *, live: bool) -> RunState:
@@ -213,16 +214,16 @@ class Trajectory:
 
     @property
     def root(self) -> str:
-        """The folder in which the run works; empty if not recorded."""
+        """The folder in which the run works. Empty if the folder was not recorded."""
         return (self.sandbox.root if self.sandbox else None) or ""
 
     @property
     def branches(self) -> list[Branch]:
-        """All branches, in the order of their last events; exactly one is the branch of HEAD."""
+        """All branches, in the order of their last events. Exactly one of them is the branch of HEAD."""
         return self._tree.branches(self._head)
 
     def at(self, event: str) -> Trajectory:
-        """Return the trajectory up to an event of any branch.
+        """Return the trajectory up to an event. The event may be on any branch.
 
         Raises:
             KeyError: if there is no such event.
@@ -239,7 +240,7 @@ class Trajectory:
         return other
 
     def changed_by_others(self, checkpoint: str) -> tuple[ChangedByOthers, ...]:
-        """Return the changes by others up to a checkpoint of any branch, oldest first."""
+        """Return the changes by others up to a checkpoint, oldest first. The checkpoint may be on any branch."""
         return self._by_others.get(checkpoint, ())
 
     def parent(self, event: str) -> str | None:
@@ -250,28 +251,28 @@ class Trajectory:
         return self._by_number.get(number)
 
     def step_at(self, event: str | None) -> int:
-        """Return the number of the step of an event, or of the last step before it; 0 before the first."""
+        """Return the step number of an event. Outside a step, return the number of the previous step, or 0."""
         return self._tree.step(event)
 
     @property
     def seen_by_model(self) -> bool:
-        """True if the history is final: the model has received the whole branch, or will receive nothing more."""
+        """True if the history is final, because the model has received the whole history or the run has ended."""
         last = next((event for event in reversed(self.path) if not isinstance(event, ev.Facts)), None)
         return isinstance(last, ev.ModelRequested | ev.ModelReplied | ev.RunFinished | ev.Checked)
 
     @property
     def model(self) -> str:
-        """The current model: the first one, or the one that a person changed to."""
+        """Name of the current model. A person may have changed the model during the run."""
         changed = [change.model for change in self.changed if change.model]
         return changed[-1] if changed else self.start.model if self.start else ""
 
     def context_limit(self, model: str) -> ev.ContextKnown | None:
-        """Return the newest record of the model's context size."""
+        """Return the newest event with the context size of a model. None if the size is not known."""
         known = [event for event in self.path if isinstance(event, ev.ContextKnown) and event.model == model]
         return known[-1] if known else None
 
     def learned(self, model: str) -> dict[str, Any]:
-        """Return the limits and quirks learned from a model's refusals; see `ModelFailed.learned`."""
+        """Return the limits and quirks that were learned from a model's refusals; see `ModelFailed.learned`."""
         now, found = "", dict[str, Any]()
         for event in self.path:
             match event:
@@ -283,7 +284,7 @@ class Trajectory:
 
     @property
     def tool_calls(self) -> str | None:
-        """The newest setting of `tool_calls`: `auto`, `native` or `text`; None if not recorded."""
+        """The newest setting of `tool_calls`: `auto`, `native` or `text`. None if the setting was not recorded."""
         first = [self.start.settings] if self.start else []
         named = [
             settings["tool_calls"]
@@ -301,7 +302,7 @@ class Trajectory:
 
     @property
     def budget(self) -> float | None:
-        """The newest limit in US dollars; None without such a limit."""
+        """The newest cost limit in US dollars. None if the run has no cost limit."""
         first = [self.start.settings.get("limits")] if self.start else []
         limits = [*first, *(change.limits for change in self.changed)]
         named = [limit["cost"] for limit in limits if isinstance(limit, dict) and "cost" in limit]
@@ -314,21 +315,20 @@ class Trajectory:
 
     @property
     def stop_reason(self) -> str | None:
-        """Reason of the end; None for a running or killed run."""
+        """Reason of the run's end. None for a running or killed run."""
         return self.finish.stop_reason if self.finish else None
 
     @property
     def has_ended(self) -> bool:
-        """True if the run has ended at least once, on any branch."""
+        """True if the run has ended at least once. The end may be on any branch."""
         return any(isinstance(event, ev.RunFinished) for event in self.events)
 
     @property
     def answer(self) -> str | None:
-        """The final answer; None without one."""
+        """The final answer. None if the run has no answer."""
         return self.finish.answer if self.finish else None
 
     def add(self, event: ev.Event) -> None:
-        """Add one event to the trajectory."""
         if event.kind in ev.TRANSIENT:
             self._apply(event)
             return
@@ -357,7 +357,7 @@ class Trajectory:
                     self.status.rewind(self.step_at(event.to))
 
     def _add_facts(self, event: ev.Facts) -> None:
-        """Add facts, which are not nodes of the tree: HEAD does not move. All branches of their parent have them."""
+        """Add facts to all branches of their parent. Facts are not nodes of the tree, so HEAD does not move."""
         self.events.append(event)
         parent = self._head if event.parent is None or event.parent not in self._tree else event.parent
         self._tree.annotate(event, parent)
@@ -375,7 +375,7 @@ class Trajectory:
         self._apply(event)
 
     def _follow_others(self, event: ev.Checkpointed | ev.RewindStarted) -> None:
-        """Store the changes by others up to a new checkpoint, with the newest changes if no step has made them."""
+        """Store the changes by others up to a new checkpoint. Include the newest changes if no step has made them."""
         made = event.safety if isinstance(event, ev.RewindStarted) else event.checkpoint
         before = self.files
         if made is None or before is None or made == before or made in self._by_others:
@@ -425,7 +425,7 @@ class Trajectory:
                 self.steps[-1].nudge = message_text(event.message)
             case ev.ArtifactSaved():
                 self.artifacts[event.path] = event
-                if event.step in self._by_number:  # else the step is on an abandoned branch
+                if event.step in self._by_number:  # otherwise, the step is on an abandoned branch
                     self._by_number[event.step].artifacts.append(event)
             case ev.ArtifactRemoved():
                 self.artifacts.pop(event.path, None)
@@ -452,11 +452,12 @@ class Trajectory:
                 self.checks.append(event)
 
     def messages(self, *, answer_open: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the conversation exactly as sent to the model, rebuilt from the events.
+        """Rebuild the conversation from the events, and yield its messages exactly as they are sent to the model.
 
-        If the conversation was shortened for a small context, this is the shortened form; `steps` have the complete
-        texts. If the run was killed during a step, calls of its last reply may lack results: `answer_open` adds a
-        result with an explanation to each, so that the conversation can be sent again.
+        If the conversation was shortened for a small context, the messages have the shortened form, and `steps` have
+        the complete texts. If the run was killed during a step, calls of the last reply may lack results. With
+        `answer_open`, each of these calls gets a result with an explanation, so that the conversation can be sent
+        again.
         """
         unanswered: list[str] = []
         messages: list[dict[str, Any]] = []

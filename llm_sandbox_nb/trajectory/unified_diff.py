@@ -6,19 +6,19 @@ import difflib
 from collections import Counter
 
 COMPARED_BYTES = 512 * 1024
-"""Maximum bytes of both texts together; no diff is made of larger texts."""
-# difflib's time grows with the numbers of lines and of pairs of equal lines; these limits keep it below a few seconds
+"""Maximum bytes of both texts together. No diff is made of larger texts."""
+# difflib's time grows with the number of lines and the number of pairs of equal lines: limits keep it at a few seconds
 _MAX_EQUAL_PAIRS = 300_000
 _MAX_LINES = 20_000
 
 
 def unified(path: str, before: str, after: str, max_characters: int) -> tuple[str | None, str]:
-    """Return a unified diff, and a note on missing parts. The diff is None if difflib would be too slow."""
+    """Return a unified diff and a note about missing parts. The diff is None if difflib would be too slow."""
     rows: list[str] = []
     old, new = _split(before), _split(after)
     if _costly(old, new):
         return None, "too many lines for a diff"
-    name = path.lstrip("/")  # as git writes it, so that `patch -p1` applies it at the root
+    name = path.lstrip("/")  # git writes paths in this form, and `patch -p1` applies such a diff at the root
     for row in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=3):
         max_characters -= len(row)
         if max_characters < 0:
@@ -32,12 +32,12 @@ def _costly(old: list[str], new: list[str]) -> bool:
     if not old or not new:
         return False
     counts, others = Counter(old), Counter(new)
-    # difflib ignores lines that are more frequent than this.
+    # difflib ignores lines that occur more often than `popular` times
     popular = len(new) // 100 + 1 if len(new) >= 200 else len(new)
     pairs = sum(count * others[line] for line, count in counts.items() if others[line] <= popular)
     return pairs > _MAX_EQUAL_PAIRS or len(old) + len(new) > _MAX_LINES
 
 
 def _split(text: str) -> list[str]:
-    """Split a text into lines with their ends, divided only at LF, like diff and git."""
+    """Split a text into lines that include their line ends. Like diff and git, split only at LF."""
     return [line + "\n" for line in text.split("\n")[:-1]] + [last for last in text.split("\n")[-1:] if last]

@@ -1,4 +1,4 @@
-"""The summary of a live run at a server, updated with each event, in a few bytes."""
+"""The summary of a live run that the server holds. Each event updates the summary, which takes a few bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WatchedRun:
         self._facts: Json = {"task": None, "model": None, "scripted": None, "stop_reason": None, "steps": 0}
 
     def add(self, value: Json) -> None:
-        """Update the row with an event; invalid events are ignored."""
+        """Update the row with an event. Invalid events are ignored."""
         try:
             event = ev.parse_python(value)
         except ValueError:
@@ -57,11 +57,16 @@ class WatchedRun:
                 self._facts.update(stop_reason=event.stop_reason, usage=event.usage.model_dump(mode="json"))
 
     def go_on(self) -> None:
-        """Mark an ended run as resumed."""
+        """Change the row of an ended run: the run was resumed."""
         self.over, self._facts["stop_reason"] = False, None
 
     def to_json(self, *, live: bool, away: bool) -> Json:
-        """Return the row for REST. `live`: a kernel publishes the run. `away`: the kernel may reconnect."""
+        """Return the row for REST.
+
+        Args:
+            live: True if a kernel publishes the run.
+            away: True if the kernel has disconnected and may reconnect.
+        """
         held = self._status.held if live else None
         state = self._status.run_state(live=live or away, away=State.KERNEL_AWAY if away else None)
         return {

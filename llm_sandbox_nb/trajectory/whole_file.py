@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes, *, follow_links: bool = False) -> Path:
-    """Write `data` to `path` atomically, and create its folder if needed.
+    """Write `data` to `path` atomically. Create a missing folder.
 
     Args:
-        follow_links: True for a path that a person named: a link is followed, and devices and pipes (`/dev/stdout`)
-            are written to. False for paths in a run folder, which may come from anyone and have links to files of this
-            machine: whatever has this name is replaced.
+        follow_links: True for a path that a person named: links are followed, and devices and pipes such as
+            `/dev/stdout` are written to. False for a path in a run folder: a link at `path` is replaced, because the
+            folder may come from anyone and have links to other files of this machine.
 
     Raises:
-        OSError: if the file cannot be written; a partial file is removed.
+        OSError: if the file cannot be written. A partial file is removed.
     """
     target = path.resolve() if follow_links else path
     if follow_links and target.exists() and not target.is_file() and not target.is_dir():

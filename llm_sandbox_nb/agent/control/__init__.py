@@ -1,1 +1,1 @@
-"""Decisions of a person about a run: pause, step, breakpoints, approvals, changed settings."""
+"""A person's decisions about a run, such as pauses, steps, breakpoints, approvals and changed settings."""

@@ -1,7 +1,7 @@
-"""Dangers of a command, found by rules: a warning for the person who approves the command, not a protection.
+"""Rules that find dangers of a command. They warn the person who approves the command, and are not a protection.
 
-The rules and their words are those of the card (`labextension/src/view/danger.ts`); a test compares the two. The
-command is hostile input: if no rule matches, the command can still be dangerous.
+The card has the same rules with the same words (`labextension/src/view/danger.ts`), and a test compares them. The
+command is hostile input. Even if no rule matches, the command can be dangerous.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_CHECKED_CHARACTERS = 20_000
-"""Characters of a command that are checked."""
+"""Number of characters at the beginning of a command that are checked."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Pattern without nested repetitions, so that hostile text cannot make matching slow."""
+    """Pattern and words for a danger. Patterns have no nested repetitions, so hostile text cannot slow matching."""
 
     pattern: str
     text: str
     outside: bool = False
-    """True if the effect is outside of the sandbox, where a rewind cannot undo it."""
+    """True if the damage is outside the sandbox, so that a rewind cannot undo the damage."""
     any_case: bool = False
 
 
@@ -62,20 +62,20 @@ RULES = (
     Rule(r"\b(?:shutdown|reboot|poweroff|halt)\b(?=\s|$)", "It ends the sandbox."),
     Rule(r":\(\)\s{0,5}\{[^}\n]{0,40}\}\s{0,5};\s{0,5}:", "It starts programs without end."),
 )
-"""All rules except for `>`, which is dangerous only if the file exists."""
+"""All rules except the rule for `>`, which is dangerous only if the file exists."""
 REDIRECTED = r"""(?:^|[^>&\d<=-])(>\|?[ \t]{0,20}(["']?)([^\s"'<>|;&()]{1,300})\2)"""
 TOO_LONG = "It is long: only its beginning was checked."
 
 
 def dangers_of(command: str, exists: Callable[[str], bool]) -> tuple[list[str], bool]:
-    """Find possible damage by a command.
+    """Find the damage that a command may do.
 
     Args:
         command: shell command.
-        exists: returns True if the record knows a file with this path, which `>` would overwrite.
+        exists: function that returns True if the record knows a file with this path, which `>` would overwrite.
 
     Returns:
-        A sentence for each kind of damage, in order; and True if some damage is outside of the sandbox.
+        A sentence for each kind of damage, in order, and True if some damage is outside the sandbox.
     """
     text = command[:MAX_CHECKED_CHARACTERS]
     found: list[tuple[int, str]] = []

@@ -1,4 +1,4 @@
-"""Held calls, and checked decisions about them."""
+"""Held calls, and checked decisions about these calls."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from llm_sandbox_nb.model.contract import ToolCall
 from llm_sandbox_nb.trajectory import events as ev
 
 DENIED = "A person denied this call."
-"""Observation of a call that was denied without a reason."""
+"""Observation for a call that was denied without a reason."""
 Action = Literal["pause", "resume", "step", "say", "stop", "edit", "skip", "observe", "change"]
 _MAX_NOTE_CHARACTERS = 2_000
 
 
 @dataclass(frozen=True)
 class Held:
-    """Call that waits for a decision: before the execution, or before the model sees the observation."""
+    """Call that waits for a decision, either before its execution or before the model sees its observation."""
 
     step: int
     call_id: str
     at: Place
     reason: Reason
     text: str
-    """Details of the reason for people; may be empty."""
+    """Details of the reason for a person. May be empty."""
     tool: str
     arguments: Mapping[str, Any]
-    """Proposed arguments; empty if they cannot be parsed."""
+    """The proposed arguments. Empty if they cannot be parsed."""
     raw_arguments: str = ""
-    """Arguments as the model wrote them."""
+    """The arguments in the form in which the model wrote them."""
     observation: str | None = None
-    """Observation that the model would read."""
+    """Observation that the model would read. None for a call that was not executed."""
     toolbox: Toolbox = TOOLS
-    """Tools to which the call can be changed."""
+    """The tools of the run. The call can be changed to another one of these tools."""
     hosts: tuple[str, ...] = ()
-    """Hosts of refused connections of the call, as HOST:PORT."""
+    """Hosts, as HOST:PORT, to which connections of the call were refused."""
     refusal: str = ""
-    """Observation if no person can approve the call; empty for a call that waits for a person in any case."""
+    """Observation if no person can approve the call. Empty for a call that waits for a person in any case."""
 
     def event(self) -> ev.CallHeld:
         return ev.CallHeld(
@@ -58,7 +58,7 @@ class Held:
 
 @dataclass
 class Decision:
-    """Decision of a person. `hold` is the held call that the decision releases."""
+    """A person's decision. `hold` is the held call that the decision releases."""
 
     action: Action
     source: str
@@ -71,7 +71,7 @@ class Decision:
     hold: Held | None = None
 
     def event(self, held: Held) -> ev.CallDecided:
-        """Return the event of the decision, except for `observe`, whose event the loop makes."""
+        """Return the event of the decision. This does not work for `observe`, because the loop makes that event."""
         event = ev.CallDecided(step=held.step, call_id=held.call_id, action="run", source=self.source)
         if self.action == "edit" and self.call is not None:
             event.action, event.tool, event.arguments = "edit", self.call.name, self.arguments
@@ -88,7 +88,11 @@ Release = Callable[[Decision], ev.CallDecided]
 def edited(
     held: Held, arguments: Mapping[str, Any] | None, changes: Mapping[str, Any], tool: str | None, source: str
 ) -> Decision:
-    """Make the decision to execute an edited call. Raise ControlError if the tool does not accept the arguments."""
+    """Make the decision to execute an edited call.
+
+    Raises:
+        ControlError: if the call was executed already, or the tool does not accept the arguments.
+    """
     if held.at != "call":
         raise ControlError("This call was executed already: its observation can be changed, not the call.")
     tool, known = edited_call(held.toolbox, held.tool, held.arguments, arguments, changes, tool)
@@ -104,7 +108,9 @@ def edited_call(
     changes: Mapping[str, Any],
     tool: str | None,
 ) -> tuple[str, dict[str, Any]]:
-    """Return the tool and arguments of an edited call: `arguments` (default: those of the call), with `changes`.
+    """Return the tool and the arguments of an edited call.
+
+    The arguments are `arguments`, or by default the proposed arguments, with `changes`.
 
     Raises:
         ControlError: if the tool does not accept these arguments.
@@ -132,7 +138,11 @@ def denied(held: Held, reason: str | None, source: str) -> Decision:
 
 
 def shown(held: Held, text: str, source: str) -> Decision:
-    """Make the decision to show another observation. Raise ControlError if that is not possible."""
+    """Make the decision to show another observation.
+
+    Raises:
+        ControlError: if the call was not executed yet, or the text is empty.
+    """
     if held.at != "observation":
         raise ControlError("This call was not executed yet: deny it to show the model a text in its place.")
     text = str(ev.clean_text(given_text(text)))
@@ -142,14 +152,14 @@ def shown(held: Held, text: str, source: str) -> Decision:
 
 
 def given_text(text: object) -> str:
-    """Return a text for the model. Raise ControlError if the value is not a string."""
+    """Return `text`, which the model will read. Raise ControlError if `text` is not a string."""
     if not isinstance(text, str):
         raise ControlError(f"The model reads text: give a string, not {text!r:.80}.")
     return text
 
 
 def edited_note(tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return the note above the observation of a call that a person changed."""
+    """Return the note that precedes the observation of a call that a person changed."""
     text = json.dumps(dict(arguments), ensure_ascii=False)
     text = text if len(text) <= _MAX_NOTE_CHARACTERS else text[:_MAX_NOTE_CHARACTERS] + "..."
     return f"[A person changed this call before it was executed. What was executed: {tool} {text}]"

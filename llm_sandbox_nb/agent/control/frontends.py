@@ -1,7 +1,7 @@
-"""Frontends of `RunControl`: decisions as JSON, debug commands that a person types, and `on_pause` of a program.
+"""Frontends of `RunControl`: decisions as JSON, debug commands that a person types, and a program's `on_pause`.
 
-All of them end in a method of `RunControl`. REST, the panel and the magics send an object of `trajectory.decisions`.
-A prompt, `%sandbox` and a string that `on_pause` returns are debug commands, one per line, see `HELP`.
+All frontends call methods of `RunControl`. REST, the panel and the magics send an object of `trajectory.decisions`.
+A prompt and `%sandbox` accept debug commands, and `on_pause` can return one. `HELP` lists these commands.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ _SHORT = {
     "skip": "deny",
 }
 _ANSWERS = {"y": "continue", "yes": "continue", "n": "deny", "no": "deny"}
-"""Answers that are commands only while a call waits; at other times they may be a message to the model."""
+"""Answers that are commands only while a call waits. At other times, such an answer may be a message to the model."""
 COMMANDS = ("continue", "step", "edit", "deny", "all", "observe", "say", "change", "stop", "help")
 _LIMITS = ("steps", "tokens", "total_tokens", "cost", "time")
 OnPause = str | Callable[[Any], Any]
-"""`"stop"`, `"continue"`, or a function of the `Run` that decides, or returns a debug command.
+"""Reaction to a pause: `"stop"`, `"continue"`, or a function of the `Run` that decides or returns a debug command.
 
-The function is called at each pause. A coroutine function is awaited. Any other function is called in its own thread,
-so that the function may wait for a person. Without a decision, the run waits for a decision through its control.
+The function is called at each pause. A coroutine function is awaited. Any other function is called in a separate
+thread, so that it can wait for a person. If the function makes no decision, the run waits for a decision through its
+control.
 """
 
 
@@ -63,35 +64,27 @@ so that the function may wait for a person. Without a decision, the run waits fo
 
 
 class ControlledRun(Protocol):
-    """Run with controls."""
+    """Run that has controls."""
 
     @property
-    def control(self) -> RunControl:
-        """Controls of the run."""
-        ...
+    def control(self) -> RunControl: ...
 
 
 class DecidableRun(ControlledRun, Protocol):
     """Run that can also be rewound and forked."""
 
-    def rewind(self, step: int, what: Any = "both", *, others: bool = False) -> Awaitable[Any]:
-        """Go back to the end of a step."""
-        ...
+    def rewind(self, step: int, what: Any = "both", *, others: bool = False) -> Awaitable[Any]: ...
 
-    def undo(self, *, others: bool = False) -> Awaitable[Any]:
-        """Undo the newest rewind."""
-        ...
+    def undo(self, *, others: bool = False) -> Awaitable[Any]: ...
 
-    def fork(self, step: int) -> Awaitable[Any]:
-        """Make a second run."""
-        ...
+    def fork(self, step: int) -> Awaitable[Any]: ...
 
 
 async def execute_decision(run: DecidableRun, decision: dc.RunDecision, *, source: str) -> None:
-    """Execute a decision in the run's event loop, and return when the run has accepted and recorded the decision.
+    """Execute a decision in the run's event loop. Return when the run has accepted and recorded the decision.
 
     Raises:
-        ControlError, InputError, SandboxError, OSError: if the decision is not possible now; nothing was decided.
+        ControlError, InputError, SandboxError, OSError: if the decision is not possible now. The run is unchanged.
     """
     match decision:
         case dc.RewindDecision():
@@ -100,7 +93,7 @@ async def execute_decision(run: DecidableRun, decision: dc.RunDecision, *, sourc
             await run.undo(others=decision.others)
         case dc.ForkDecision():
             await run.fork(decision.step)
-        case dc.ChangeDecision():  # in a thread: may import the library of a provider, for seconds
+        case dc.ChangeDecision():  # in a thread, because the import of a provider's library may take seconds
             await asyncio.to_thread(decide, run.control, decision, source=source)
         case _:
             decide(run.control, decision, source=source)
@@ -108,10 +101,10 @@ async def execute_decision(run: DecidableRun, decision: dc.RunDecision, *, sourc
 
 
 def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) -> None:
-    """Execute a decision that takes effect at once. Safe to call from any thread.
+    """Execute a decision that takes effect at once. This function can be called in any thread.
 
     Raises:
-        ControlError: if the decision is not possible now; nothing was decided.
+        ControlError: if the decision is not possible now. The run is unchanged.
     """
     fields = decision.model_dump(exclude={"action"})
     match decision:
@@ -119,7 +112,7 @@ def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) ->
             control.edit_call(fields.pop("arguments"), fields.pop("changes") or {}, **fields, source=source)
         case dc.SkipDecision():
             control.deny(decision.text, call_id=decision.call_id, source=source)
-        case _:  # the other actions and their fields are methods of the control and their arguments
+        case _:  # each other action is the name of a method, and its fields are the arguments of the method
             getattr(control, decision.action)(**fields, source=source)
 
 
@@ -127,7 +120,7 @@ def decide(control: RunControl, decision: dc.ControlDecision, *, source: str) ->
 
 
 def execute_debug_command(control: RunControl, line: str, *, source: str) -> str:
-    """Execute the decision in a line. Return text for the person: a problem or the help; empty after success."""
+    """Execute the decision in a line. Return a problem or the help as text for the person. Empty after success."""
     command, rest = _split(line)
     if command == "help":
         return HELP
@@ -218,7 +211,7 @@ def _pairs(rest: str, example: str) -> dict[str, str]:
 
 
 def _number_or_text(text: str) -> Any:
-    """Parse a number, null, true, false or a list in JSON; return any other text unchanged."""
+    """Parse a text as JSON. Return a text that is not JSON unchanged."""
     try:
         return json.loads(text)
     except ValueError:
@@ -226,7 +219,7 @@ def _number_or_text(text: str) -> Any:
 
 
 def can_answer(stdin: TextIO | None) -> bool:
-    """Return True if a person may answer: the stream is open, and not the null device of a batch job."""
+    """Return True if a person may be able to answer: the stream is open and not the null device of a batch job."""
     if stdin is None or stdin.closed:
         return False
     try:
@@ -236,14 +229,14 @@ def can_answer(stdin: TextIO | None) -> bool:
 
 
 class Prompt:
-    """Prompt for one pause, until the person has decided.
+    """Prompt for one pause. The prompt is open until the person has decided.
 
     >>> while prompt.open:
     ...     print(prompt.answer(input(prompt.text)))
     """
 
     def __init__(self, control: RunControl, *, source: str, trajectory: Trajectory | None = None) -> None:
-        """Make the prompt. `trajectory` is needed only for a question that names the place where a call would run."""
+        """Make the prompt. A question can name the place where a call would run only if `trajectory` is given."""
         self._control = control
         self._trajectory = trajectory
         self._source = source
@@ -253,19 +246,19 @@ class Prompt:
 
     @property
     def open(self) -> bool:
-        """True while the run waits at this pause."""
+        """True while the run waits for a decision at this pause."""
         if self._decided or self._control.stopped:
             return False
         return self._control.held is self._held if self._held else self._control.pausing
 
     @property
     def text(self) -> str:
-        """Text above the question: the place and reason of the pause."""
+        """Text above the input line, with the held call and the reason of the pause."""
         return question(self._held, self._trajectory)
 
     @property
     def hint(self) -> str:
-        """List of the possible commands."""
+        """Input prompt with the possible commands."""
         of_call = "" if self._held is None else "deny, edit, " if self._held.at == "call" else "observe, "
         if self._paused:
             return (
@@ -279,7 +272,7 @@ class Prompt:
         return f"({enter}, continue, {of_call}say, change, stop, help): "
 
     def answer(self, line: str) -> str:
-        """Execute the decision in a line and return the text to show then."""
+        """Execute the decision in a line. Return the text to show to the person afterwards."""
         enter = "continue" if self._paused else "step" if self._control.stepping else "help"
         line = line.strip() or enter
         if self._held is not None and self._held.at == "call" and not self._paused:
@@ -300,14 +293,14 @@ class Prompt:
 
 
 def checked_on_pause(on_pause: OnPause | None) -> OnPause | None:
-    """Return a valid `on_pause`; raise InputError for any other value."""
+    """Return a valid `on_pause`. Raise InputError for any other value."""
     if on_pause is None or callable(on_pause) or on_pause in ("stop", "continue"):
         return on_pause
     raise InputError(f"on_pause is a function, 'stop' or 'continue', not {on_pause!r:.80}.")
 
 
 def refusing_handler(run: ControlledRun) -> Callable[[], Awaitable[None]]:
-    """Return the `on_pause` function for a run without watchers: it refuses calls that need approval."""
+    """Return an `on_pause` function that refuses calls that need an approval, for a run that nobody watches."""
 
     async def refuse() -> None:
         run.control.refuse()
@@ -316,7 +309,7 @@ def refusing_handler(run: ControlledRun) -> Callable[[], Awaitable[None]]:
 
 
 def pause_handler(run: ControlledRun, on_pause: OnPause) -> Callable[[], Awaitable[None]]:
-    """Return the function that a run awaits at a pause."""
+    """Return the function that a run with this `on_pause` awaits at each pause."""
 
     async def ask() -> None:
         answer: Any = on_pause

@@ -1,7 +1,7 @@
-"""Language of automatic pauses: breakpoints over a call or its result, functions, and calls that a person must approve.
+"""Rules for automatic pauses: breakpoints on calls or results, functions, and calls that a person must approve.
 
-Breakpoints look like Python but are not executed by Python: an expression is parsed once, checked against a short
-list of allowed parts, and evaluated here. So the text of a model can only make an expression true or false.
+Breakpoints look like Python, but Python does not execute them. An expression is parsed once, checked against a short
+list of allowed parts, and evaluated by this module. So a model's text can only make an expression true or false.
 
     tool == 'execute_bash' and 'rm ' in command      before such a call
     exit_code != 0 and step > 3                      after such a call, before the model reads the result
@@ -24,29 +24,30 @@ from llm_sandbox_nb.formatting import shorten
 
 Place = Literal["call", "observation"]
 Approve = Literal["ask", "edits", "auto"]
-"""`ask`: every call waits for approval. `edits`: only commands wait, not editor and submit. `auto`: no call waits."""
+"""Calls that wait for approval. `ask`: every call. `edits`: every call except those of editor and submit. `auto`: no
+call."""
 Reason = Literal["step", "breakpoint", "approval", "pause"]
 
 AFTER = ("exit_code", "observation", "changed", "error", "timed_out", "duration")
-"""Names that have a value only after the call, so that an expression with such a name is evaluated then."""
+"""Names that have a value only after the call. An expression with such a name is evaluated after the call."""
 NAMES = ("tool", "step", "cost", "tokens", *ARGUMENTS, *AFTER)
 _MAX_LENGTH = 2_000
 _MAX_PARTS = 200
 
 
 class BreakpointError(LLMSandboxError, ValueError):
-    """Error for an invalid breakpoint. The message is one sentence."""
+    """Error for an invalid breakpoint. Its message is one sentence."""
 
 
 class PauseRulesError(LLMSandboxError, ValueError):
-    """Error for invalid pause rules. The message is one sentence."""
+    """Error for invalid pause rules. Its message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Proposed call (`at` is `call`), or call with its result (`at` is `observation`).
+    """Argument of `break_when` functions, which describes a call.
 
-    The argument of `break_when` functions.
+    If `at` is `call`, the call is proposed. If `at` is `observation`, the call was executed and has its result.
     """
 
     at: Place
@@ -54,22 +55,22 @@ class Moment:
     tool: str
     call_id: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Empty if the model's text cannot be parsed."""
+    """The arguments of the call. Empty if the model's text cannot be parsed."""
     cost: float | None = None
-    """US dollars so far; None if the price is not known."""
+    """Cost so far in US dollars. None if the price is not known."""
     tokens: int = 0
-    """Tokens billed so far."""
+    """Prompt and completion tokens so far, as billed."""
     observation: str | None = None
     exit_code: int | None = None
     error: str | None = None
     timed_out: bool = False
     duration: float = 0.0
-    """Seconds."""
+    """Duration of the call in seconds."""
     changed: tuple[str, ...] = ()
     """Paths of the files that the call changed."""
 
     def __getattr__(self, name: str) -> Any:
-        """Return an argument of the call by name, such as `command` or `path`; None if the call lacks the argument."""
+        """Return an argument of the call by its name, such as `command`. None if the call lacks this argument."""
         if name in ARGUMENTS:
             return self.arguments.get(name)
         raise AttributeError(
@@ -78,7 +79,7 @@ class Moment:
 
 
 Predicate = Callable[[Moment], Any]
-"""Function that returns a true value for a pause. Functions that are not coroutines are called in their own thread."""
+"""Function that returns a true value for a pause. A function that is not a coroutine function is called in a thread."""
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge,
@@ -86,7 +87,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Is: lambda left, right: left is right, ast.IsNot: lambda left, right: left is not right,
 }  # fmt: skip
 _METHODS: dict[str, int] = {"startswith": 1, "endswith": 1, "lower": 0, "strip": 0}
-"""Methods of texts, with their numbers of arguments."""
+"""Allowed methods of texts, with the number of their arguments."""
 
 
 class Breakpoint:
@@ -98,10 +99,10 @@ class Breakpoint:
         self._tree = _parsed(self.text)
         names = {node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name)} - {"len"}
         self.at: Place = "observation" if names & set(AFTER) else "call"
-        """Moment of the evaluation: before the call, or after."""
+        """Time of the evaluation: `call` is before the call, `observation` is after the call."""
 
     def met(self, moment: Moment) -> bool:
-        """Return True if the expression is true now. A comparison of values that cannot be compared is false."""
+        """Return True if the expression is true at this moment. A comparison of incomparable values is false."""
         return moment.at == self.at and bool(_value(self._tree, moment))
 
     def __repr__(self) -> str:
@@ -129,7 +130,7 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _check(node: ast.expr) -> None:
-    """Refuse every part that is not allowed."""
+    """Raise BreakpointError if a part of the expression is not allowed."""
     match node:
         case ast.BoolOp(values=values):
             parts = values
@@ -205,7 +206,7 @@ def _compared(node: ast.Compare, moment: Moment) -> bool:
 
 
 def _method(owner: Any, method: str, arguments: list[Any]) -> Any:
-    """Call a method of a text; of several texts, return True if the result is true for any of them."""
+    """Call a method of a text. For several texts, return True if the result is true for at least one."""
     if isinstance(owner, list | tuple):
         return any(_method(item, method, arguments) for item in owner)
     if not isinstance(owner, str) or not all(isinstance(argument, str) for argument in arguments):
@@ -218,19 +219,19 @@ def _method(owner: Any, method: str, arguments: list[Any]) -> Any:
 
 @dataclass
 class PauseRules:
-    """Pause rules of a run, which can change during the run."""
+    """Pause rules of a run. They can change during the run."""
 
     step: bool = False
-    """True if the run begins in stepping mode."""
+    """True if the run begins in the mode `stepping`."""
     breakpoints: tuple[Breakpoint, ...] = ()
     predicates: tuple[Predicate, ...] = ()
     approve: Approve = "auto"
     approved_all: bool = False
-    """True once a person has approved all later calls, including those outside the sandbox."""
+    """True if a person has approved all later calls, including calls outside the sandbox."""
 
     @property
     def needs_person(self) -> bool:
-        """True if the run will certainly pause."""
+        """True if the run will certainly pause, so that a person must decide."""
         return self.step or self.approve != "auto"
 
     @property
@@ -239,7 +240,7 @@ class PauseRules:
         return self.needs_person or bool(self.breakpoints or self.predicates)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the rules for the record of the run; empty if the run never pauses automatically."""
+        """Return the rules for the record of the run. Empty if the run never pauses automatically."""
         rules = {
             "step": self.step,
             "breakpoints": [breakpoint.text for breakpoint in self.breakpoints],
@@ -249,7 +250,10 @@ class PauseRules:
         return rules if self.any else {}
 
     async def why(self, moment: Moment, readable: bool = True) -> tuple[Reason, str] | None:
-        """Return the reason for a pause at this moment, or None. `readable` is True if the arguments are valid."""
+        """Return the reason for a pause at this moment. None if there is no reason.
+
+        A call waits for approval only if `readable` is True, which means that its arguments are valid.
+        """
         for breakpoint in self.breakpoints:
             if breakpoint.met(moment):
                 return "breakpoint", breakpoint.text
@@ -263,7 +267,7 @@ class PauseRules:
 
 
 async def _call_predicate(predicate: Predicate, moment: Moment) -> str:
-    """Return the reason for a pause, or an empty text. If the function fails, pause, so that no call is missed."""
+    """Return the reason for a pause, or an empty text. A failure of the function is a reason, so no call is missed."""
     name = getattr(predicate, "__name__", "the function")
     try:
         if inspect.iscoroutinefunction(predicate):
@@ -278,7 +282,7 @@ async def _call_predicate(predicate: Predicate, moment: Moment) -> str:
 
 
 def approval(value: object) -> Approve:
-    """Return a valid value of `approve`; raise PauseRulesError for any other value."""
+    """Return a valid value of `approve`. Raise PauseRulesError for any other value."""
     for known in get_args(Approve):
         if value == known:
             word: Approve = known

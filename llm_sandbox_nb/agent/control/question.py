@@ -1,4 +1,4 @@
-"""Question at a pause, in the words of the card: the call, its dangers, and the reason of the pause."""
+"""Question at a pause, with the call, its dangers, and the reason of the pause in the words of the card."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PLACES = {"docker": "Docker", "bubblewrap": "bubblewrap"}
 
 
 def question(held: Held | None, trajectory: Trajectory | None = None) -> str:
-    """Format the question for a person at a pause; empty if no call waits.
+    """Return the question for a person at a pause. Empty if no call waits.
 
-    `trajectory` is needed only to name the place where the call would run.
+    If `trajectory` is given, the question names the place where the call would run.
     """
     if held is None:
         return ""
@@ -56,7 +56,7 @@ def question(held: Held | None, trajectory: Trajectory | None = None) -> str:
 
 
 def _place(held: Held, trajectory: Trajectory | None, outside: bool) -> str:
-    """Name the place where the call would run, and the effect of a rewind."""
+    """Describe the place where the call would run, and the effect of a rewind."""
     tool = held.toolbox.get(held.tool)
     if tool is not None and tool.outside:
         return "Outside the sandbox; a rewind does not undo it."

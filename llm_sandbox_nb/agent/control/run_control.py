@@ -1,23 +1,23 @@
 """State machine of a run that a person controls: pause, resume, step, change a call, send a message, rewind, stop.
 
-A run executes in one event loop. Decisions about it arrive from any thread: a magic, the panel, REST, `on_pause`,
-a program. Two rules keep both sides apart:
+A run executes in one event loop. Decisions about the run arrive from any thread, such as that of a magic, the panel,
+REST, `on_pause` or a program. Two rules separate the caller's thread from the event loop:
 
-1. `RunControl._decide` runs in the thread of the caller. It refuses a decision with ControlError, or accepts it: from
-   here on a call that the decision releases does not wait any more, so a second decision about the call is refused.
-2. `RunControl._apply` runs in the event loop of the run. It records the decision as an event and applies it; a decision
+1. `RunControl._decide` runs in the caller's thread. It refuses a decision with ControlError, or accepts the decision.
+   After that, a call that the decision releases no longer waits, so a second decision about the call is refused.
+2. `RunControl._apply` runs in the event loop of the run. It records the decision as an event and applies it. A decision
    takes effect nowhere else. `EFFECTS` lists the effects of each decision.
 
-A pause does not suspend a running command or a reply. The run pauses at the next of three places, where it
-checks its state:
+A pause does not suspend a running command or a reply. The run pauses at the next of three places at which it checks
+its state:
 
     before a request            `wait_while_paused`     waits for resume or step
     before a call               `PausePoints`, `hold`   waits for resume, step, edit or skip: the call is held
     before an observation       `PausePoints`, `hold`   waits for resume, step or observe: the observation is held
 
-A stop and a rewind interrupt the run wherever it is. The time limit does not count the time of a pause.
+A stop and a rewind interrupt the run at any point. The time limit excludes pauses.
 
-The state has two parts. The mode is set by the person; the rules of `PauseRules` hold calls in each mode.
+The state has two parts. The first part is the mode, which the person sets. `PauseRules` hold calls in each mode.
 
     mode         decision that leads here     where the run pauses
     running      resume                       nowhere
@@ -25,18 +25,18 @@ The state has two parts. The mode is set by the person; the rules of `PauseRules
     pausing      pause, a rewind              at the next of the three places
     stopped      stop                         the run ends; later decisions are ignored
 
-The phase says what happens to a decision.
+The second part is the phase, which determines the handling of a decision.
 
     phase        from                         decisions
     early        construction                 wait in `_early`; `begin` applies them in order
     begun        `begin`                      are passed to the event loop of the run
     over         `close`                      are refused
 
-Two cases need care. A decision names the held call that it is about (`Decision.hold`), because `_apply` runs later
-than `_decide`: meanwhile the run may hold another call, which the decision must not release. The one exception is a
-`resume` that found no held call: it also releases a hold that began for a step or a pause while the `resume` was on
-its way. Otherwise the run would pause after the person let it continue. A hold of a breakpoint or for an approval
-stays: the person has not seen that call.
+Two cases need care. First, `_apply` runs later than `_decide`, and meanwhile the run may hold another call, which the
+decision must not release. So a decision names the held call that it is about (`Decision.hold`). Second, a `resume` that
+found no held call also releases a call that was held for a step or a pause before the `resume` was applied. Otherwise,
+the run would pause after the person let it continue. A call that is held by a breakpoint or for an approval stays held,
+because the person has not seen this call.
 
 A new kind of decision needs a row in `EFFECTS`, a method of `RunControl`, and a class in `trajectory/decisions.py`
 with the method's name and arguments, which `frontends.decide` calls.
@@ -74,10 +74,10 @@ from llm_sandbox_nb.trajectory import events as ev
 
 Emit = Callable[[ev.Event], None]
 PauseCallback = Callable[[], Awaitable[object]]
-"""Function awaited when the run pauses, and cancelled when the run continues."""
+"""Function that is awaited when the run pauses, and cancelled when the run continues."""
 T = TypeVar("T")
 Move = Callable[[Recorder, Sandbox], Awaitable[T]]
-"""Function that rewinds a run: its record and its sandbox."""
+"""Function that rewinds a run. Its arguments are the recorder and the sandbox of the run."""
 ReplaceObservation = Callable[[Decision], ev.CallDecided]
 
 _RUN_OVER = "The run is over, so there is nothing to control any more."
@@ -86,12 +86,12 @@ _RUN_ENDED_MEANWHILE = "The run has ended meanwhile: ask again."
 
 @dataclass(frozen=True)
 class Effect:
-    """Effects of a decision. None leaves a part of the mode as it is."""
+    """Effects of a decision. A value of None changes nothing."""
 
     records: ev.ControlAction | None = None
-    """Action of its `Controlled` event; None if the decision has an event of its own."""
+    """Action in the `Controlled` event of the decision. None if the decision has another event."""
     releases: bool = False
-    """True if the decision ends the wait at a held call."""
+    """True if the decision releases the held call."""
     pausing: bool | None = None
     stepping: bool | None = None
     stops: bool = False
@@ -121,46 +121,46 @@ class _PendingRewind:
 
 
 class RunControl:
-    """Controls of one run, for `solve(control=...)` or from `Run.control`.
+    """Controls of one run. `solve(control=...)` accepts them, and `Run.control` returns them.
 
-    Decisions made before the run begins take effect at its first step. `clock` counts the seconds of a pause.
+    Decisions that are made before the run begins take effect at its first step. `clock` measures pauses in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        """Guards the phase and `_waiting`, which `_decide` changes in other threads."""
+        """Lock for the phase and `_waiting`, which `_decide` uses in other threads."""
         self._early: list[Decision] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
         self._waiting: Held | None = None
-        """Held call without a decision."""
+        """The held call. None if no call is held, or if a decision about the held call was made."""
         self._hold: tuple[Held, asyncio.Future[Decision], Release] | None = None
-        """Held call until its decision is applied."""
+        """The held call, until its decision is applied."""
         self._emit: Emit = _nowhere
         self._changer: Changer | None = None
         self._running = asyncio.Event()
-        """Set unless the mode is `pausing`."""
+        """Event that is set unless the mode is `pausing`."""
         self._running.set()
         self._interrupted = asyncio.Event()
-        """Set by a stop and by a rewind."""
+        """Event that a stop or a rewind sets."""
         self._rewinds: list[_PendingRewind] = []
         self._texts: list[str] = []
-        """Texts that the model has not read."""
+        """Texts that the model has not read yet."""
         self.refused: list[str] = []
-        """Hosts of refused connections of the current call, as HOST:PORT."""
+        """Hosts, as HOST:PORT, to which connections of the current call were refused."""
         self.on_pause: PauseCallback | None = None
         self.stepping = False
         """True if the run pauses at the next call or observation."""
         self.stopped = False
-        """True once a person has stopped the run."""
+        """True if a person has stopped the run."""
 
     def pause(self, *, source: str = "python") -> None:
         """Pause before the next request, call or observation. Raise ControlError if the run is over."""
         self._decide(Decision("pause", source))
 
     def resume(self, *, call_id: str | None = None, source: str = "python") -> None:
-        """Continue to the next breakpoint or call to approve. Raise ControlError if the run is over."""
+        """Continue to the next breakpoint, or call that needs an approval. Raise ControlError if the run is over."""
         self._decide(Decision("resume", source), call_id)
 
     def step(self, *, call_id: str | None = None, source: str = "python") -> None:
@@ -168,7 +168,7 @@ class RunControl:
         self._decide(Decision("step", source), call_id)
 
     def say(self, text: str, *, source: str = "python") -> None:
-        """Send a message to the model, which reads the message with the results of its newest calls.
+        """Send a message to the model. The model reads the message after the results of its newest calls.
 
         Raises:
             ControlError: if the text is empty, or the run is over.
@@ -179,7 +179,7 @@ class RunControl:
         self._decide(Decision("say", source, text=text))
 
     def stop(self, *, source: str = "python") -> None:
-        """End the run as `interrupted`; a running command is killed. Raise ControlError if the run is over."""
+        """End the run as `interrupted`, and kill a running command. Raise ControlError if the run is over."""
         self._decide(Decision("stop", source))
 
     def edit(
@@ -191,12 +191,13 @@ class RunControl:
         source: str = "python",
         **changes: Any,
     ) -> None:
-        """Execute an edited call instead of the held call, and continue as before: in steps, or not.
+        """Execute an edited call instead of the held call, and continue in the same mode.
 
-        `arguments` replaces all proposed arguments. `changes` changes single arguments.
+        `arguments` replaces all proposed arguments. `changes` changes the named arguments.
 
         Raises:
-            ControlError: if no call is held, or the tool does not accept these arguments; nothing was decided.
+            ControlError: if no call is held, or the tool does not accept these arguments. In this case, the call stays
+                held.
         """
         self.edit_call(arguments, changes, tool=tool, call_id=call_id, source=source)
 
@@ -209,11 +210,11 @@ class RunControl:
         call_id: str | None,
         source: str,
     ) -> None:
-        """Edit like `edit`, with the changed arguments as a mapping."""
+        """Edit the held call like `edit`, with the changed arguments as a mapping."""
         self._decide(lambda held: edited(held, arguments, changes, tool, source), call_id)
 
     def deny(self, reason: str | None = None, *, call_id: str | None = None, source: str = "python") -> None:
-        """Skip the held call; the model reads `reason` in place of a result, and the run continues as before.
+        """Skip the held call, and continue in the same mode. The model reads `reason` instead of a result.
 
         Raises:
             ControlError: if no call is held.
@@ -221,7 +222,7 @@ class RunControl:
         self._decide(lambda held: denied(held, reason, source), call_id)
 
     def refuse(self, *, source: str = "run") -> bool:
-        """Skip the held call because no person can approve it. Return False for a call that waits for a person."""
+        """Skip a held call that no person can approve. Return False if the call must wait for a person."""
         held = self._waiting
         if held is None or not held.refusal:
             return False
@@ -229,7 +230,7 @@ class RunControl:
         return True
 
     def observe(self, text: str, *, call_id: str | None = None, source: str = "python") -> None:
-        """Show the model `text` instead of the held observation, and continue as before.
+        """Show the model `text` instead of the held observation, and continue in the same mode.
 
         Raises:
             ControlError: if no observation is held, or the text is empty.
@@ -251,10 +252,11 @@ class RunControl:
         """Change the model, settings, limits, breakpoints or approvals from now on, or allow further hosts.
 
         Arguments that are None change nothing. `breakpoints` replaces all breakpoints. `allow` adds hosts to the list
-        of a sandbox with the network `"allow"`; `allow_once` lets one connection through to each host.
+        of a sandbox with the network `"allow"`. `allow_once` allows one connection to each host.
 
         Raises:
-            ControlError: if a value is invalid, or the run has not begun or is over; nothing changed.
+            ControlError: if a value is invalid, or if the run has not begun or is over. In this case, nothing is
+                changed.
         """
         if self._over:
             raise ControlError(_RUN_OVER)
@@ -270,7 +272,7 @@ class RunControl:
 
     @property
     def held(self) -> Held | None:
-        """Call or observation that waits for a decision, or None."""
+        """The call or observation that waits for a decision. None if nothing waits."""
         return self._waiting
 
     @property
@@ -279,7 +281,7 @@ class RunControl:
         return self._over or self._loop is not None
 
     def _decide(self, decision: Decision | Callable[[Held], Decision], call_id: str | None = None) -> None:
-        """Pass a decision to the run's event loop. From now on, the held call counts as decided."""
+        """Pass a decision to the run's event loop. A further decision about the same held call is refused."""
         with self._lock:
             if self._over:
                 raise ControlError(_RUN_OVER)
@@ -303,7 +305,7 @@ class RunControl:
     # --- for the session, in its event loop ---
 
     def begin(self, emit: Emit, changer: Changer | None = None) -> None:
-        """Begin the run: `emit` records an event, `changer` changes the settings of the run."""
+        """Begin the run. `emit` is used to record events, and `changer` to change the settings of the run."""
         with self._lock:
             self._loop, self._emit, self._changer = asyncio.get_running_loop(), emit, changer
             early, self._early = self._early, []
@@ -311,7 +313,7 @@ class RunControl:
             self._apply(decision)
 
     def close(self) -> list[str]:
-        """End the control of a run that is over. Return the texts that the model never read."""
+        """End the control of a run that is over. Return the texts that the model has not read."""
         with self._lock:
             self._over, self._waiting = True, None
         self._emit, self._changer = _nowhere, None
@@ -321,9 +323,9 @@ class RunControl:
         return self.take_texts()
 
     async def interruptible(self, work: Coroutine[Any, Any, NoReturn]) -> None:
-        """Await `work`, which always ends with an exception. A stop or a rewind cancels `work`.
+        """Await `work`, which always ends with an exception. Cancel `work` at a stop or a rewind.
 
-        Return only after a rewind.
+        This method returns only for a rewind.
 
         Raises:
             CancelledError: if a person stopped the run.
@@ -342,7 +344,7 @@ class RunControl:
             task.result()
 
     async def rewind(self, move: Move[T]) -> T:
-        """Interrupt the run, call `move`, and return its result. The run then pauses at the new place.
+        """Interrupt the run, call `move`, and return its result. After that, the run pauses.
 
         Raises:
             ControlError: if the run has ended.
@@ -356,7 +358,7 @@ class RunControl:
         return await done
 
     async def execute_rewinds(self, recorder: Recorder, box: Sandbox) -> None:
-        """Execute the requested rewinds, and pass results and exceptions to their callers."""
+        """Execute the requested rewinds. Pass the results and exceptions to the callers of `rewind`."""
         while self._rewinds:
             pending = self._rewinds.pop(0)
             try:
@@ -378,11 +380,11 @@ class RunControl:
         return not self._running.is_set()
 
     async def settled(self) -> None:
-        """Wait until the decisions made during the last event have taken effect."""
+        """Wait until decisions that were made during the last event have taken effect."""
         await asyncio.sleep(0)
 
     async def wait_while_paused(self) -> float:
-        """Wait while the run is paused, and return the seconds of the pause."""
+        """Wait while the run is paused. Return the duration of the pause in seconds."""
         await self.settled()
         if self._running.is_set():
             return 0.0
@@ -390,9 +392,9 @@ class RunControl:
         return await self._wait_for_person(self._running.wait())
 
     async def hold(self, held: Held, release: Release) -> tuple[Decision, float]:
-        """Pause at a call until a person decides. Return the decision and the seconds of the pause.
+        """Pause at a call until a person decides. Return the decision and the duration of the pause in seconds.
 
-        `release` is called as soon as the decision arrives: it applies the decision to the conversation and returns
+        `release` is called as soon as the decision arrives. It applies the decision to the conversation, and returns
         the event of the decision.
         """
         decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
@@ -410,7 +412,7 @@ class RunControl:
         return decided.result(), waited
 
     def insert_texts(self, texts: Iterable[str]) -> None:
-        """Queue texts for the model before those of `say`."""
+        """Queue texts for the model before the texts of `say`."""
         self._texts[:0] = texts
 
     def take_texts(self) -> list[str]:
@@ -435,7 +437,7 @@ class RunControl:
         return self._clock() - started
 
     def _apply(self, decision: Decision) -> None:
-        """Record a decision and apply it, in the event loop of the run."""
+        """Record and apply a decision. This method runs in the event loop of the run."""
         if self._over or self.stopped:
             return
         effect = EFFECTS[decision.action]
@@ -467,12 +469,12 @@ class RunControl:
 
 
 def _nowhere(event: ev.Event) -> None:
-    """Ignore an event: the run has not begun, or is over."""
+    """Ignore an event, because the run has not begun or is over."""
 
 
 @dataclass(frozen=True)
 class PausePoints:
-    """Places where a run pauses at a call, by rules or on request of a person, until a decision arrives."""
+    """Places at which a run pauses, by a rule or at a person's request, until a person decides on the call."""
 
     control: RunControl
     rules: PauseRules
@@ -481,19 +483,20 @@ class PausePoints:
     meter: Meter
 
     async def before_call(self, call: ToolCall) -> Decision | None:
-        """Pause before a call, if there is a reason, and return the decision; None without a pause."""
+        """Pause before a call if there is a reason, and return the decision. Return None if there was no pause."""
         return await self._pause(call, {"at": "call"}, Decision.event)
 
     async def after_call(
         self, call: ToolCall, result: ev.CallFinished, footer: str, replace: ReplaceObservation
     ) -> None:
-        """Pause before the model reads a result, if there is a reason for a pause.
+        """Pause before the model reads a result, if there is a reason.
 
         Args:
             call: the executed call.
             result: result of the call.
-            footer: end of the observation that the person does not see.
-            replace: changes the observation in the conversation as soon as the decision arrives.
+            footer: end of the observation, which the person does not see.
+            replace: function that changes the observation in the conversation. It is called as soon as the decision
+                arrives.
         """
         facts = {
             "at": "observation",
@@ -555,7 +558,7 @@ class PausePoints:
         return None
 
     def _read(self, call: ToolCall) -> tuple[dict[str, Any], bool]:
-        """Parse the arguments of a call as far as possible; the second value is True if the tool accepts them."""
+        """Parse the arguments of a call. The second value is True if the tool accepts the arguments."""
         arguments: dict[str, Any] = {}
         try:
             arguments = parse_arguments(call.arguments)

@@ -1,4 +1,4 @@
-"""Changes during a run: another model, other sampling settings, limits or pause rules."""
+"""Changes during a run to its model, sampling settings, limits, pause rules and allowed hosts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _T = TypeVar("_T", RunLimits, ModelSettings)
 
 @dataclass(frozen=True)
 class Change:
-    """Checked changes."""
+    """Checked changes to a run. None and empty values change nothing."""
 
     model: Model | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Change:
 
     @property
     def text_for_model(self) -> str:
-        """Text for the model about the change; empty if the model need not know."""
+        """Text that tells the model about the change. Empty if the model need not know of the change."""
         hosts = [*self.allow, *(f"{host} (one connection)" for host in self.allow_once)]
         return f"From now on the sandbox may also reach {', '.join(hosts)}." if hosts else ""
 
@@ -67,14 +67,14 @@ class _Changed(Protocol):
 
 @dataclass
 class Changer:
-    """Changer of a run's settings: checks changes in any thread, and applies them in the run's event loop."""
+    """Changer of a run's settings. Any thread can check changes. Only the run's event loop applies them."""
 
     loop: _Changed
     make_model: MakeModel
     used: dict[str, Model] = field(default_factory=dict)
     """Models that the run has used, by name."""
     network: Network | None = None
-    """Network of the sandbox, if the sandbox is open and the network is an allow-list."""
+    """Network of the sandbox if the sandbox is open and the network is an allow-list. Otherwise None."""
 
     def checked(
         self,
@@ -86,10 +86,10 @@ class Changer:
         allow: Iterable[str] | None = None,
         allow_once: Iterable[str] | None = None,
     ) -> Change:
-        """Check a change without applying it.
+        """Check a change, but do not apply the change.
 
         Raises:
-            ControlError: if a model, setting or limit is unknown or invalid, or no change is given.
+            ControlError: if a value is unknown or invalid, or no change is given.
         """
         if (model, settings, limits, breakpoints, approve, allow, allow_once) == (None,) * 7:
             raise ControlError("Name a change: model, settings, limits, breakpoints, approve or allow.")
@@ -128,7 +128,7 @@ class Changer:
 
 
 def unknown_model(name: str) -> Model:
-    """Raise ControlError. Used by runs that cannot make a model from a name."""
+    """Raise ControlError. This function serves runs that cannot make a model from a name."""
     raise ControlError(
         f"This run cannot change to the model {name[:80]}: stop it, and resume with that model."
     )
@@ -147,7 +147,7 @@ def _mapping(what: str, value: object) -> Mapping[str, Any]:
 
 
 def _checked(now: RunLimits | ModelSettings, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return valid changes of limits or settings; raise ControlError if a change is invalid."""
+    """Return changes to limits or settings if they are valid. Raise ControlError if a change is invalid."""
     word, label = ("limit", "limit on") if isinstance(now, RunLimits) else ("setting", "setting")
     known = [field.name for field in dataclasses.fields(now)]
     for name, value in changes.items():
@@ -162,7 +162,7 @@ def _checked(now: RunLimits | ModelSettings, changes: Mapping[str, Any]) -> dict
 
 
 def with_changes(now: _T, changes: _T | Mapping[str, Any] | None) -> _T:
-    """Apply changes to limits or settings: names and values, or a complete replacement.
+    """Apply changes to limits or settings. `changes` maps names to values, or is a complete replacement.
 
     Raises:
         ControlError: if a change is invalid.

@@ -1,1 +1,1 @@
-"""Client of MCP servers, whose tools the model can call."""
+"""Client for MCP servers whose tools the model can call."""

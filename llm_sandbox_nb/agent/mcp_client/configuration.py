@@ -1,4 +1,4 @@
-"""Configuration of MCP servers: files such as `.mcp.json`, tables of Harbor, names and commands of a command line."""
+"""Configuration of MCP servers, from files such as `.mcp.json`, Harbor's tables, and names or commands."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from llm_sandbox_nb.known_keys import public_address, remember_address, remember
 
 CONFIG_FILE = ".mcp.json"
 ServerNames = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
-"""Servers in any of the forms that `server_configs` accepts."""
+"""MCP servers in one of the forms that `server_configs` accepts."""
 _SERVER_NAME = re.compile(r"(?=.{1,31}$)[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*")
-"""Pattern of names without `__`, so that `server__tool` is unambiguous."""
+"""Matches valid server names. They do not contain `__`, so that `server__tool` is unambiguous."""
 _INLINE = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SECRET_NAME = re.compile(r"key|token|secret|passw|authorization|cookie|credential", re.IGNORECASE)
@@ -28,7 +28,7 @@ _EXAMPLE = '{"command": "uvx", "args": ["mcp-server-time"]}'
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """An MCP server: a program with `command`, or a web service with `url`."""
+    """Configuration of an MCP server, which is a program with `command`, or a web service with `url`."""
 
     name: str
     command: str = ""
@@ -37,24 +37,24 @@ class ServerConfig:
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     inside: bool = False
-    """True to run the program in the sandbox."""
+    """True if the program runs in the sandbox."""
     tools: tuple[str, ...] | None = None
-    """Names of the tools to offer; None for all."""
+    """Names of the tools that the model can call. None stands for all tools."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the configuration for the record, without arguments, variables and headers, which may be secret."""
+        """Return the configuration for the record. Arguments, variables and headers are omitted: they may be secret."""
         if self.url:
             return {"url": public_address(self.url)}
         return {"command": self.command, "inside": self.inside}
 
 
 def server_configs(given: ServerNames, folder: Path | None = None) -> list[ServerConfig]:
-    """Return the servers that a caller names.
+    """Return the configurations of the servers that a caller names.
 
     Args:
-        given: one value or several: the name of a server in `.mcp.json`, a file (all of its servers), `FILE#NAME`,
-            `NAME=COMMAND`, `NAME=URL`, a JSON object as text, or a mapping like the content of such a file.
-        folder: folder of `.mcp.json` and of relative paths; None for the current folder.
+        given: one or several values. A value is the name of a server in `.mcp.json`, a file with servers, `FILE#NAME`,
+            `NAME=COMMAND`, `NAME=URL`, a JSON object as text, or a mapping in the form of such a file.
+        folder: folder of `.mcp.json` and of relative paths. None stands for the current folder.
 
     Raises:
         InputError: if a server is missing, or its configuration is invalid.
@@ -139,7 +139,10 @@ def _content(path: Path) -> Any:
 
 
 def _from_mapping(content: Any, source: str, only: str = "") -> Iterator[ServerConfig]:
-    """Yield the servers of a file's content: in `mcpServers`, `mcp_servers` (Harbor) or `servers`, or without these."""
+    """Yield the servers in the content of a file.
+
+    The servers can be in `mcpServers`, `mcp_servers` (Harbor) or `servers`, or at the top level.
+    """
     for key in ("mcpServers", "mcp_servers", "servers"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping | list):
             content = content[key]
@@ -194,7 +197,7 @@ def _config(name: object, entry: Mapping[str, Any], source: str) -> ServerConfig
 
 
 def _texts(value: Any, where: str) -> dict[str, str]:
-    """Return variables or headers. The records never contain values whose names suggest a secret."""
+    """Return variables or headers. Values whose names suggest a secret are remembered, so that no record has them."""
     if not isinstance(value, Mapping) or not all(
         isinstance(item, str | int | float) for item in value.values()
     ):
@@ -209,7 +212,7 @@ def _texts(value: Any, where: str) -> dict[str, str]:
 
 
 def _filled(text: str, where: str) -> str:
-    """Replace `${NAME}` and `${NAME:-text}` by environment variables."""
+    """Replace `${NAME}` and `${NAME:-default}` by the values of environment variables."""
 
     def value(match: re.Match[str]) -> str:
         found = os.environ.get(match[1]) or match[2]

@@ -1,7 +1,8 @@
-"""Connection to an MCP server: handshake, list of tools, calls. Requests of the server are refused.
+"""Connection to an MCP server, with handshake, list of tools, and calls. Requests by the server are refused.
 
 The client begins with `initialize`, as in the protocol up to version 2025-11-25. If the server refuses `initialize`,
-each request has the version, the client and the client's abilities in `_meta`, as in the protocol since 2026-07-28.
+each request has the protocol version, the client's name and the client's capabilities in `_meta`, as in the protocol
+since version 2026-07-28.
 """
 
 from __future__ import annotations
@@ -37,45 +38,45 @@ from llm_sandbox_nb.trajectory.events import MAX_LEVELS, is_flat
 from llm_sandbox_nb.version import __version__
 
 START_SECONDS = 60.0
-"""Seconds for a server to start and to answer: `uvx` and `npx` may have to download it first."""
+"""Maximum seconds for the start and first answer of a server. `uvx` and `npx` may have to download the server first."""
 LIST_SECONDS = 30.0
 MAX_LISTED_TOOLS = 10_000
 MAX_LISTED_CHARACTERS = 32 * 1024**2
-"""Characters of all definitions together."""
+"""Maximum characters of all listed definitions together."""
 _MAX_LISTED_PAGES = 100
 _MAX_ANSWERS = 1_000
-"""Maximum requests of a server that are answered; a server that sends more is disconnected."""
+"""Maximum number of requests by a server that are answered. A server that sends more requests is disconnected."""
 _CANCEL_SECONDS = 1.0
 _CLIENT = {"name": "llm-sandbox-nb", "version": __version__}
 
 
 class McpConnection:
-    """An open connection. Requests are sent one after the other."""
+    """Connection to a server."""
 
     def __init__(self, transport: ServerTransport, note: Callable[[str], None]) -> None:
-        """Call `note` with a sentence about each refused request of the server."""
+        """Prepare the connection. `note` is called with a message about each refused request by the server."""
         self._transport = transport
         self._note = note
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RpcMessage]] = {}
         self._meta: Json | None = None
-        """`_meta` of each request to a server without a handshake; None after a handshake."""
+        """Value of `_meta` in each request to a server without a handshake. None for a server with a handshake."""
         self._answers = 0
         self._answering: set[asyncio.Task[None]] = set()
         self._invalid = ""
-        """Beginning of the newest message that is not valid."""
+        """Beginning of the newest invalid message."""
         self._ended = ""
-        """Reason why no more messages can come."""
+        """Reason why the connection has ended. Empty while the connection is open."""
         self.facts: dict[str, str] = {}
-        """Name, version and protocol version, as stated by the server."""
+        """Name, version and protocol version that the server has stated."""
 
     @property
     def usable(self) -> bool:
-        """True if a call can be sent."""
+        """True if the connection can be used for another call."""
         return not self._ended and not self._transport.exhausted
 
     async def open(self) -> None:
-        """Connect and exchange versions. Raises McpServerError."""
+        """Connect to the server, and exchange versions. Raises McpServerError if the server cannot be used."""
         async with _within(START_SECONDS, "did not start"):
             await self._transport.open(self._receive, self._end)
             opening = {"protocolVersion": LEGACY[0], "capabilities": {}, "clientInfo": _CLIENT}
@@ -97,7 +98,7 @@ class McpConnection:
             await self._transport.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
     async def list_tools(self) -> list[Json]:
-        """Return the definitions of the tools as the server sends them. Raises McpServerError."""
+        """Return the definitions of the tools as the server sends them. Raises McpServerError after a failure."""
         tools, cursor, size = list[Json](), None, 0
         async with _within(LIST_SECONDS, "did not list its tools"):
             for _ in range(_MAX_LISTED_PAGES):
@@ -114,7 +115,11 @@ class McpConnection:
         return tools[:MAX_LISTED_TOOLS]
 
     async def call(self, tool: str, arguments: Json, timeout: float) -> Json:
-        """Return the result of a call. Raises McpServerError if the result does not arrive in `timeout` seconds."""
+        """Return the result of a call.
+
+        Raises:
+            McpServerError: if the result does not arrive in `timeout` seconds, or the server reports an error.
+        """
         async with _within(timeout, "did not answer"):
             result = await self._result("tools/call", {"name": tool, "arguments": arguments})
         if result.get("resultType") == "input_required":
@@ -168,7 +173,7 @@ class McpConnection:
                 await self._transport.send(notification("notifications/cancelled", reason))
 
     def _receive(self, data: bytes) -> bool:
-        """Handle a message of the server. Return True if it is an awaited response."""
+        """Handle a message from the server. Return True if the message is an awaited response."""
         try:
             message = read_message(data)
         except (McpError, UnicodeDecodeError):
@@ -185,7 +190,7 @@ class McpConnection:
         return True
 
     def _answer(self, message: RpcMessage) -> None:
-        """Answer a `ping`; refuse every other request."""
+        """Answer a request by the server. All requests except `ping` are refused."""
         self._answers += 1
         if self._answers > _MAX_ANSWERS:
             self._end(f"sent more than {_MAX_ANSWERS} requests")
@@ -213,7 +218,7 @@ class McpConnection:
 
 @contextlib.asynccontextmanager
 async def _within(seconds: float, failure: str) -> Any:
-    """Raise McpTimeoutError after `seconds`."""
+    """Limit the `with` block to `seconds`. Raises McpTimeoutError after that time."""
     timer = asyncio.timeout(seconds)
     try:
         async with timer:

@@ -1,4 +1,4 @@
-"""Definitions of tools of MCP servers: checked, named for the model, and pinned by a hash."""
+"""Definitions of the tools of MCP servers. A definition is checked, named for the model, and pinned by a hash."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from llm_sandbox_nb.mcp_server.messages import Json
 from llm_sandbox_nb.trajectory import events as ev
 
 _MAX_NAME_CHARACTERS = 64
-"""Maximum characters of a tool's name that every provider accepts."""
+"""Maximum characters in the name of a tool. All providers accept names of this length."""
 _MAX_DESCRIPTION_CHARACTERS = 4_000
 _ODD_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
 
 
 @dataclass(frozen=True)
 class Definition:
-    """Definition of a tool, as the model reads it."""
+    """Definition of a tool in the form that the model reads."""
 
     name: str
-    """Name for the model: `server__tool`."""
+    """Name for the model, such as `server__tool`."""
     tool: str
-    """Name at the server."""
+    """Name that the server uses."""
     server: str
     sha256: str
-    """Hash of the server's own definition."""
+    """SHA-256 of the definition that the server sent."""
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
@@ -41,7 +41,7 @@ class Definition:
 
 
 class DefinedTool(RecordedTool):
-    """Tool with the definition of a server."""
+    """Tool with a definition that a server sent."""
 
     def __init__(self, definition: Definition) -> None:
         parameters = definition.parameters
@@ -54,7 +54,7 @@ class DefinedTool(RecordedTool):
         return dict(self.definition.parameters)
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check only that required arguments are there; the server checks everything else."""
+        """Check that no required argument is missing. The server checks everything else."""
         properties = self.properties(DEFAULT_OPTIONS)
         known = {
             name: converted(value, properties.get(name, {}))
@@ -66,10 +66,10 @@ class DefinedTool(RecordedTool):
 
 
 def definition_of(raw: Json, name: str, server: str) -> Definition:
-    """Return the definition of a tool, with a schema that every provider accepts.
+    """Convert a server's definition of a tool to a definition with a schema that every provider accepts.
 
     Args:
-        raw: the definition as the server sent it, with a text as `name`.
+        raw: the definition as the server sent it. Its `name` must be a text.
         name: name for the model.
         server: name of the server.
     """
@@ -93,7 +93,7 @@ def definition_of(raw: Json, name: str, server: str) -> Definition:
 
 
 def unused_name(wanted: str, *taken: Container[str]) -> str:
-    """Return a name that every provider accepts and no other tool has."""
+    """Return a name like `wanted` that every provider accepts and that is not in `taken`."""
     plain = _ODD_CHARACTER.sub("_", wanted)
     if len(plain) > _MAX_NAME_CHARACTERS:
         digest = hashlib.sha256(wanted.encode("utf-8", "surrogatepass")).hexdigest()

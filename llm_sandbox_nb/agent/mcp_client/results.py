@@ -1,4 +1,4 @@
-"""Results of MCP calls: the text for the model, and the files, which are written into the sandbox."""
+"""Results of MCP calls. The model reads their text, and their files are written into the sandbox."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from llm_sandbox_nb.mcp_server.messages import Json
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 
 _MAX_FILES = 20
-"""Maximum files of one result that are written."""
+"""Maximum number of files in a result that are written."""
 _FOLDER = "mcp"
-"""Folder of these files, in the output folder of the sandbox."""
+"""Folder for the files of results, in the output folder of the sandbox."""
 
 
 async def outcome_of(tool: str, result: Json, context: ToolContext) -> Outcome:
-    """Return the outcome of a call, after its pictures, sounds and files were written into the sandbox."""
+    """Return the outcome of a call. Pictures, sounds and files in its result are written into the sandbox."""
     content = result.get("content")
     parts, files = list[str](), 0
     for block in content if isinstance(content, list) else []:
@@ -49,7 +49,7 @@ async def outcome_of(tool: str, result: Json, context: ToolContext) -> Outcome:
 
 
 def _text(block: Json) -> str | None:
-    """Return the text of a part of a result; None for a file."""
+    """Return the text of a part of a result. None if the part is a file."""
     match block.get("type"):
         case "text":
             return str(block.get("text", ""))
@@ -66,7 +66,7 @@ def _text(block: Json) -> str | None:
 
 
 async def _saved(tool: str, block: Json, context: ToolContext) -> str:
-    """Write a file into the sandbox; return the text that names it."""
+    """Write a file into the sandbox. Return a text that names the file or the problem."""
     resource: Any = block.get("resource", block)
     encoded, mime = resource.get("blob", resource.get("data")), str(resource.get("mimeType", ""))
     try:

@@ -1,4 +1,4 @@
-"""MCP servers of a run, and their tools as tools of the model."""
+"""MCP servers of a run, and their tools, which the model can call."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from llm_sandbox_nb.sandbox.errors import SandboxError
 from llm_sandbox_nb.trajectory import events as ev
 
 MAX_TOOLS = 100
-"""Maximum offered tools of a server without `tools`: providers allow 128 in a request, and each costs tokens."""
+"""Maximum number of tools of a server whose configuration has no `tools`. Providers allow 128 tools in a request, and
+each tool costs tokens."""
 _MAX_SCHEMA_CHARACTERS = 32_000
 _MAX_NOTES = 20
-"""Maximum number of different sentences about a server in the record."""
+"""Maximum number of different notes about a server in the record."""
 
 
 class McpServer:
-    """A server of a run, started when needed, and again after its end.
+    """A server of a run, which starts when a call needs the server, and starts again after an end.
 
-    If the server does not list its tools in time, calls fail at once, until the server answers a request that waits in
-    the background.
+    If the server does not list its tools in time, the list is requested again in the background. Calls fail at once
+    until the server answers.
     """
 
     def __init__(self, config: ServerConfig, servers: McpServers) -> None:
@@ -47,10 +48,10 @@ class McpServer:
         self._connection: McpConnection | None = None
         self._noted: set[str] = set()
         self._asking: asyncio.Task[None] | None = None
-        """Task that asks a silent server until it answers."""
+        """Task that sends requests to a silent server until the server answers."""
 
     async def listed(self) -> list[Json]:
-        """Return the definitions of the tools now. Raises McpServerError."""
+        """Return the definitions that the tools have now. Raises McpServerError after a failure."""
         self._require_answers()
         try:
             return await self._list()
@@ -60,7 +61,7 @@ class McpServer:
             raise
 
     async def call(self, tool: str, arguments: Json, timeout: float) -> Json:
-        """Return the result of a call. Raises McpServerError."""
+        """Return the result of a call. Raises McpServerError after a failure."""
         self._require_answers()
         return await (await self._connected()).call(tool, arguments, timeout)
 
@@ -72,7 +73,7 @@ class McpServer:
             raise McpServerError("does not answer; its tools work again when it does")
 
     async def _ask_until_it_answers(self) -> None:
-        """Request the list of tools until the server answers, or ends. The next call reports any error."""
+        """Request the list of tools until the server answers or ends. The next call reports an error."""
         while True:
             try:
                 await self._list()
@@ -107,13 +108,13 @@ class McpServer:
             await connection.close()
 
     def note(self, text: str) -> None:
-        """Record a sentence about the server once."""
+        """Record a note about the server. An equal note is recorded only once."""
         if text not in self._noted and len(self._noted) < _MAX_NOTES:
             self._noted.add(text)
             self._servers.note(text.replace("The MCP server", f"The MCP server {self.config.name}", 1))
 
     def as_json(self, definitions: Iterable[Definition]) -> dict[str, Any]:
-        """Return the server for the record."""
+        """Return the server as JSON for the record."""
         listed = [definition.as_json() for definition in definitions if definition.server == self.config.name]
         return {**self.config.as_json(), "server": dict(self.facts), "tools": listed}
 
@@ -122,18 +123,18 @@ class McpServers:
     """All servers of a run."""
 
     def __init__(self, configs: Iterable[ServerConfig], allowed: Iterable[str] = ()) -> None:
-        """Prepare the servers. `allowed` are names of servers and tools (`server__tool`) that need no approval."""
+        """Prepare the servers. `allowed` names servers and tools (`server__tool`) whose calls need no approval."""
         self.servers = {config.name: McpServer(config, self) for config in configs}
         self.allowed = frozenset(allowed)
         self.box: Sandbox | None = None
-        """Sandbox of servers that run inside."""
+        """Sandbox for servers that run in the sandbox."""
         self.definitions: list[Definition] = []
         self._notes: list[str] = []
         self._emit: Callable[[ev.Event], None] | None = None
 
     @classmethod
     def from_names(cls, given: ServerNames | None, allowed: str | Iterable[str] = ()) -> McpServers | None:
-        """Return the named servers, not started yet; None if no server is named.
+        """Return the named servers, which are not started yet. Return None if no server is named.
 
         Raises:
             InputError: if a configuration is invalid.
@@ -143,7 +144,7 @@ class McpServers:
         return cls(server_configs(given), [allowed] if isinstance(allowed, str) else allowed)
 
     def renewed(self, allowed: Iterable[str] | None = None) -> McpServers:
-        """Return new objects for the same servers, with separate connections."""
+        """Return new objects for the same servers. The new objects have separate connections."""
         configs = (server.config for server in self.servers.values())
         return McpServers(configs, self.allowed if allowed is None else allowed)
 
@@ -153,7 +154,7 @@ class McpServers:
         return any(server.config.inside for server in self.servers.values())
 
     async def tools(self, taken: Container[str]) -> list[McpTool]:
-        """Start the servers and return their tools. Names in `taken` are not used.
+        """Start the servers, and return their tools. The tools do not get names in `taken`.
 
         Raises:
             InputError: if a server does not start, or has no tools.
@@ -174,7 +175,7 @@ class McpServers:
             raise InputError(f"The MCP server {server.config.name} {error}.") from error
 
     def _offered(self, server: McpServer, listing: list[Json]) -> list[Json]:
-        """Return the tools of a server that the model may call."""
+        """Return the definitions of the server's tools that the model can call. Raises InputError if there are none."""
         name, wanted = server.config.name, server.config.tools
         tools = [tool for tool in listing if isinstance(tool.get("name"), str) and tool["name"]]
         if wanted is not None:
@@ -198,7 +199,7 @@ class McpServers:
         return tools
 
     def tool(self, definition: Definition) -> McpTool:
-        """Return a tool of these servers. Raises InputError if its server is missing."""
+        """Return the tool with a definition. Raises InputError if its server is missing."""
         server = self.servers.get(definition.server)
         if server is None:
             raise InputError(missing_servers([definition.server]))
@@ -224,12 +225,12 @@ class McpServers:
         await asyncio.gather(*(server.close() for server in self.servers.values()), return_exceptions=True)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the servers and the hashes of their definitions for the record."""
+        """Return the servers as JSON for the record, with the hashes of their tools' definitions."""
         return {name: server.as_json(self.definitions) for name, server in self.servers.items()}
 
 
 class McpTool(DefinedTool):
-    """Tool of a server. The model reads the definition that the run began with."""
+    """Tool of a server. The model always reads the definition that the run began with."""
 
     def __init__(self, definition: Definition, server: McpServer, *, allowed: bool) -> None:
         """Make the tool. `allowed` is True if calls need no approval."""
@@ -238,11 +239,11 @@ class McpTool(DefinedTool):
         self._allowed = allowed
         self.outside = not server.config.inside
         self._accepted = {definition.sha256}
-        """Hashes of definitions that the run began with, or that a person accepted."""
+        """Hashes of the definition that the run began with, and of definitions that a person has accepted."""
         self._changed = ""
-        """Hash of a changed definition that a person is asked about."""
+        """Hash of a changed definition that a person must approve. Empty if there is none."""
         self._unlisted = ""
-        """Reason why the definition could not be read before the call."""
+        """Reason why the definition could not be read before the call. Empty if there was no problem."""
 
     async def approval(self) -> Approval | None:
         name, tool = self._server.config.name, self.definition.tool
@@ -268,12 +269,12 @@ class McpTool(DefinedTool):
         )
 
     async def _change(self) -> dict[str, str] | None:
-        """Return the server's present definition if it has changed and the change was not accepted; else None."""
+        """Return hash and description of the present definition. None if no person has to accept a change."""
         self._unlisted = ""
         try:
             listing = await self._server.listed()
         except (McpServerError, SandboxError) as error:
-            self._unlisted = str(error)  # the call fails: its definition may have changed
+            self._unlisted = str(error)  # the call will fail, because the definition may have changed
             return None
         now = [
             definition_of(raw, self.name, self._server.config.name)
@@ -285,7 +286,7 @@ class McpTool(DefinedTool):
         return {"sha256": now[0].sha256, "description": now[0].description}
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """Call the tool at the server. If the call fails, the model reads the error as the result."""
+        """Call the tool. If the call fails, the model reads the error as its result."""
         if self._changed:
             self._accepted.add(self._changed)
             self._server.note(
@@ -306,6 +307,6 @@ class McpTool(DefinedTool):
 
 
 def missing_servers(names: Iterable[str]) -> str:
-    """Return the error sentence for a run that cannot continue without its servers."""
+    """Return the error message for a run that cannot continue without its servers."""
     listed = ", ".join(sorted(set(names)))
     return f"This run had tools of the MCP server {listed}: name it again, as in mcp='{listed}' or --mcp {listed}."

@@ -1,7 +1,7 @@
-"""Ways to an MCP server: a program on this machine, a program in the sandbox, a web service.
+"""Transports to MCP servers: to a program on this machine, to a program in the sandbox, and to a web service.
 
-A server may be hostile: messages are limited in size, stderr is read and dropped, and nothing waits without the
-caller's timeout.
+A server may be hostile. So messages are limited in size, only the end of stderr is kept, and the caller's timeout
+limits each wait.
 """
 
 from __future__ import annotations
@@ -29,52 +29,59 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * 1024
 _MAX_STDERR_BYTES = 2_000
-"""Maximum bytes of the end of stderr that an error may show."""
+"""Number of bytes at the end of stderr that are kept for an error message."""
 _EXIT_SECONDS = 2.0
-"""Seconds for a program to exit after the end of its input, and again after SIGTERM."""
+"""Seconds that a program has to exit after the end of its input, and again after SIGTERM."""
 _CONNECT_SECONDS = 30.0
 _INHERITED_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "SSL_CERT_FILE", "TERM", "TMPDIR", "USER",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
-"""Variables of this process that a server program on this machine inherits. Keys are not among them."""
+"""Variables of this process that a server program on this machine inherits. They do not include keys."""
 
 
 class McpServerError(LLMSandboxError):
-    """The server cannot be reached, has ended, or reports an error. The text continues "The MCP server NAME ..."."""
+    """Error for a server that cannot be reached, has ended, or reports an error.
+
+    The message continues the text "The MCP server NAME ...".
+    """
 
 
 class McpTimeoutError(McpServerError):
-    """The server has not answered in time."""
+    """Error for a server that has not answered in time."""
 
 
 class ServerTransport(Protocol):
-    """Connection to a server. `receive` is called with each message, `end` with the reason of a lost connection."""
+    """Transport to a server."""
 
     @property
     def exhausted(self) -> bool:
-        """True if the connection should be opened again before the next call."""
+        """True if the connection should be closed and opened again before the next call."""
         ...
 
     async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
-        """Connect. `receive` returns True if the message was the awaited response. Raises McpServerError."""
+        """Connect. Raises McpServerError after a failure.
+
+        `receive` is called with each message, and returns True if the message is an awaited response. `end` is called
+        with the reason if the connection is lost.
+        """
         ...
 
     async def send(self, message: Json) -> None:
-        """Send a message. Raises McpServerError."""
+        """Send a message. Raises McpServerError after a failure."""
         ...
 
     async def close(self) -> None: ...
 
 
 class LineSplitter:
-    """Splits a stream into lines, in bounded memory."""
+    """Splitter of a stream into lines. Its memory is bounded."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add data and return the complete lines. Raises McpServerError if a line is too long."""
+        """Add data, and return the lines that are complete now. Raises McpServerError if a line is too long."""
         start = len(self._rest)
         self._rest += data
         if self._rest.find(b"\n", start) < 0:
@@ -87,14 +94,14 @@ class LineSplitter:
 
 
 def printable(text: str) -> str:
-    """Return the beginning of a server's text on one line, without terminal codes."""
+    """Return the beginning of a server's text in one line, without terminal codes."""
     return " ".join(
         "".join(character if character.isprintable() else " " for character in text[:500]).split()
     )[:300]
 
 
 class _StderrTail:
-    """End of a program's stderr, for an error about its end."""
+    """End of a program's stderr, for the error message about the end of the program."""
 
     def __init__(self) -> None:
         self._tail = b""
@@ -109,7 +116,7 @@ class _StderrTail:
 
 
 class HostProgram:
-    """A program on this machine."""
+    """Transport to a program on this machine."""
 
     exhausted = False
 
@@ -157,7 +164,7 @@ class HostProgram:
             while data := await process.stdout.read(_PIECE_BYTES):
                 for line in filter(bytes.strip, lines.feed(data)):
                     receive(line)
-                    await asyncio.sleep(0)  # so that an endless stream does not block the event loop
+                    await asyncio.sleep(0)  # an endless stream must not block the event loop
         except McpServerError as error:
             end(str(error))
             return
@@ -190,7 +197,7 @@ class HostProgram:
                 process.stdin.close()
             for number in (0, signal.SIGTERM, signal.SIGKILL):
                 if number:
-                    # The whole group, because the program may have started other processes.
+                    # The signal goes to the process group, because the program may have started other processes.
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(process.pid, number)
                 with contextlib.suppress(TimeoutError):
@@ -204,7 +211,7 @@ class HostProgram:
 
 
 class SandboxProgram:
-    """A program in the sandbox."""
+    """Transport to a program in the sandbox."""
 
     def __init__(self, config: ServerConfig, box: Sandbox) -> None:
         self._config = config
@@ -256,7 +263,7 @@ class SandboxProgram:
 
 
 class WebService:
-    """A server at an address, over streamable HTTP."""
+    """Transport to a web service over streamable HTTP."""
 
     exhausted = False
 
@@ -264,14 +271,15 @@ class WebService:
         self._config = config
         self._client: httpx.AsyncClient | None = None
         self._headers: dict[str, str] = {}
-        """Session and protocol version."""
+        """Headers with the session and the protocol version, for each request."""
 
     async def open(self, receive: Callable[[bytes], bool], end: Callable[[str], None]) -> None:
         import httpx
 
         from llm_sandbox_nb.model.proxies import http_client  # late: imports httpx
 
-        # No redirects: the headers may hold a key. No compression: a small body must not become a large one.
+        # Redirects are not followed, because the headers may have a key. Compression is refused, because a small body
+        # could become a very large one.
         headers = {"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity"}
         headers |= self._config.headers
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
@@ -286,7 +294,7 @@ class WebService:
         self._headers["MCP-Protocol-Version"] = version
 
     async def send(self, message: Json) -> None:
-        """Send a message, and pass the messages of the response to `receive` until the awaited one arrives."""
+        """Send a message. Pass the messages in the response to `receive` until the awaited message arrives."""
         import httpx
 
         assert self._client is not None
@@ -345,7 +353,7 @@ class WebService:
 
 
 async def _whole(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the body."""
+    """Yield the complete body of a response. Raises McpServerError if the body is too long."""
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece
@@ -356,7 +364,7 @@ async def _whole(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the data of each event of a stream."""
+    """Yield the data of each event in a stream. Raises McpServerError if an event is too long."""
     lines, data, size = LineSplitter(), list[bytes](), 0
     async for piece in response.aiter_raw():
         for line in lines.feed(piece):
@@ -374,7 +382,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def transport_of(config: ServerConfig, box: Sandbox | None) -> ServerTransport:
-    """Return the way to a server. Raises McpServerError if the server has to run in a sandbox that is not open."""
+    """Return a transport to a server. Raises McpServerError if the server has to run in a sandbox that is not open."""
     if config.url:
         return WebService(config)
     if not config.inside:

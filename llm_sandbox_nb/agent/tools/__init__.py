@@ -1,1 +1,1 @@
-"""The model's tools: execute_bash, str_replace_editor, submit."""
+"""The tools of the model: `execute_bash`, `str_replace_editor`, `submit`, and the tools that a run adds."""

@@ -1,4 +1,4 @@
-"""Arguments of a call as the model wrote them: parsed, and checked against the schema of the tool."""
+"""Parsing of the arguments that a model wrote for a call, and their check against the schema of the tool."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from llm_sandbox_nb.trajectory.events import MAX_LEVELS, clean_text, is_flat
 
 _QUOTED_LENGTH = 80
 _CONTEXT_LENGTH = 30
-"""Characters quoted before and after the place where JSON is broken."""
+"""Number of characters that an error message quotes before and after the place where JSON is broken."""
 _MAX_NUMBER = 2**53  # larger integers are not exact in JSON parsers that use floats
 
 
 class ArgumentsError(LLMSandboxError):
-    """Error for a call that cannot be executed as written. The message is for the model."""
+    """Error for a call that cannot be executed in the form that the model wrote. The model reads the message."""
 
     def __init__(self, message: str, kind: str = "bad_arguments") -> None:
         super().__init__(message)
@@ -27,10 +27,10 @@ class ArgumentsError(LLMSandboxError):
 
 
 def parse_arguments(raw: str) -> dict[str, Any]:
-    """Parse the arguments of a call from JSON; an empty text, `null` and `[]` are `{}`.
+    """Parse the arguments of a call from JSON. An empty text, `null` and `[]` are read as `{}`.
 
-    Typical errors of models are repaired if the repair loses and adds nothing: line ends in strings, `\\$`, extra
-    commas, other quotes, a fence. Text that is cut off is never repaired: its meaning could be different.
+    Typical errors of models are repaired if the repair neither loses nor adds content: line ends in strings, `\\$`,
+    extra commas, other quotes, and a fence. Text that is cut off is not repaired, because its meaning is unknown.
 
     Raises:
         ArgumentsError: if the text is not JSON, or not an object.
@@ -71,17 +71,17 @@ _FENCE = "```"
 _FENCE_LANGUAGE = re.compile(r"[\w-]*+")
 _ESCAPE_OR_BACKSLASH = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _MAX_REPAIR_LENGTH = 1_000_000
-"""Maximum length of broken JSON that is repaired, in characters."""
+"""Maximum number of characters in broken JSON that is repaired."""
 
 
 def repaired(raw: str) -> dict[str, Any] | None:
-    """Return the object that broken JSON certainly means; None if the meaning is unclear or the text is cut off."""
+    """Return the object that broken JSON certainly means. None if the meaning is unclear, or the text is cut off."""
     text = raw.strip("\ufeff \t\r\n")
     if text.startswith(_FENCE) and text.endswith(_FENCE):
         text = _FENCE_LANGUAGE.sub("", text[len(_FENCE) : -len(_FENCE)], count=1).strip()
     if not (text.startswith("{") and text.endswith("}")) or len(text) > _MAX_REPAIR_LENGTH:
         return None
-    # A backslash that is not a JSON escape belongs to a shell command or a regular expression: keep it.
+    # A backslash that is no JSON escape is kept, because it belongs to a shell command or a regular expression.
     escaped = _ESCAPE_OR_BACKSLASH.sub(lambda found: found[0] if len(found[0]) > 1 else "\\\\", text)
     without = _STRING_OR_COMMA.sub(lambda found: "" if found[0] == "," else found[0], escaped)
     readers: tuple[Callable[[], Any], ...] = (
@@ -103,7 +103,7 @@ def repaired(raw: str) -> dict[str, Any] | None:
 
 
 def _guessed(text: str) -> Any:
-    """Return the object that `json_repair` reads, if the object has exactly the content of the text; otherwise None."""
+    """Return the object that `json_repair` reads. None if the object has other content than the text."""
     import json_repair  # imported late: few calls need a repair
 
     value = json_repair.loads(text, skip_json_loads=True)
@@ -112,17 +112,18 @@ def _guessed(text: str) -> Any:
     names, texts = _strings(value)
     marks = sum(text.count(quote) for quote in _QUOTES)
     inside = sum(string.count(quote) for string in (*names, *texts) for quote in _QUOTES)
-    # Each text has two quotes, and either all names have or none has: otherwise a quote was read as part of a text.
+    # Each text has two quotes. Names have two quotes each, or no names have quotes. If the count is another one, a
+    # quote was read as a part of a text.
     if marks - inside not in (2 * len(texts), 2 * (len(texts) + len(names))):
         return None
     read = _JSON_ESCAPE.sub(_unescaped, text)
-    # A quote must follow each text directly: otherwise white space at its end was lost.
+    # A quote must follow each text directly. If no quote follows, white space at the end of the text was lost.
     complete = all(any(f"{text}{quote}" in read for quote in _QUOTES) for text in texts)
     return value if complete else None
 
 
 def _strings(value: Any) -> tuple[list[str], list[str]]:
-    """Return the names and the texts of a JSON value, at any depth."""
+    """Return all names and all texts in a JSON value, at any depth."""
     names, texts, waiting = list[str](), list[str](), [value]
     while waiting:
         item = waiting.pop()
@@ -151,7 +152,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _substance(text: str) -> str:
-    """Remove from a JSON text the parts that a repair may change: white space, quotes, backslashes, extra commas."""
+    """Remove the parts of a JSON text that a repair may change: white space, quotes, backslashes, extra commas."""
     text = _LAST_COMMA.sub("", _IGNORED_CHARACTERS.sub("", _JSON_ESCAPE.sub(_unescaped, text)))
     for name, other in _PYTHON_WORDS:
         text = text.replace(name, other)
@@ -159,7 +160,7 @@ def _substance(text: str) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return the text of an object in the form of `_substance`."""
+    """Return a JSON value as text in the form that `_substance` returns."""
     match value:
         case dict():
             return "{" + ",".join(f"{_plain(str(key))}:{_plain(item)}" for key, item in value.items()) + "}"
@@ -174,11 +175,11 @@ def _plain(value: Any) -> str:
 
 
 def _place(error: Exception, raw: str) -> str:
-    """Describe the error in a JSON text and its place."""
+    """Describe the error in a JSON text, and the place of the error."""
     if not isinstance(error, json.JSONDecodeError):
         return "nested too deeply"
     try:
-        json.loads(error.doc, strict=False)  # repairs accept line ends in strings: report a later error
+        json.loads(error.doc, strict=False)  # repairs accept line ends in strings, so report a later error
     except json.JSONDecodeError as later:
         error = later
     except RecursionError:
@@ -196,7 +197,7 @@ def _one_line(text: str) -> str:
 
 
 def known_arguments(properties: Mapping[str, dict[str, Any]], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments in `properties`, converted to their types. Null and unknown arguments are ignored.
+    """Return the arguments that are in `properties`, converted to their types. Null and other arguments are ignored.
 
     Raises:
         ArgumentsError: if an argument has a wrong type.
@@ -216,7 +217,7 @@ _DECIMAL = re.compile(r"\s*[+-]?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*")
 
 
 def converted(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Convert a value to the type of its schema if the meaning is certain: "30" is a number, "[1, 5]" a list."""
+    """Convert a value to the type in its schema if the meaning is certain, such as "30" to a number."""
     match schema.get("type"):
         case "integer" if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value):
             return int(float(value))
@@ -295,6 +296,6 @@ def _name(value: Any) -> str:
 
 
 def quoted(value: str) -> str:
-    """Put a text in quotes, shortened if it is long."""
+    """Put a text in quotes. A long text is shortened."""
     short = value if len(value) <= _QUOTED_LENGTH else value[:_QUOTED_LENGTH] + "..."
     return json.dumps(short, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`execute_bash`: a command in the persistent shell of the sandbox, and the form of its result for the model."""
+"""The tool `execute_bash`, which executes a command in the sandbox's persistent shell, and the form of its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_TIMEOUT = 3600.0
 
 
 class ExecuteBash(Tool):
-    """Tool that executes a command and returns its exit code and both streams."""
+    """Tool that executes a command, and returns its exit code, stdout and stderr."""
 
     name = "execute_bash"
     description = """Run a command in the sandbox's bash and get its exit code, stdout and stderr.
@@ -47,7 +47,7 @@ to go on running in the background, with its output sent to a file.
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
         box, timeout = context.box, context.options.command_timeout
         if (asked := arguments.get("timeout")) is not None:
-            # Zero or less requests no time-out: only the maximum and the run's remaining time limit the command.
+            # Zero or less requests no timeout, so that only the maximum and the run's remaining time limit the command.
             timeout = min(max(asked, 1.0), MAX_TIMEOUT) if asked > 0 else MAX_TIMEOUT
         if context.time_left is not None:
             timeout = max(0.1, min(timeout, context.time_left))
@@ -58,7 +58,7 @@ to go on running in the background, with its output sent to a file.
         return await self.outcome(box, result)
 
     async def outcome(self, box: Sandbox, result: CommandResult) -> Outcome:
-        """Return the result of a finished command for the caller."""
+        """Return the outcome of a finished command. Save streams that will be cut to files."""
         files = {
             stream: await save_stream(box, data, stream)
             for stream, data in (("stdout", result.stdout), ("stderr", result.stderr))
@@ -68,7 +68,7 @@ to go on running in the background, with its output sent to a file.
 
 
 class BashInNewShell(ExecuteBash):
-    """`execute_bash` for records of the paper's package, which runs each command in a new shell."""
+    """The tool `execute_bash` for records of the paper's package, which executes each command in a new shell."""
 
     description = ExecuteBash.description.replace(
         "* The shell lasts from call to call: directory, variables, functions and activated environments stay.",
@@ -83,7 +83,7 @@ class BashInNewShell(ExecuteBash):
 
 
 async def save_stream(box: Sandbox, data: bytes, stream: str) -> str | None:
-    """Save a stream that will be cut to a file in the sandbox. Return the path, or None after a failure."""
+    """Save a stream to a file in the sandbox. Return the path, or None after a failure."""
     parent = posixpath.dirname(box.directories.root)
     path = posixpath.join(parent, "tmp/llm-sandbox", f"{uuid.uuid4().hex[:8]}.{stream}")
     try:
@@ -100,9 +100,10 @@ TAIL_LINES = 40
 HEAD_CHARACTERS = 8_000
 TAIL_CHARACTERS = 8_000
 _PIECE_BYTES = 128 * 1024
-"""Bytes read from each end of a long stream: more than is shown, but few enough to clean fast."""
+"""Number of bytes that are read from each end of a long stream. They are more than are shown, but few enough to clean
+fast."""
 
-# ECMA-48: control sequences, strings (OSC, DCS, PM, APC, SOS) up to their terminator, and short escapes.
+# ECMA-48 defines control sequences, strings (OSC, DCS, PM, APC, SOS) up to their terminator, and short escapes.
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"
@@ -113,14 +114,14 @@ _JOINERS = frozenset("\u200d\ufe0e\ufe0f")
 
 
 def clean(data: bytes) -> str:
-    """Convert output to text: mark undecodable bytes, remove terminal codes and overwritten progress lines."""
+    """Convert output to text. Mark undecodable bytes, and remove terminal codes and overwritten progress lines."""
     text = _ESCAPES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
     text = _without_overwritten(text) if "\r" in text else text
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def _without_overwritten(text: str) -> str:
-    """Keep the part of each line after the last carriage return, and note how many parts were overwritten."""
+    """Keep the part of each line after the last carriage return. Note the number of overwritten parts."""
     kept, hidden = [], 0
     for line in text.split("\n"):
         states = [state for state in line.split("\r") if state]
@@ -133,8 +134,8 @@ def _without_overwritten(text: str) -> str:
 def bound(data: bytes, where: str) -> tuple[str, bool]:
     """Return a stream as text for the model, and True if a part in the middle was left out.
 
-    A long stream is cut to its first and last lines, and to the first and last characters of these lines. `where`
-    is the advice at the cut about reading the missing part.
+    A long stream is cut to its first and last lines, and these lines to their first and last characters. `where` is
+    the advice, at the cut, on how to read the missing part.
     """
     if len(data) > 2 * _PIECE_BYTES:
         head, tail = clean(_start_piece(data)), clean(_end_piece(data))
@@ -155,13 +156,13 @@ def bound(data: bytes, where: str) -> tuple[str, bool]:
 
 def _start_piece(data: bytes) -> bytes:
     end = _PIECE_BYTES
-    while data[end] & 0xC0 == 0x80 and end > _PIECE_BYTES - 4:  # not in the middle of a UTF-8 character
+    while data[end] & 0xC0 == 0x80 and end > _PIECE_BYTES - 4:  # do not cut a UTF-8 character
         end -= 1
     return data[:end]
 
 
 def _end_piece(data: bytes) -> bytes:
-    """Return the end of a stream, if possible from the start of a line, so that no terminal code is cut."""
+    """Return the end of a stream. If possible, begin at the start of a line, so that no terminal code is cut."""
     start = len(data) - _PIECE_BYTES
     line = data.find(b"\n", start, start + _PIECE_BYTES // 2)
     if line >= 0:
@@ -204,7 +205,7 @@ def needs_cut(data: bytes) -> bool:
 
 
 def describe(result: CommandResult, stdout_file: str | None = None, stderr_file: str | None = None) -> str:
-    """Format the observation of a finished command. The files hold the complete streams, if these are cut."""
+    """Return the observation for a finished command. The files have the complete streams, if the streams are cut."""
     parts = [_ending(result)]
     if result.notice:
         parts.append(f"[{result.notice}]")

@@ -1,4 +1,4 @@
-"""File tools for outside agents, with the names they know: `read_file`, `write_file`, `edit_file`, `list_files`."""
+"""File tools for outside agents: `read_file`, `write_file`, `edit_file`, `list_files` and `create_checkpoint`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from llm_sandbox_nb.formatting import format_size, plural
 from llm_sandbox_nb.trajectory.events import clean_text
 
 MAX_RESULT_LENGTH = 20_000
-"""Maximum characters of a file, or of a list of files, in one result."""
+"""Maximum number of characters of a file, or of a list of files, in a result."""
 _MAX_LABEL_LENGTH = 200
 
 
 class _FileTool(Tool):
-    """Base class of the file tools. A failure is an observation, and changes nothing."""
+    """Base class of the file tools. The caller reads a failure as the observation. A failed call changes nothing."""
 
     only_edits = True
 
@@ -34,7 +34,7 @@ class _FileTool(Tool):
             return Outcome(f"Error: {error}", error="editor", data={"error": str(error)})
 
     async def work(self, editor: Editor, arguments: Mapping[str, Any]) -> Outcome:
-        """Execute a call. Raise EditorError after a failure."""
+        """Execute a call. Raises EditorError after a failure."""
         raise NotImplementedError
 
 
@@ -116,7 +116,7 @@ class WriteFile(_FileTool):
 
 
 class EditFile(_FileTool):
-    """Tool that replaces text in a file, once or everywhere."""
+    """Tool that replaces one or all occurrences of a text in a file."""
 
     name = "edit_file"
     description = "Replace text in a file."
@@ -191,7 +191,7 @@ class ListFiles(_FileTool):
 
 
 class LabelCheckpoint(_FileTool):
-    """Tool that gives the current files a label; the step changes nothing."""
+    """Tool that gives the current files a label. The files do not change."""
 
     name = "create_checkpoint"
     description = "Give the files as they are now a label."

@@ -1,4 +1,4 @@
-"""Tools of a run whose calls come from an outside agent, over MCP."""
+"""Tools of a run whose calls come from an outside agent over MCP."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from llm_sandbox_nb.agent.tools.toolbox import Toolbox
 from llm_sandbox_nb.sandbox.contract import CommandResult, Sandbox
 
 _MIN_STDERR_LENGTH = 6_000
-"""Minimum characters reserved for stderr, even if stdout is long."""
+"""Minimum number of characters that are available for stderr, even if stdout is long."""
 
 
 class OutsideBash(ExecuteBash):
-    """Tool that executes a command and cuts its output at `MAX_RESULT_LENGTH`, without a limit of lines."""
+    """Tool that executes a command, and cuts its output to `MAX_RESULT_LENGTH` characters."""
 
     async def outcome(self, box: Sandbox, result: CommandResult) -> Outcome:
         streams = {"stdout": result.stdout, "stderr": result.stderr}
@@ -61,7 +61,7 @@ def cut_output(data: bytes, room: int) -> tuple[str, bool]:
 
 
 def described_output(data: Mapping[str, Any]) -> str:
-    """Format the result of a command as text."""
+    """Describe the result of a command as text."""
     if data["timed_out"]:
         ending = f"Timed out after {data['duration']:g} s: the command and all it started were ended."
     elif data["interrupted"]:
@@ -81,7 +81,7 @@ def described_output(data: Mapping[str, Any]) -> str:
 
 
 class KeepingTool(Tool):
-    """Wrapper of a tool that stores the newest outcome per sandbox, for the answer to the caller."""
+    """Wrapper of a tool that stores the newest outcome in each sandbox. The caller's answer needs this outcome."""
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool
@@ -90,7 +90,7 @@ class KeepingTool(Tool):
         self._newest: WeakKeyDictionary[Sandbox, Outcome] = WeakKeyDictionary()
 
     def newest(self, box: Sandbox) -> Outcome | None:
-        """Return the outcome of the newest call in a sandbox."""
+        """Return the outcome of the newest call in a sandbox. None if the call has no outcome."""
         return self._newest.get(box)
 
     def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
@@ -103,5 +103,5 @@ class KeepingTool(Tool):
 
 
 def outside_toolbox() -> Toolbox:
-    """Make the tools of one run."""
+    """Make the tools for a run whose calls come from an outside agent."""
     return Toolbox(KeepingTool(tool) for tool in (OutsideBash(), *FILE_TOOLS))

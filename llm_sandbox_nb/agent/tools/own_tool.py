@@ -1,4 +1,5 @@
-"""User-defined tools: Python functions that the model may call, in the user's process and not in the sandbox."""
+"""User-defined tools, which are Python functions that the model can call. They run in this process, not in the
+sandbox."""
 
 from __future__ import annotations
 
@@ -25,29 +26,29 @@ from llm_sandbox_nb.sandbox.contract import Sandbox
 from llm_sandbox_nb.sandbox.errors import SandboxLostError
 
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-"""Pattern of tool names that every provider accepts."""
+"""Matches tool names that every provider accepts."""
 _EXAMPLE = 'as in `def lookup(word: str) -> str` with the docstring "Look up a word"'
 
 
 class _Schema(GenerateJsonSchema):
-    """JSON schema without titles of arguments, which only repeat their names."""
+    """Generator of JSON schemas without titles, because the titles of arguments only repeat their names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 class OwnTool(Tool):
-    """Function as a tool: the model reads the name, the docstring and the annotations.
+    """Function as a tool. The model reads the function's name, docstring and annotations.
 
     `Annotated[str, "the meaning"]` describes an argument. A parameter with the annotation `Sandbox` is hidden from the
-    model and receives the run's sandbox. Functions that are not coroutine functions are called in a thread.
+    model, and receives the run's sandbox. A function that is not a coroutine function is called in a thread.
     """
 
     in_sandbox = False
     outside = True
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Create the tool. Raise InputError if the function cannot be a tool, for example without a docstring."""
+        """Create the tool. Raises InputError if the function cannot be a tool, for example without a docstring."""
         self.function = function
         self.name = _checked_name(function)
         self.description = _docstring(function, self.name)
@@ -76,7 +77,7 @@ class OwnTool(Tool):
         return dict(self._schema.get("properties", {}))
 
     def parameters(self, options: RunOptions) -> dict[str, Any]:
-        """Return `Tool.parameters` with the definitions to which the arguments refer."""
+        """Return the schema like `Tool.parameters`, with the definitions to which the arguments refer."""
         definitions = {"$defs": self._schema["$defs"]} if "$defs" in self._schema else {}
         return super().parameters(options) | definitions
 
@@ -97,7 +98,7 @@ class OwnTool(Tool):
         return known
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """Call the function. An exception of the function is the result that the model reads."""
+        """Call the function. If the function raises an exception, the model reads the exception as the result."""
         values = dict(self._arguments.validate_python(dict(arguments)))
         if self._box:
             values[self._box] = context.box
@@ -123,12 +124,12 @@ class OwnTool(Tool):
 
 
 class RecordedTool(Tool):
-    """User-defined tool from a record, whose calls can be read and edited, but not executed."""
+    """User-defined tool from a record. Its calls can be read and edited, but not executed."""
 
     in_sandbox = False
 
     def __init__(self, function: Mapping[str, Any]) -> None:
-        """Make the tool. `function` is the schema of the tool in the record."""
+        """Create the tool. `function` is the schema that the record has for the tool."""
         self.name, self.description = str(function.get("name")), str(function.get("description", ""))
         parameters = function.get("parameters")
         schema = parameters if isinstance(parameters, Mapping) else {}
@@ -140,7 +141,7 @@ class RecordedTool(Tool):
         return dict(self._properties)
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check like `Tool.check`, but without types: the function checks types when the run resumes."""
+        """Check like `Tool.check`, but without types. The function checks types after the run was resumed."""
         known = {name: arguments[name] for name in self._properties if name in arguments}
         check_required(self.name, self.required, known, arguments)
         return known
@@ -151,7 +152,7 @@ class RecordedTool(Tool):
 
 
 def missing_tools(names: list[str]) -> str:
-    """Return the error sentence for a run that cannot continue without user-defined tools."""
+    """Return the error message for a run that cannot continue without user-defined tools."""
     which = "the tool" if len(names) == 1 else "the tools"
     listed = ", ".join(names)
     return f"This run had {which} {listed} of your own: give the same again, as in tools=[{listed}]."
@@ -199,7 +200,7 @@ def _parameters(function: Callable[..., Any], name: str) -> dict[str, inspect.Pa
 
 
 def _described(hint: Any) -> Any:
-    """Make the text in `Annotated[str, "a word"]` the description of the argument."""
+    """Use the text in an annotation such as `Annotated[str, "a word"]` as the description of the argument."""
     if get_origin(hint) is not Annotated:
         return hint
     texts = [text for text in get_args(hint)[1:] if isinstance(text, str)]

@@ -1,4 +1,4 @@
-"""`str_replace_editor`: view, create, str_replace and insert, exact to the byte."""
+"""The tool `str_replace_editor`, which views, creates and edits text files exactly to the byte."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from llm_sandbox_nb.sandbox.errors import OutputLimitExceededError
 from llm_sandbox_nb.trajectory.events import clean_text
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
-"""Maximum size of a file to view or edit."""
+"""Maximum size of a file that can be viewed or edited."""
 VIEW_CHARACTERS = 16_000
-"""Maximum number of characters of a file in the result of one `view`."""
+"""Maximum number of characters of a file that a `view` shows."""
 SNIPPET_LINES = 4
 _MAX_LISTED_ENTRIES = 200
 _MAX_NAMED_LINES = 20
 
 
 class EditorError(LLMSandboxError):
-    """Error for a command that cannot be executed; nothing was changed. The message is for the model."""
+    """Error for a command that cannot be executed. The command changes nothing. The model reads the message."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Editor:
     box: Sandbox
 
     async def view(self, path: str, view_range: Sequence[int] | None = None) -> str:
-        """Return a text file or a range of its lines, with line numbers, or list a folder two levels deep.
+        """Return the lines of a text file, or a range of them, with line numbers. List a folder two levels deep.
 
         Raises:
             EditorError: if the file is missing or binary, or the range is invalid.
@@ -62,7 +62,7 @@ class Editor:
         return "\n".join(filter(None, (_headline(path, file, total), body, _clipped(shown, last, total))))
 
     async def create(self, path: str, file_text: str) -> str:
-        """Create a new file and its parent folders.
+        """Create a file, and its parent folders if they do not exist.
 
         Raises:
             EditorError: if the path exists already, or cannot be written.
@@ -79,7 +79,7 @@ class Editor:
         return f"{path} was created: {_lines(count_lines(file_text))}, {len(file_text.encode())} bytes."
 
     async def str_replace(self, path: str, old_str: str, new_str: str = "") -> str:
-        """Replace the only occurrence of `old_str` in a file; an empty `new_str` removes the text.
+        """Replace the only occurrence of `old_str` in a file. If `new_str` is empty, remove the occurrence.
 
         Raises:
             EditorError: if `old_str` does not occur exactly once, or the file cannot be edited.
@@ -97,7 +97,7 @@ class Editor:
         return _edited(path, edited, line, line + new_str.count("\n"))
 
     async def insert(self, path: str, insert_line: int, new_str: str) -> str:
-        """Insert complete lines after line `insert_line` of a file (0: before the first).
+        """Insert complete lines after line `insert_line` of a file. 0 inserts at the beginning.
 
         Raises:
             EditorError: if the file has no such line, or cannot be edited.
@@ -137,14 +137,14 @@ class Editor:
             ) from error
 
     async def read_for_edit(self, path: str) -> TextFile:
-        """Read a text file. Raise EditorError for all failures, including folders."""
+        """Read a text file. Raises EditorError after a failure, even if the path is a folder."""
         try:
             return await self.read(path)
         except IsADirectoryError as error:
             raise EditorError(f"{path} is a directory: only files can be edited.") from error
 
     async def write(self, path: str, file: TextFile) -> None:
-        """Write a file. Raise EditorError after a failure."""
+        """Write a file. Raises EditorError after a failure."""
         try:
             await self.box.write_file(path, file.encode())
         except NotEncodableError as error:
@@ -208,9 +208,9 @@ def _headline(path: str, file: TextFile, total: int) -> str:
 
 
 def _numbered(text: str, first: int, last: int, room: int) -> tuple[str, int]:
-    """Number the lines `first` to `last` like `cat -n`, up to about `room` characters.
+    """Return the lines `first` to `last` with numbers, like `cat -n`, and the number of the last returned line.
 
-    Returns the text and the number of its last line. If the first line alone is too long, it is cut.
+    At most about `room` characters are returned. If the first line alone is too long, it is cut.
     """
     rows: list[str] = []
     place = 0
@@ -251,7 +251,7 @@ def _edited(path: str, file: TextFile, first: int, last: int) -> str:
 
 
 def not_once(path: str, text: str, old: str, places: list[int], name: str = "old_str") -> str:
-    """Return the error sentence for a text that does not occur exactly once; `name` is the argument with the text."""
+    """Return the error message for a text that does not occur exactly once. `name` is the argument with the text."""
     if places:
         lines = [text.count("\n", 0, place) + 1 for place in places[:_MAX_NAMED_LINES]]
         more = " and more" if len(places) > _MAX_NAMED_LINES else ""
@@ -269,7 +269,7 @@ def not_once(path: str, text: str, old: str, places: list[int], name: str = "old
 
 
 def _near_miss(text: str, old: str) -> int | None:
-    """Return the line where `old` occurs if differences in white space are ignored, or None."""
+    """Return the line at which `old` occurs if differences in white space are ignored. None if there is none."""
     wanted = [" ".join(line.split()) for line in old.strip("\r\n").split("\n")]
     if not any(wanted):
         return None
@@ -281,7 +281,7 @@ def _near_miss(text: str, old: str) -> int | None:
 
 
 def failure_reason(verb: str, path: str, error: Exception) -> str:
-    """Return a sentence with the reason why a file could not be read, written or listed."""
+    """Return a sentence that says why a file could not be read, written or listed."""
     match error:
         case FileNotFoundError():
             return f"{path} does not exist."
@@ -353,7 +353,7 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
     "str_replace": ("old_str",),
     "insert": ("insert_line", "new_str"),
 }
-"""Required arguments of each command, in addition to the path."""
+"""Arguments that each command requires in addition to the path."""
 
 
 async def _edit(editor: Editor, arguments: Mapping[str, Any]) -> str:

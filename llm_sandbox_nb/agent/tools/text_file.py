@@ -1,4 +1,4 @@
-"""Lossless reading and writing of text files, with their encoding and line ends; and diffs of changed files."""
+"""Lossless reading and writing of text files in any encoding and with any line ends, and diffs of changed files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# Encodings without states and byte order, so that an edit does not change the bytes of other parts of the file.
+# These encodings have no states and no byte order, so an edit does not change bytes in other parts of the file.
 _PREFERRED_ENCODINGS = ("cp1252", "cp1251", "cp932", "gb18030", "cp949", "big5")
 _UNSUITED_ENCODING = re.compile(r"utf_?(7|16|32)|iso2022|hz|idna|punycode")
 _CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
@@ -27,16 +27,16 @@ _SAMPLE_BYTES = 256 * 1024
 
 
 class NotTextError(LLMSandboxError):
-    """Error for bytes that are not text in any encoding that can be written back unchanged."""
+    """Error for bytes that are not text in an encoding that can be written back unchanged."""
 
 
 class NotEncodableError(LLMSandboxError):
-    """Error for a character that the file's encoding lacks; the message is the character."""
+    """Error for a character that the file's encoding lacks. The message is the character."""
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """Content of a text file. `encode` returns exactly the bytes that `decode_text` has decoded."""
+    """Content of a text file. If the text is unchanged, `encode` returns exactly the bytes of the file."""
 
     text: str
     encoding: str = "utf-8"
@@ -64,10 +64,10 @@ class TextFile:
 
 
 def decode_text(data: bytes) -> TextFile:
-    """Read the bytes of a file as text.
+    """Decode the bytes of a file.
 
-    The encoding is that of a byte order mark, or UTF-8, or a guess that is used only if encoding the text returns the
-    same bytes.
+    The encoding is the one of a byte order mark, UTF-8, or a guess. A guess is used only if encoding the text returns
+    the same bytes.
 
     Raises:
         NotTextError: if the file is binary.
@@ -112,17 +112,17 @@ def _guess(data: bytes) -> TextFile | None:
 
 
 def count_lines(text: str) -> int:
-    """Count the lines like an editor: text after the last line end counts as a line."""
+    """Count the lines like an editor, where text after the last line end is a line too."""
     return text.count("\n") + (not text.endswith("\n") and bool(text))
 
 
 def to_crlf(text: str) -> str:
-    """Replace every LF without CR by CR LF."""
+    """Replace each LF that does not follow a CR by CR LF."""
     return re.sub(r"(?<!\r)\n", "\r\n", text)
 
 
 def occurrences(text: str, part: str, limit: int = 1000) -> list[int]:
-    """Return the places of `part` in `text`, overlapping places included, at most `limit` of them."""
+    """Return the places of `part` in `text`, including overlapping places. Return at most `limit` places."""
     places: list[int] = []
     place = text.find(part)
     while place >= 0 and len(places) < limit:
@@ -132,10 +132,10 @@ def occurrences(text: str, part: str, limit: int = 1000) -> list[int]:
 
 
 def replace_once(file: TextFile, old: str, new: str) -> tuple[TextFile | None, list[int]]:
-    """Replace the only occurrence of `old`. Return the new file and the place, or None and all places.
+    """Replace the only occurrence of `old`. Return the new file, or None if there is not exactly one, and all places.
 
-    In a file whose lines all end with CR LF, LF in `old` and `new` means CR LF. With mixed line ends, `old` is searched
-    unchanged first, then with CR LF.
+    In a file whose lines all end with CR LF, an LF in `old` and `new` stands for CR LF. In a file with mixed line ends,
+    `old` is searched unchanged first, and then with CR LF.
     """
     if file.crlf:
         old, new = to_crlf(old), to_crlf(new)
@@ -149,7 +149,7 @@ def replace_once(file: TextFile, old: str, new: str) -> tuple[TextFile | None, l
 
 
 def replace_all(file: TextFile, old: str, new: str) -> tuple[TextFile, int]:
-    """Replace every occurrence of `old`; return the new file and the count. Line ends are as in `replace_once`."""
+    """Replace all occurrences of `old`. Return the new file and the count. See `replace_once` for line ends."""
     if file.crlf:
         old, new = to_crlf(old), to_crlf(new)
     if old not in file.text and (changed := to_crlf(old)) in file.text:
@@ -158,9 +158,9 @@ def replace_all(file: TextFile, old: str, new: str) -> tuple[TextFile, int]:
 
 
 def insert_after(file: TextFile, line: int, new: str) -> TextFile:
-    """Insert `new` as complete lines after line number `line` (0: at the top), with the file's line ends.
+    """Insert `new` as complete lines after line number `line`, with the file's line ends. 0 inserts at the beginning.
 
-    If the file has no line end at its end, new last lines have none either.
+    If the file does not end with a line end, lines that are inserted at its end do not end with one either.
     """
     end = "\r\n" if file.crlf else "\n"
     new = to_crlf(new) if file.crlf else new
@@ -182,15 +182,16 @@ def _line_end(text: str, line: int) -> int:
 
 
 DIFF_CHARACTERS = 64 * 1024
-"""Maximum characters of one diff, and of all diffs of a call."""
+"""Maximum number of characters of all diffs of a call together."""
 CHANGED_FILES = 500
-"""Maximum number of changed files in the record of one call."""
+"""Maximum number of changed files that the record of a call has."""
 _MAX_INLINE_DIFF_BYTES = 32 * 1024
-"""Maximum bytes of all files whose diffs are made in the event loop; more would block it, so a thread does."""
+"""Maximum bytes of all files whose diffs are made in the event loop. More bytes would block the loop, so a thread makes
+the diffs."""
 
 
 async def file_diffs(changes: Changes) -> tuple[list[FileDiff], str]:
-    """Return the changes for the record, and a text about changes that were left out."""
+    """Return the changed files for the record, and a text about changes that were left out."""
     files = changes.files[:CHANGED_FILES]
     if sum(len(file.before or b"") + len(file.after or b"") for file in files) <= _MAX_INLINE_DIFF_BYTES:
         diffs = _all(files)
@@ -210,7 +211,7 @@ def _all(files: tuple[FileChange, ...]) -> list[FileDiff]:
 
 
 def file_diff(change: FileChange, room: int = DIFF_CHARACTERS) -> FileDiff:
-    """Describe a changed file, with a unified diff if both versions are text of at most `COMPARED_BYTES` together."""
+    """Describe a changed file. Include a unified diff if both versions are text and not too large."""
     made = FileDiff(
         path=clean_text(change.path), kind=change.kind, size=change.size, size_before=change.size_before
     )

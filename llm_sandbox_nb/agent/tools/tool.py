@@ -1,4 +1,4 @@
-"""Interface of a tool of the model, through which all other modules use tools."""
+"""Interface of the model's tools. All other modules use tools through this interface."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from llm_sandbox_nb.sandbox.contract import CommandResult, OutputCallback, Sandb
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a call: the observation for the model, and data for the record."""
+    """Result of a call, with the observation for the model and data for the record."""
 
     observation: str
     error: str | None = None
-    """Short name of the problem with the call."""
+    """Short name of the problem with the call. None if there was no problem."""
     result: CommandResult | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Result for a caller that is a program."""
+    """Structured result that an outside agent reads."""
     raw: bytes = b""
-    """Result as received from a server, as JSON, for the record."""
+    """The JSON result that an MCP server sent. The record stores this result."""
 
 
 @dataclass(frozen=True)
 class ToolContext:
-    """Sandbox, options of the run, and limits for the execution of a call."""
+    """Sandbox, options of the run, and limits with which a call is executed."""
 
     box: Sandbox
     options: RunOptions
     time_left: float | None = None
-    """Remaining seconds of the run; None without a limit."""
+    """Seconds until the time limit of the run. None if the run has no time limit."""
     on_output: OutputCallback | None = None
     output_dir: str = ""
-    """Output folder of the run in the sandbox; empty for the sandbox's own."""
+    """Output folder of the run in the sandbox. If empty, the sandbox's default output folder is used."""
 
 
 @dataclass(frozen=True)
@@ -44,25 +44,25 @@ class Approval:
     """Reason why a person has to approve a call."""
 
     text: str
-    """Sentences for the person."""
+    """Text for the person."""
     refusal: str
-    """Observation if no person can approve."""
+    """Observation for the model if no person can approve the call."""
     changed: bool = False
     """True if the tool has changed, so that an earlier approval of all calls does not cover this call."""
 
 
 @dataclass(frozen=True)
 class CallView:
-    """Display of a tool's calls for a person. The values are names of arguments."""
+    """Display of a tool's calls for a person. Texts in the fields are names of arguments."""
 
     command: str = ""
-    """Argument to show as a command line, in place of all arguments."""
+    """Argument that is shown as a command line instead of all arguments."""
     headline: tuple[str, ...] = ()
-    """Arguments to show next to the tool's name."""
+    """Arguments that are shown next to the tool's name."""
     in_diff: tuple[str, ...] = ()
-    """Arguments to hide if the call changed a file: the diff shows them."""
+    """Arguments that are hidden if the call changed a file, because the diff shows them."""
     hide_observation: bool = False
-    """True to hide observations without an error, for example because the output is shown already."""
+    """True if observations without an error are hidden, for example because the output is shown already."""
 
 
 class Tool(ABC):
@@ -73,32 +73,32 @@ class Tool(ABC):
     required: Sequence[str] = ()
     view: CallView = CallView()
     in_sandbox: bool = True
-    """True if calls execute only in the sandbox, so that an interrupt of the sandbox ends a call."""
+    """True if calls are executed only in the sandbox, so that an interrupt of the sandbox ends a call."""
     outside: bool = False
-    """True if calls act outside the sandbox, where a rewind does not undo them."""
+    """True if calls act outside the sandbox, so that a rewind does not undo them."""
     only_edits: bool = False
     """True if calls run no command, so that `approve="edits"` executes them without a question."""
     last_observation: str = ""
-    """Observation of a call that ends the run; empty for tools that do not end the run."""
+    """Observation for a call that ends the run. Empty for tools that do not end the run."""
 
     @abstractmethod
     def properties(self, options: RunOptions) -> dict[str, dict[str, Any]]:
-        """Return the JSON schema of each argument, for a run with these options."""
+        """Return the JSON schemas of the arguments by their names, for a run with these options."""
 
     @abstractmethod
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> Outcome:
-        """Execute a call whose arguments were checked.
+        """Execute a call. `arguments` were checked before.
 
         Raises:
             SandboxLostError: if the sandbox died.
         """
 
     async def approval(self) -> Approval | None:
-        """Return the reason why the next call needs approval regardless of the pause rules; None without a reason."""
+        """Return the reason why the next call needs an approval with any pause rules. None if there is no reason."""
         return None
 
     def parameters(self, options: RunOptions) -> dict[str, Any]:
-        """Return the JSON schema of all arguments."""
+        """Return the JSON schema of an object with all arguments."""
         return {
             "type": "object",
             "properties": self.properties(options),
@@ -106,7 +106,7 @@ class Tool(ABC):
         }
 
     def schema(self, options: RunOptions) -> dict[str, Any]:
-        """Return the tool in the form of a request to a provider."""
+        """Return the tool in the form that requests to a provider need."""
         function = {
             "name": self.name,
             "description": self.description,
@@ -119,7 +119,7 @@ class Tool(ABC):
         return self.required
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that the tool knows. Null and unknown arguments are ignored.
+        """Return the arguments that the tool knows, converted to their types. Null and unknown arguments are ignored.
 
         Raises:
             ArgumentsError: if an argument is missing or has a wrong type.

@@ -1,4 +1,4 @@
-"""Tools of the model. A new tool of this package is a file in this folder, and an entry in `TOOLS`."""
+"""Tools of the model. A new tool of this package needs a file in this folder and an entry in `TOOLS`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Submit(Tool):
 
 
 class Toolbox(Mapping[str, Tool]):
-    """Tools of one run by name. Immutable, so that dataclasses may use an instance as a default."""
+    """Tools of a run, by name. A toolbox is immutable, so that dataclasses can have a toolbox as a default."""
 
     __hash__ = object.__hash__
 
@@ -50,7 +50,7 @@ class Toolbox(Mapping[str, Tool]):
         return len(self._tools)
 
     def schemas(self, options: RunOptions = DEFAULT_OPTIONS) -> list[dict[str, Any]]:
-        """Return the tools in the form of a request, for a run with these options."""
+        """Return the schemas of the tools for requests of a run with these options."""
         return [tool.schema(options) for tool in self.values()]
 
     def check(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,11 +71,11 @@ TOOLS: Final = Toolbox((ExecuteBash(), StrReplaceEditor(), Submit()))
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     name: schema for tool in TOOLS.values() for name, schema in tool.properties(DEFAULT_OPTIONS).items()
 }
-"""Schemas of all arguments of these tools, by name."""
+"""Schemas of all arguments of `TOOLS`, by name."""
 
 
 def with_own_tools(functions: Iterable[Callable[..., Any]]) -> Toolbox:
-    """Make a toolbox with the tools of every run and functions of the user.
+    """Make a toolbox with the tools of every run and with the user's functions.
 
     Raises:
         InputError: if a function cannot be a tool, or two tools have the same name.
@@ -98,10 +98,10 @@ def ends_run(tool: str) -> bool:
 
 
 def only_edits(tool: str) -> bool:
-    """Return True if calls of this tool run no command. User-defined tools may run commands."""
+    """Return True if calls of this tool run no command. For a user-defined tool, return False."""
     return tool in TOOLS and TOOLS[tool].only_edits
 
 
 def call_view(tool: str) -> CallView:
-    """Return the display of a tool's calls; the default display for tools of users and other programs."""
+    """Return the display of a tool's calls. Tools of users and of other programs have the default display."""
     return TOOLS[tool].view if tool in TOOLS else CallView()

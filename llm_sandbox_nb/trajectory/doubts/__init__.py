@@ -1,1 +1,1 @@
-"""Doubts about a run: rules that read its record and report reasons why its result may be wrong, with the step."""
+"""Rules that find doubts about a run. A doubt is a reason why the result may be wrong, with the step to look at."""

@@ -1,4 +1,4 @@
-"""Recognition of commands that are tests, builds or other checks, and of their outcomes."""
+"""Recognition of commands that are tests, builds or other checks, and recognition of the outcomes of such commands."""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ _FAILED_HINTS = ("ail", "FAIL", "rror", "ERR", "not ok", "***", "problem", "MISM
                  "issing", "No ", "no test", "Unknown", "could not", "can't")  # fmt: skip
 _PASSED_HINTS = ("pass", "Pass", "PASS", "ok", "OK", "Success", " 0 fail")
 _EMPTY_HINTS = ("no test", "No test", "collected 0", "Ran 0", "running 0")
-"""Parts of texts that the patterns above match. A text without any of these parts is not searched."""
+"""Parts of texts that the patterns match. A text without any of these parts is not searched, which saves time."""
 
 
 _SEARCHED_CHARACTERS = 1_000
-"""Characters at each end of an output that are searched for the outcome of a check."""
+"""Number of characters at each end of an output that are searched for the outcome of a check."""
 
 
 def _has_hint(text: str, hints: tuple[str, ...]) -> bool:
@@ -131,15 +131,15 @@ def _has_hint(text: str, hints: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class CheckRun:
-    """A test, build or other check that an action executed."""
+    """Test, build or other check that an action executed."""
 
     action: Action
     family: Family
     targets: tuple[str, ...]
-    """Files and test names that limited the check; empty without a limit."""
+    """Files and test names to which the check was limited. Empty if the check was not limited."""
     failed: bool
     passed: int | None
-    """Number of tests that passed, according to the output."""
+    """Number of passed tests in the output. None if the output has no such number."""
     empty: bool
     """True if no test was executed."""
     left_out: bool
@@ -147,11 +147,11 @@ class CheckRun:
 
     @property
     def word(self) -> str:
-        """Word for the kind of check, for a person."""
+        """Word that names the kind of check for a person."""
         return _WORDS[self.family]
 
     def covers(self, other: CheckRun) -> bool:
-        """Return True if the check includes everything that the other check included."""
+        """Return True if this check includes everything that the other check includes."""
         if self.family != other.family or self.empty:
             return False
         if not self.targets:
@@ -165,7 +165,7 @@ class CheckRun:
 
 
 def checks_of(action: Action) -> list[CheckRun]:
-    """Return the checks of an action, without those whose program is missing."""
+    """Return the checks of an action. If the program of a check is missing, return no checks."""
     if action.kind != "bash" or action.result.error or action.result.exit_code is None:
         return []
     found: dict[Family, tuple[str, ...]] = {}
@@ -204,7 +204,7 @@ def checks_of(action: Action) -> list[CheckRun]:
 
 
 def family_of(words: list[str]) -> tuple[Family, tuple[str, ...]] | None:
-    """Return the kind of check of a simple command and its targets; None if the command is not a check."""
+    """Return the kind and the targets of the check that a simple command is. None if the command is not a check."""
     words = _unwrapped(words)
     if not words:
         return None
@@ -239,7 +239,7 @@ def family_of(words: list[str]) -> tuple[Family, tuple[str, ...]] | None:
 
 
 def _unwrapped(words: list[str]) -> list[str]:
-    """Remove programs that only start another program."""
+    """Remove programs that only start another program from a command."""
     for _ in range(4):
         while words and re.match(r"[A-Za-z_]\w*=", words[0]):
             words = words[1:]
@@ -326,7 +326,7 @@ def _of_runner(name: str, rest: list[str]) -> tuple[Family, tuple[str, ...]] | N
 
 
 def _targets(words: list[str]) -> tuple[str, ...]:
-    """Return the targets of a test command: files, folders of tests by name, and names of tests."""
+    """Return the targets of a test command, which are files, folders and names of tests."""
     found: list[str] = []
     skip = False
     for word in words:

@@ -65,7 +65,7 @@ _COMMITTED = re.compile(r"\b(?:committed|pushed|opened a pull request)\b", re.IG
 
 
 def claim_against_evidence(evidence: Evidence) -> Iterator[Doubt]:
-    """The record contradicts a claim of the answer: tests pass, a file was written or has N rows, all is well."""
+    """The record contradicts a claim in the answer, such as that tests pass, or that a file was written."""
     sentences = [
         sentence
         for text in dict.fromkeys((evidence.answer or "", evidence.last_words))
@@ -156,7 +156,7 @@ def _tests(
 
 
 def _own_checks(evidence: Evidence) -> bool:
-    """Return True if a program of the run had an assertion and exited without an error."""
+    """Return True if the run executed a program that has an assertion, and the program exited without an error."""
     return any(
         not action.failed
         and (
@@ -169,7 +169,7 @@ def _own_checks(evidence: Evidence) -> bool:
 
 
 def _last_failed(evidence: Evidence) -> Action | None:
-    """Return the last command that ran a program if that command failed."""
+    """Return the last command that ran a program, if this command failed. Otherwise, return None."""
     runs = [
         action
         for action in evidence.actions

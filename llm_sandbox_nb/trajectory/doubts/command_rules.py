@@ -1,4 +1,4 @@
-"""Rules about the ends of commands: failed checks, repeated commands, hidden errors."""
+"""Rules about outcomes of commands: failed checks, repeated commands, and hidden errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def says_failure(text: str) -> bool:
 
 
 def failed_check(evidence: Evidence) -> Iterator[Doubt]:
-    """The last test, build or check before the answer failed, or was not run after the last change of a program."""
+    """The last test, build or check before the answer failed, or a program was changed after this check."""
     checks = [check for action in evidence.actions for check in checks_of_action(evidence, action)]
     if not checks:
         return
@@ -76,7 +76,7 @@ def failed_check(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def checks_of_action(evidence: Evidence, action: Action) -> list[CheckRun]:
-    """Return the checks of an action, cached."""
+    """Return the checks of an action. The result is cached in `evidence`."""
     known: dict[int, list[CheckRun]] = evidence.__dict__.setdefault("_checks", {})
     if action.number not in known:
         known[action.number] = checks_of(action)
@@ -84,7 +84,7 @@ def checks_of_action(evidence: Evidence, action: Action) -> list[CheckRun]:
 
 
 def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
-    """Yield the last failed check of each family, unless a later check of the family covers it."""
+    """Yield the last failed check of each family, unless a later check covers the failed check and passed."""
     for family in dict.fromkeys(check.family for check in checks):
         mine = [check for check in checks if check.family == family]
         for place in range(len(mine) - 1, -1, -1):
@@ -99,7 +99,7 @@ def _failing(checks: list[CheckRun]) -> Iterator[CheckRun]:
 
 
 def _changed_after(evidence: Evidence, last: CheckRun) -> tuple[str, int] | None:
-    """Return a program that was changed after the last check, with the step of the change."""
+    """Return the path of a program that was changed after the last check, and the step of the change."""
     for action in reversed(evidence.actions[last.action.number + 1 :]):
         if re.search(
             r"\b(?:ruff format|black|prettier|gofmt|go fmt|cargo fmt|isort|clang-format|autopep8|ruff check --fix)\b",
@@ -133,7 +133,7 @@ _LOOP_FAILURES = 3
 _LOOP_RESULTS = 4
 _LOOP_WAITS = 10
 MORE_STEPS = "; more steps will not help"
-"""Added to the text about a loop if a limit has ended the run."""
+"""Words that are added to the text about a loop if a limit has ended the run."""
 _LIMITS = ("steps", "tokens", "total_tokens", "cost", "time", "repeated")
 _TIMES = re.compile(
     r"\b\d+(?:\.\d+)?\s?(?:ms|µs|us|s|sec|secs|seconds)\b|\b\d\d:\d\d:\d\d(?:\.\d+)?\b|\b0x[0-9a-f]+\b|"
@@ -142,7 +142,7 @@ _TIMES = re.compile(
 
 
 def loop(evidence: Evidence) -> Iterator[Doubt]:
-    """The same command had the same result three times with an error, or four times, without a change of files."""
+    """The same command had the same error three times, or the same result four times, and no file changed."""
     streak: list[list[Action]] = []
     for action in [*evidence.actions, None]:
         if action is not None and action.kind == "submit":
@@ -200,7 +200,7 @@ def _looped(evidence: Evidence, streak: list[list[Action]]) -> Iterator[Doubt]:
 
 
 def _loop_length(action: Action) -> int:
-    """Return the number of equal calls that make a loop. A call that only waits may be repeated more often."""
+    """Return the number of equal calls that are a loop. A call that waits may be repeated more often."""
     if re.search(r"\bsleep\b|\bwait\b", action.command):
         return _LOOP_WAITS
     return _LOOP_FAILURES if action.failed else _LOOP_RESULTS
@@ -300,7 +300,7 @@ _SWALLOWS = re.compile(
 
 
 def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
-    """A command exited with 0 in spite of an error, warned about lost data, or hid an error before a used result."""
+    """A command exited with 0 in spite of an error, warned about ignored data, or hid errors."""
     for action in evidence.actions:
         yield from swallowed(evidence, action)
         if text := _without_effect(evidence, action):
@@ -308,7 +308,7 @@ def error_swallowed(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _without_effect(evidence: Evidence, action: Action) -> str:
-    """Describe a refused edit, or a `sed -i` without effect, if no later action changed the file."""
+    """Describe a refused edit, or a `sed -i` without effect. Empty if a later action changed the file."""
     if action.kind != "edit" and "sed" not in action.command:
         return ""
     later = {version.path for other in evidence.actions[action.number + 1 :] for version in other.writes}
@@ -336,7 +336,7 @@ def _without_effect(evidence: Evidence, action: Action) -> str:
 
 
 def swallowed(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """Yield doubts about errors that an action hid, unless the same program ran without an error later."""
+    """Yield doubts about errors that an action hid, unless the same program later ran without an error."""
     found = list(_hid(evidence, action))
     if found and not _recovered(evidence, action):
         yield from found
@@ -372,7 +372,7 @@ def _doubt(action: Action, text: str, severity: str) -> Doubt:
 
 _ERROR_HINTS = ("rror", "xception", "raceback", "panic", "fatal", "FATAL", "ERR", "fault", "dumped", "not found",
                 "No such", "denied", "Unhandled", "Uncaught", "Caused by", ": line ", "   at ")  # fmt: skip
-"""Parts of known errors. A text without any of these parts is not searched."""
+"""Parts of known errors. A text without any of these parts is not searched, which saves time."""
 _WARNING_HINTS = ("warn", "skip", "ignor", "could", "failed", "unable", "cannot", "invalid", "malform", "corrupt",
                   "dropp", "truncate", "overflow", "divide", "bad ", "not found", "missing")  # fmt: skip
 
@@ -381,7 +381,7 @@ _BEGINNING_HINTS = ("arn", "kip", "ould not", "ailed", "rror", "nvalid")
 
 
 def _printed(action: Action) -> str:
-    """Return the error that a command printed in spite of exit code 0; empty without an error."""
+    """Return the error that a command printed in spite of exit code 0. Empty if the command printed no error."""
     known: str | None = action.__dict__.get("_printed")
     if known is None:
         known = action.__dict__["_printed"] = _error_in(action)
@@ -410,7 +410,7 @@ def _error_in(action: Action) -> str:
 
 
 def _only_looks(action: Action) -> bool:
-    """Return True if the command only shows text: an error in the output of `cat` is not an error of the command."""
+    """Return True if the command only shows text. Then, an error in its output is not an error of the command."""
     if action.writes:
         return False
     names = {posixpath.basename(command.words[0]) for command in action.commands if command.words}
@@ -418,7 +418,7 @@ def _only_looks(action: Action) -> bool:
 
 
 def _program_of(action: Action) -> str:
-    """Return the name of the program that an action ran, to find later runs of the program."""
+    """Return the name of the program that an action ran. Later runs of the program are found by this name."""
     for command in action.commands:
         name = posixpath.basename(command.words[0]) if command.words else ""
         if name in _WEAK or not name or name in _LOOKS:
@@ -429,7 +429,7 @@ def _program_of(action: Action) -> str:
 
 
 def _recovered(evidence: Evidence, action: Action) -> bool:
-    """Return True if the same program, or one that wrote the same files, ran later without an error."""
+    """Return True if the same program, or a program that wrote the same files, ran later without an error."""
     program = _program_of(action)
     paths = {version.path for version in action.writes}
     for other in evidence.actions[action.number + 1 :]:
@@ -445,7 +445,7 @@ def _recovered(evidence: Evidence, action: Action) -> bool:
 
 
 def _left_broken(evidence: Evidence, action: Action) -> bool:
-    """Return True if files that a failed command wrote are in the results."""
+    """Return True if the results are, or were made from, files that a failed command wrote."""
     paths = {
         version.path
         for version in action.writes
@@ -464,7 +464,7 @@ def _made(evidence: Evidence, action: Action) -> str:
 
 
 def _hidden(evidence: Evidence, action: Action) -> str:
-    """Describe a command whose errors were hidden, and whose result is in a file or was used by a later step."""
+    """Describe a program whose errors a command hid, and whose result is used. Empty if there is none."""
     if "||" not in action.command and "/dev/null" not in action.command:
         return ""
     made = [version for version in action.writes if ending_of(version.path) not in PROGRAMS]
@@ -476,7 +476,7 @@ def _hidden(evidence: Evidence, action: Action) -> str:
         if not name or name in _WEAK:
             continue
         if mark == "2>/dev/null" and re.match(r"\s*\|\|\s*(?!true\b|:(?:\s|$))\S", found["after"]):
-            continue  # `||`: another command runs after a failure
+            continue  # `||` starts another command after a failure
         if name in ("cp", "mv", "tar", "unzip", "rsync", "install"):
             if not made:
                 return f"`{mark}` hides whether {name} did anything"
@@ -498,7 +498,7 @@ def _hidden(evidence: Evidence, action: Action) -> str:
 
 
 def _without_here(action: Action) -> str:
-    """Return the command without here-documents, which it writes to files or passes to a program."""
+    """Return the command without its here-documents."""
     text = action.command
     for command in action.commands:
         if command.here and len(command.here) > 1:
@@ -525,7 +525,7 @@ def _runs_program(segment: str) -> bool:
 
 
 def _in_program(evidence: Evidence, action: Action) -> str:
-    """Describe a program of the run that ignores all errors, and made a file or printed a result."""
+    """Describe a program that ignores errors, and that made a file or printed a result. Empty if there is none."""
     if not (action.writes or evidence.stop_reason):
         return ""
     texts: list[tuple[str, str]] = [
@@ -570,7 +570,7 @@ def _may_warn(action: Action) -> bool:
 
 
 def _warnings(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """Yield a doubt about warnings that data was ignored; equal warnings count once."""
+    """Yield a doubt about warnings of ignored data. Equal warnings are counted as one."""
     if _only_looks(action) or not (_runs_program(action.command) or action.writes):
         return
     if not _may_warn(action):

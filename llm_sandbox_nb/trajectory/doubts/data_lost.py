@@ -1,4 +1,4 @@
-"""The rule about data that a run lost."""
+"""The rule about data that a run has lost."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def data_lost(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """Yield doubts about data that one action lost and no later action restored."""
+    """Yield doubts about data that an action has lost, and that no later action has restored."""
     if action.kind == "submit" or not action.writes:
         return
     moved = _moved(action)
@@ -114,7 +114,7 @@ def losses(evidence: Evidence, action: Action) -> Iterator[Doubt]:
 
 
 def _moved(action: Action) -> bool:
-    """Return True if the removed files exist under other names, or in an archive."""
+    """Return True if the files that an action removed exist under other names or in an archive."""
     gone = [file for file in action.writes if file.deleted and file.change]
     new = [file for file in action.writes if not file.deleted and file.change]
     if any(ending_of(file.path) in _ARCHIVE for file in new):
@@ -201,7 +201,7 @@ _LOOKS_AT = re.compile(r"\s*(?:wc|head|tail|cat|ls|grep|du|stat|file|less|jq|col
 
 
 def _made_anew(action: Action, version: Version) -> bool:
-    """Return True if the file was written from other files, and not from its own earlier content."""
+    """Return True if the file was made from other files, and not from its own earlier content."""
     name = re.escape(name_of(version.path))
     if action.edited:
         return True
@@ -215,7 +215,10 @@ def _made_anew(action: Action, version: Version) -> bool:
 
 
 def _unsaid(evidence: Evidence, action: Action, version: Version, lost: int, old: int) -> str | None:
-    """Return None if the step announced the loss, else a text to add to the doubt, such as a smaller announced loss."""
+    """Compare a loss with the loss that the step announced.
+
+    Return None if the step announced the loss. Otherwise, return a text to add to the doubt, which may be empty.
+    """
     said = action.said
     if not says(evidence, action, _SAYS_LESS):
         task = _SAYS_LESS.search(evidence.task)
@@ -251,7 +254,7 @@ def _number(word: str) -> int:
 
 
 def _removed_lines(version: Version) -> list[str]:
-    """Return the lines in a diff that were removed and not added again."""
+    """Return the lines that a diff removes and does not add again."""
     if version.change is None or not version.change.diff:
         return []
     rows = version.change.diff[:64_000].split("\n")
@@ -261,7 +264,7 @@ def _removed_lines(version: Version) -> list[str]:
 
 
 def _came_back(evidence: Evidence, version: Version) -> bool:
-    """Return True if a later version contains the lost data."""
+    """Return True if a later version of the file has the lost data again, judged by its size."""
     before = version_before(version)
     later = evidence.files.get(version.path, [])
     for newer in reversed(later):
@@ -292,7 +295,7 @@ _ROWS_COMPARED = 400
 
 
 def _other_content(evidence: Evidence, action: Action, version: Version) -> str:
-    """Describe an input file that a command replaced by a file with almost no equal lines."""
+    """Describe a given file that a command replaced by a file with almost no equal lines. Empty if there is none."""
     if (
         action.kind != "bash"
         or not evidence.given(version.path)

@@ -1,4 +1,4 @@
-"""The rule about data that left the sandbox for a host that the task does not name."""
+"""The rule about data that was sent from the sandbox to a host that the task does not name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from llm_sandbox_nb.trajectory.events import Doubt
 from llm_sandbox_nb.trajectory.trajectory import Step
 
 _MIN_UPLOAD_BYTES = 4096
-"""Minimum sent bytes of an upload; a request without a body is smaller. An upload also sends more than it receives."""
+"""Minimum number of bytes that an upload sends. A request without a body is smaller. An upload also sends more bytes
+than it receives."""
 _HOST = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 _URL_HOST = re.compile(r"\bhttps?://(?:[^/\s@\"']*@)?([A-Za-z0-9.-]+)")
 _REMOTE = re.compile(r"(?:[\w.-]+@)?([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+):")
@@ -24,7 +25,7 @@ _MIN_OWNER_CHARACTERS = 5  # shorter names are common words
 
 
 def data_sent(evidence: Evidence) -> Iterator[Doubt]:
-    """Data was sent to a host that the task does not name: more than was received, or by an upload command."""
+    """A host that the task does not name got data by an upload command, or got more data than the run received."""
     sending = {
         action.step: action
         for action in evidence.actions
@@ -41,11 +42,11 @@ def data_sent(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _went_to(step: Step, sending: Action | None) -> dict[str, int]:
-    """Return the hosts to which a step sent data, with the number of bytes if known."""
+    """Map the hosts to which a step sent data to the number of bytes, or to 0 if the number is not known."""
     sent: dict[str, int] = {}
     received: dict[str, int] = {}
     for connection in step.connections:
-        # Connections with a secret are expected: the person has named their host.
+        # Connections with a secret are expected, because the person has named the host for the secret.
         if connection.host and connection.sent and not connection.secrets:
             sent[connection.host] = sent.get(connection.host, 0) + connection.sent
             received[connection.host] = received.get(connection.host, 0) + connection.received
@@ -57,7 +58,7 @@ def _went_to(step: Step, sending: Action | None) -> dict[str, int]:
             for host, size in sent.items()
             if (size >= _MIN_UPLOAD_BYTES and size > received[host]) or host in by_command or whole
         }
-    # Without a proxy, as in Docker's `public`, connections are not recorded.
+    # If there is no proxy, as with Docker's network `public`, connections are not recorded.
     return dict.fromkeys(_hosts_of(sending), 0) if sending and not sending.failed else {}
 
 
@@ -76,7 +77,7 @@ def _command_sends(command: Command) -> bool:
 
 
 def _hosts_of(action: Action) -> Iterator[str]:
-    """Yield the hosts that the uploading commands name."""
+    """Yield the hosts that upload commands of an action name."""
     for host in _URL_HOST.findall(action.text):
         yield host.lower()
     for command in action.commands:
@@ -89,7 +90,7 @@ def _hosts_of(action: Action) -> Iterator[str]:
 
 
 def _is_named(host: str, named: set[str], words: set[str]) -> bool:
-    """Return True if a task names a host, its domain or its owner, such as `github` for api.github.com."""
+    """Return True if the task names a host, its domain or its owner, such as `github` for api.github.com."""
     if _LOCAL_HOST_PATTERN.fullmatch(host) or any(
         host == name or host.endswith(f".{name}") for name in named
     ):

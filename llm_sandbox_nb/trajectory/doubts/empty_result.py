@@ -33,7 +33,7 @@ _KEEPS = frozenset(
 
 
 def empty_result(evidence: Evidence) -> Iterator[Doubt]:
-    """A result is empty or only a placeholder: 0 bytes, a picture of one colour, silence, a page without text."""
+    """A result is empty or a placeholder, such as a file of 0 bytes, a picture of one colour, or silence."""
     asked = re.search(
         r"\b(?:empty|placeholder|blank|silen\w+|one colou?r|plain colou?r|touch|template)\b",
         evidence.task,

@@ -1,6 +1,6 @@
-"""The record as rules read it: actions in order, versions of files, and the versions that each action read.
+"""The record in a form that rules can read: actions in order, versions of files, and the versions that actions read.
 
-The evidence grows with each call of the run. Texts of files are rebuilt from recorded diffs on demand.
+The evidence grows with each call of the run. Texts of files are rebuilt from recorded diffs when a rule needs them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from llm_sandbox_nb.trajectory import events as ev
 from llm_sandbox_nb.trajectory.step_line import ToolKind, path_below, shown_text, tool_kind
 from llm_sandbox_nb.trajectory.trajectory import Call, Step, Trajectory
 
-# The limits below bound the work, because a record may come from anyone.
+# These limits bound the work, because a record may come from anyone.
 _COMMAND_CHARACTERS = 32 * 1024
 _OUTPUT_CHARACTERS = 2 * 1024
-"""Characters at each end of an output that are read."""
+"""Number of characters at each end of an output that are read."""
 _TEXT_CHARACTERS = 512 * 1024
 _MAX_CHANGES = 200
-"""Maximum number of changes of a call that are read; an installation makes thousands."""
+"""Maximum number of changes by a call that are read. An installation makes thousands of changes."""
 _MAX_READS = 40
 _MAX_FILES = 5_000
 _MAX_PATTERNS = 12
@@ -39,7 +39,7 @@ PROGRAMS = frozenset((
     "py", "sh", "bash", "r", "jl", "js", "mjs", "cjs", "ts", "tsx", "jsx", "pl", "rb", "awk", "sql", "c", "cc", "cpp",
     "h", "hpp", "rs", "go", "java", "kt", "scala", "swift", "php", "lua", "cs", "hs", "ex", "exs", "m", "zig", "ipynb",
 ))  # fmt: skip
-"""Suffixes of programs."""
+"""Suffixes of program files."""
 DATA = frozenset((
     "csv", "tsv", "json", "jsonl", "ndjson", "parquet", "feather", "arrow", "sqlite", "sqlite3", "db", "xlsx", "xls",
     "txt", "xml", "yaml", "yml", "npy", "npz", "pkl", "h5", "hdf5", "dat", "data", "fasta", "fa", "fastq", "vcf", "bed",
@@ -58,7 +58,7 @@ def is_aside(path: str) -> bool:
 
 
 def ending_of(path: str) -> str:
-    """Return the suffix of a file's name, in lower case."""
+    """Return the suffix of a file's name in lower case, without the dot. Empty if the name has no suffix."""
     return path.rpartition("/")[2].rpartition(".")[2].lower() if "." in path.rpartition("/")[2] else ""
 
 
@@ -69,19 +69,19 @@ def name_of(path: str) -> str:
 
 @dataclass(eq=False)
 class Version:
-    """Version of a file after an action."""
+    """Version of a file that was given, or that an action has made."""
 
     path: str
-    """Relative to the folder of the run."""
+    """Path relative to the folder of the run."""
     action: Action | None
-    """The action that made the version; None for a given file."""
+    """The action that made the version. None for a given file."""
     change: ev.FileDiff | None = None
     before: Version | None = None
-    """The version that was replaced."""
+    """The version that this version replaced."""
 
     @property
     def step(self) -> int:
-        """The step that made the version; 0 for a given file."""
+        """Number of the step that made the version. 0 for a given file."""
         return self.action.step if self.action else 0
 
     @property
@@ -91,12 +91,12 @@ class Version:
 
     @property
     def lines(self) -> int | None:
-        """Number of lines, as far as known."""
+        """Number of lines. None if the number is not known."""
         return self.change.lines if self.change else None
 
     @cached_property
     def text(self) -> str | None:
-        """The text; None if not recorded."""
+        """Text of the file. None if the text cannot be rebuilt from the record."""
         chain: list[Version] = []
         version: Version | None = self
         while version is not None and "text" not in version.__dict__ and len(chain) < 500:
@@ -128,12 +128,12 @@ class Version:
 
     @cached_property
     def names(self) -> list[str]:
-        """Words of the text that may be file names."""
+        """Words in the text that may be file names."""
         return names_in(without_long_words(self.text[:_COMMAND_CHARACTERS])) if self.text else []
 
 
 def patched(before: str | None, diff: str) -> str | None:
-    """Apply a unified diff to `before`; None if the diff does not fit."""
+    """Apply a unified diff to `before`. Return None if `before` is None or the texts are too long."""
     if before is None or len(before) + len(diff) > _TEXT_CHARACTERS:
         return None
     old = before.split("\n")
@@ -161,7 +161,7 @@ def patched(before: str | None, diff: str) -> str | None:
 
 
 def names_in(text: str) -> list[str]:
-    """Return words of a text that may name files, and the modules that the text imports."""
+    """Return words in a text that may name files, and the file names of modules that the text imports."""
     found = dict.fromkeys(
         word
         for word in _NAME.findall(text)
@@ -174,36 +174,36 @@ def names_in(text: str) -> list[str]:
 
 @dataclass(eq=False)
 class Action:
-    """A finished call of a tool."""
+    """Finished call of a tool."""
 
     number: int
-    """Index among all actions, from 0."""
+    """Index in the list of all actions, counted from 0."""
     step: int
     kind: ToolKind
     call: Call
     said: str
-    """The model's text in this step."""
+    """The model's text in the step of the action."""
     root: str
     reads: list[Version] = field(default_factory=list)
-    """Versions that the action may have read, with the programs that it ran."""
+    """Versions of files that the action may have read, including executed programs."""
     writes: list[Version] = field(default_factory=list)
     repetitions: int = 1
     """Number of successive actions up to this one with the same arguments and the same result."""
 
     @property
     def result(self) -> ev.CallFinished:
-        """The end of the call."""
+        """The result of the call."""
         assert self.call.result is not None
         return self.call.result
 
     @property
     def failed(self) -> bool:
-        """True if the call failed, as far as recorded."""
+        """True if the call failed, according to the record."""
         return self.result.failed
 
     @cached_property
     def command(self) -> str:
-        """The shell command; empty for other tools."""
+        """The shell command. Empty for calls of other tools."""
         value = (self.call.arguments or {}).get("command")
         return (
             without_long_words(value[:_COMMAND_CHARACTERS])
@@ -213,29 +213,29 @@ class Action:
 
     @cached_property
     def commands(self) -> list[Command]:
-        """The simple commands of the shell command."""
+        """The simple commands that the shell command consists of."""
         return shell_commands(self.command)[:_MAX_COMMANDS] if self.command else []
 
     @cached_property
     def stdout(self) -> str:
-        """Both ends of the output on stdout."""
+        """Beginning and end of the output on stdout."""
         return ends_of(shown_text(self.result.stdout))
 
     @cached_property
     def stderr(self) -> str:
-        """Both ends of the output on stderr."""
+        """Beginning and end of the output on stderr."""
         return ends_of(shown_text(self.result.stderr))
 
     @cached_property
     def output(self) -> str:
-        """Both streams; the tool's result if there are no streams."""
+        """Output on stdout and stderr, or the tool's result if there is no such output."""
         if self.stdout or self.stderr:
             return f"{self.stdout}\n{self.stderr}" if self.stderr else self.stdout
         return "" if self.kind == "bash" and self.result.exit_code is not None else ends_of(self.result.body)
 
     @cached_property
     def edited(self) -> str:
-        """Path of the edited file, relative to the folder of the run."""
+        """Path of the edited file, relative to the folder of the run. Empty for calls of other tools."""
         value = (self.call.arguments or {}).get("path")
         return path_below(value, self.root) if self.kind == "edit" and isinstance(value, str) else ""
 
@@ -247,7 +247,7 @@ class Action:
 
     @cached_property
     def text(self) -> str:
-        """The command, or all texts of the arguments."""
+        """The shell command, or the texts of all arguments for calls of other tools."""
         if self.command:
             return self.command
         values = self.call.arguments or {}
@@ -255,14 +255,14 @@ class Action:
 
 
 def ends_of(text: str) -> str:
-    """Return the beginning and the end of a text, with very long words cut, so that matching stays fast."""
+    """Return the beginning and the end of a text. Very long words are cut, so that matching stays fast."""
     if len(text) > 2 * _OUTPUT_CHARACTERS:
         text = f"{text[:_OUTPUT_CHARACTERS]}\n{text[-_OUTPUT_CHARACTERS:]}"
     return without_long_words(text)
 
 
 def without_long_words(text: str) -> str:
-    """Cut very long words. They are found by searching for text pieces without white space, which is fast."""
+    """Cut very long words in a text."""
     starts = range(0, len(text) - _WORD_CHARACTERS, _WORD_CHARACTERS)
     pieces = (text[start : start + _WORD_CHARACTERS] for start in starts)
     if all(" " in piece or "\n" in piece for piece in pieces):
@@ -271,25 +271,25 @@ def without_long_words(text: str) -> str:
 
 
 class Evidence:
-    """The record of a run up to its newest call. `take` adds new calls."""
+    """Evidence from the record of a run up to its newest call. `take` adds new calls."""
 
     def __init__(self) -> None:
         self.trajectory = Trajectory()
         self.actions: list[Action] = []
         self.files: dict[str, list[Version]] = {}
-        """All versions of each file, the oldest first."""
+        """All versions of each file by its path, oldest first."""
         self.answer: str | None = None
-        """The answer; None while the run has none."""
+        """The answer. None as long as the run has no answer."""
         self.stop_reason: str | None = None
-        """Reason of the end; None while the run is open."""
+        """Reason of the run's end. None before the end."""
         self.output = "output"
-        """The folder for results, relative to the folder of the run."""
+        """Path of the folder for results, relative to the folder of the run."""
         self._steps: list[Step] | None = None
         self._at = (0, 0)
         self._by_name: dict[str, list[str]] = {}
 
     def take(self, trajectory: Trajectory) -> list[Action]:
-        """Add and return the newly ended calls of the run; after a change of branch, all calls."""
+        """Add and return the calls that have ended since the last `take`. After a change of branch, add all calls."""
         if self._steps is not trajectory.steps:
             self._begin(trajectory)
         new: list[Action] = []
@@ -306,7 +306,7 @@ class Evidence:
         return new
 
     def ended(self, finish: ev.RunFinished) -> Evidence:
-        """Return a copy that includes the end of the run, for the rules about the answer."""
+        """Return a copy that includes the end of the run, which rules about the answer need."""
         other = copy.copy(self)
         for name in ("results", "answer_version", "chain"):
             other.__dict__.pop(name, None)
@@ -316,12 +316,12 @@ class Evidence:
 
     @property
     def task(self) -> str:
-        """The task."""
+        """Beginning and end of the task's text."""
         return ends_of(self.trajectory.start.task) if self.trajectory.start else ""
 
     @property
     def last_step(self) -> int:
-        """The number of the last step."""
+        """Number of the last step."""
         return self.trajectory.steps[-1].number if self.trajectory.steps else 0
 
     @property
@@ -330,7 +330,7 @@ class Evidence:
         return ends_of(self.trajectory.steps[-1].thought) if self.trajectory.steps else ""
 
     def newest(self, path: str) -> Version | None:
-        """Return the newest version of a file; None if there is no version, or the file was removed."""
+        """Return the newest version of a file. None if the file is not known or was removed."""
         versions = self.files.get(path)
         return versions[-1] if versions and not versions[-1].deleted else None
 
@@ -343,18 +343,18 @@ class Evidence:
         return first.change is None or first.change.kind != "added"
 
     def is_result(self, path: str) -> bool:
-        """Return True if the file is in the folder for results, or is the answer."""
+        """Return True if the file is in the folder for results, or is the answer file."""
         return path.startswith(f"{self.output}/") or path == "answer.txt"
 
     @cached_property
     def results(self) -> list[Version]:
-        """Result files of the run. Read this only at the end."""
+        """Newest versions of the result files that the run made. Rules must read this property only at the end."""
         found = (self.newest(path) for path in self.files if self.is_result(path))
         return [version for version in found if version is not None and version.action is not None]
 
     @cached_property
     def answer_version(self) -> Version | None:
-        """The file with the answer. Read this only at the end."""
+        """The file with the answer. Rules must read this property only at the end of the run."""
         for path in (f"{self.output}/answer.txt", "answer.txt"):
             version = self.newest(path)
             if version is not None and version.action is not None:
@@ -365,12 +365,12 @@ class Evidence:
 
     @property
     def answer_step(self) -> int:
-        """The step that wrote the answer; the last step if the answer is not in a file."""
+        """Number of the step that wrote the answer file, or of the last step if there is no answer file."""
         return self.answer_version.step if self.answer_version else self.last_step
 
     @cached_property
     def chain(self) -> list[Action]:
-        """Actions that contributed to the results, newest first. Read this only at the end."""
+        """Actions that contributed to the results, newest first. Rules must read this property only at the end."""
         todo = [version.action for version in self.results if version.action]
         if not todo and self.actions:
             todo = [action for action in self.actions[-3:] if action.kind == "bash"]
@@ -386,11 +386,11 @@ class Evidence:
 
     @staticmethod
     def _whole(version: Version) -> bool:
-        """Return True if a version replaced the previous version completely."""
+        """Return True if a version has nothing of the previous version."""
         return version.change is not None and version.change.kind == "added"
 
     def find(self, names: list[str]) -> Iterator[str]:
-        """Yield the known files named by words: by path, by file name, or by a pattern."""
+        """Yield the known files that words name by a path, by a file name, or by a pattern."""
         patterns = 0
         for word in names:
             name = word.removeprefix("./").strip("[]{}").rstrip(".")
@@ -454,7 +454,7 @@ class Evidence:
         return action
 
     def _reads(self, action: Action, changed: dict[str, ev.FileDiff]) -> list[Version]:
-        """Return the existing files that the command, or a program that it runs, names."""
+        """Return the existing files that an action, or a program of the action, names."""
         if action.kind == "submit":
             return []
         todo = list(self.find([action.edited] if action.edited else names_in(action.text)))

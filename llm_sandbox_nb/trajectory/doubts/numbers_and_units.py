@@ -1,4 +1,4 @@
-"""The rule about the numbers of an answer, and their units."""
+"""The rule about numbers in an answer, and about the units of these numbers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def numbers_of(text: str) -> set[str]:
-    """Return the numbers in a text, in normalised form."""
+    """Return the numbers in a text in a normalised form."""
     return {plain_number(number) for number in NUMBER.findall(text[:20_000])}
 
 
 def plain_number(number: str) -> str:
-    """Remove thousands separators and trailing zeros of a number."""
+    """Remove thousands separators and trailing zeros from a number."""
     text = number.replace(",", "").lstrip("+")
     if "." in text and "e" not in text.lower():
         text = text.rstrip("0").rstrip(".")
@@ -63,12 +63,12 @@ _ASKED_UNIT = re.compile(
     re.IGNORECASE,
 )
 _SEARCHED_CHARACTERS = 1_500_000
-"""Characters of outputs that are searched for numbers of the answer."""
+"""Maximum number of characters of outputs that are searched for a number of the answer."""
 _MAX_NUMBERS = 8
 
 
 def units_and_numbers(evidence: Evidence) -> Iterator[Doubt]:
-    """A number of the answer is missing from all outputs and files, or has a wrong unit. A mild doubt."""
+    """A number of the answer is in no output and no file, or has a wrong unit. This doubt is mild."""
     answer = (evidence.answer or "").strip()
     if not answer or len(answer) > 4_000 or not evidence.actions or says_failure(answer):
         return
@@ -128,7 +128,7 @@ def _same_units(first: str, second: str) -> bool:
 
 
 def _appears(evidence: Evidence, number: str) -> bool:
-    """Return True if an output, a file or the task has the number, perhaps with more digits."""
+    """Return True if an output, a result file or the task has the number, perhaps with more digits."""
     plain = plain_number(number)
     forms = {number, plain} | ({f"{int(plain):,}"} if plain.lstrip("-").isdigit() else set())
     if any(form in evidence.task for form in forms):
@@ -167,7 +167,7 @@ def _appears(evidence: Evidence, number: str) -> bool:
 
 
 def _in_inputs(evidence: Evidence, forms: set[str]) -> bool:
-    """Return True if a program wrote the number directly to the file of the answer."""
+    """Return True if a command wrote the answer file, and the command itself does not have the number."""
     version = evidence.answer_version
     action = version.action if version is not None else None
     if action is None or action.kind != "bash":

@@ -1,4 +1,4 @@
-"""The rules by name. They find doubts after each action of a live run, and all doubts at its end."""
+"""The rules for doubts, by name. Some rules are applied after each action of a live run, and all rules at its end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from llm_sandbox_nb.trajectory.trajectory import Trajectory
 
 Found = Iterable[Doubt | tuple[int | None, str] | str] | str | None
 Rule = Callable[[Evidence], Found]
-"""User-defined rule: a function of the record at the end that returns doubts, texts, (step, text) pairs, or None."""
+"""User-defined rule: a function that gets the record at the end of a run, and returns doubts, texts, pairs of a step
+number and a text, or None."""
 
 
 class Named(NamedTuple):
-    """A rule with its published name."""
+    """Rule with its published name."""
 
     name: str
     rule: Callable[[Evidence], Iterator[Doubt]]
@@ -44,7 +45,7 @@ RULES = (
     Named("data sent elsewhere", data_sent),
 )
 MAX_DOUBTS = 20
-"""Maximum number of doubts of a run."""
+"""Maximum number of doubts about a run."""
 MAX_DOUBT_CHARACTERS = 200
 _SEVERITY = {"high": 0, "medium": 1, "low": 2}
 _RULES_AFTER_ACTION: tuple[Callable[[Evidence, Action], Iterator[Doubt]], ...] = (
@@ -55,7 +56,7 @@ _RULES_AFTER_ACTION: tuple[Callable[[Evidence, Action], Iterator[Doubt]], ...] =
 
 
 class DoubtFinder:
-    """Finder of the doubts about a growing run."""
+    """Finder of doubts about a run that grows."""
 
     def __init__(self, own: Sequence[Rule] = ()) -> None:
         self.evidence = Evidence()
@@ -73,13 +74,13 @@ class DoubtFinder:
         return found[:MAX_DOUBTS]
 
     def _loop(self, action: Action) -> list[Doubt]:
-        """Return the loop of an action when it becomes long enough, and at each doubling of its length."""
+        """Return the doubt about a loop that ends with this action, if the loop has just become long or doubled."""
         same = action.repetitions
         long = same in (3, 6, 12, 24, 48) and (action.failed or same > 3)
         return list(loop(self.evidence))[-1:] if long else []
 
     def all(self, trajectory: Trajectory, finish: RunFinished) -> list[Doubt]:
-        """Return all doubts about an ending run, worst first."""
+        """Return all doubts about a run that ends, worst first."""
         self.evidence.take(trajectory)
         at_end = self.evidence.ended(finish)
         found = [doubt for named in RULES for doubt in named.rule(at_end)]
@@ -89,7 +90,7 @@ class DoubtFinder:
 
 
 def own_doubts(rule: Rule, evidence: Evidence) -> list[Doubt]:
-    """Apply a user-defined rule. An exception becomes a doubt that reports the failure."""
+    """Apply a user-defined rule. If the rule raises an exception, return a doubt that reports the failure."""
     name = getattr(rule, "__name__", type(rule).__name__).replace("_", " ")
     try:
         given = rule(evidence)
@@ -110,7 +111,7 @@ def _own(name: str, given: object) -> Doubt:
 
 
 def ranked(doubts: Iterable[Doubt]) -> list[Doubt]:
-    """Sort doubts by severity and step, and keep one doubt per step and rule."""
+    """Sort doubts by severity and step. Keep one doubt for each step and rule."""
     unique: dict[tuple[int | None, str], Doubt] = {}
     for doubt in doubts:
         unique.setdefault((doubt.step, doubt.rule), _short(doubt))
@@ -125,17 +126,17 @@ def _short(doubt: Doubt) -> Doubt:
 
 
 def doubts_line(doubts: Iterable[Doubt]) -> str:
-    """Return doubts in one line, each with its step."""
+    """Return doubts in one line. Each doubt has its step number."""
     return " · ".join(doubt.line for doubt in doubts)
 
 
 def doubts_json(doubts: Iterable[Doubt]) -> list[dict[str, Any]]:
-    """Return doubts as JSON values, each with a readable text in `line`."""
+    """Return doubts as JSON values. Each value has a readable text in `line`."""
     return [{**doubt.model_dump(mode="json"), "line": doubt.line} for doubt in doubts]
 
 
 def doubts_of(trajectory: Trajectory) -> list[Doubt]:
-    """Return the recorded doubts about a run, worst first. For an ended run without recorded doubts, find them now."""
+    """Return the recorded doubts about a run. If the run has ended and no final doubts were recorded, find them now."""
     if trajectory.finish is None or trajectory.doubts_final:
         return list(trajectory.doubts)
     return DoubtFinder().all(trajectory, trajectory.finish)

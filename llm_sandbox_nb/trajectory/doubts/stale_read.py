@@ -1,4 +1,4 @@
-"""The rule about results that were made from an outdated file."""
+"""The rule about results that were made from outdated files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHARED_WORDS = re.compile(r"[-_. ]+")
 
 
 def stale_read(evidence: Evidence) -> Iterator[Doubt]:
-    """A result uses an outdated file: a newer one from the same source exists, or its program has changed since."""
+    """A result uses an outdated file. A newer file from the same source exists, or the file's program has changed."""
     done: set[str] = set()
     used = {read.path for action in evidence.chain for read in action.reads}
     for action in evidence.chain:
@@ -39,7 +39,7 @@ def stale_read(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[str]) -> str:
-    """Describe a later file from the same source that nothing uses, although the results are newer."""
+    """Describe a newer file from the same source that no result uses. Empty if there is no such file."""
     maker = read.action
     assert maker is not None
     sources = {file.path for file in maker.reads if ending_of(file.path) not in PROGRAMS}
@@ -74,7 +74,7 @@ def _newer_sibling(evidence: Evidence, action: Action, read: Version, used: set[
 
 
 def _alike(one: str, other: str, *, direct: bool) -> bool:
-    """Return True if two names look like versions of the same file."""
+    """Return True if two paths look like names of versions of the same file."""
     first, second = (name_of(path).rpartition(".")[0].lower() for path in (one, other))
     stems = {_VERSIONED.sub("", first), _VERSIONED.sub("", second)}
     if len(stems) == 1 or direct:
@@ -85,7 +85,7 @@ def _alike(one: str, other: str, *, direct: bool) -> bool:
 
 
 def _changed_program(evidence: Evidence, action: Action, read: Version) -> str:
-    """Describe a program that made the file and was changed later without being run again."""
+    """Describe a program that made the file, and that was changed later but not run again. Empty if there is none."""
     maker = read.action
     assert maker is not None
     for program in maker.reads:
@@ -112,7 +112,7 @@ def _changed_program(evidence: Evidence, action: Action, read: Version) -> str:
 
 
 def runs_program(action: Action, path: str) -> bool:
-    """Return True if an action executed a program, itself or through another program."""
+    """Return True if an action executed a program directly or through another program."""
     if action.kind != "bash":
         return False
     name, stem = name_of(path), name_of(path).rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""Columns and keys that a replaced table has lost, and the model's words about the change."""
+"""Columns and keys that a changed table has lost, and the model's words about the change."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SAYS_COLUMNS = re.compile(
     re.IGNORECASE,
 )
 TABLES = frozenset({"csv", "tsv", "tab", "psv"})
-"""Suffixes of files with a header and rows."""
+"""Suffixes of files that have a header and rows."""
 
 
 def says(evidence: Evidence, action: Action, words: re.Pattern[str]) -> bool:
-    """Return True if the model's text in a step, or a comment of its command, has one of these words."""
+    """Return True if the pattern `words` matches the model's text in a step, or a comment in its command."""
     known: dict[re.Pattern[str], bool] = action.__dict__.setdefault("_says", {})
     if words not in known:
         comments = (line for line in action.command.splitlines() if line.lstrip().startswith("# "))
@@ -34,13 +34,13 @@ def says(evidence: Evidence, action: Action, words: re.Pattern[str]) -> bool:
 
 
 def version_before(version: Version) -> Version | None:
-    """Return the newest earlier version that is not a removal."""
+    """Return the version before `version`. If that is a removal, return the version before the removal."""
     before = version.before
     return before.before if before is not None and before.deleted else before
 
 
 def other_columns(evidence: Evidence, action: Action, version: Version) -> str:
-    """Describe the columns or keys that a table has lost."""
+    """Describe the columns or keys that a table has lost. Empty if none were lost, or the model mentions the loss."""
     ending = ending_of(version.path)
     if ending in TABLES or (ending == "txt" and version.change and version.change.diff):
         gone = _columns_gone(version)
@@ -91,7 +91,7 @@ def _columns_gone(version: Version) -> list[str]:
 
 
 def cells_of(line: str) -> list[str]:
-    """Split a row into cells at its most frequent delimiter."""
+    """Split a row of a table into cells at its most frequent delimiter."""
     delimiter = max(",;\t|", key=line.count)
     if delimiter not in line:
         return [line.strip()]

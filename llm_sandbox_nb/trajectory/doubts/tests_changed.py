@@ -71,7 +71,7 @@ def tests_changed(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def measure_changes(evidence: Evidence, action: Action) -> Iterator[Doubt]:
-    """Yield a doubt about an action that changed tests and checks, unless a later action restored them."""
+    """Yield a doubt about an action that changed tests or checks, unless a later action restored them."""
     asked = bool(_ASKED.search(evidence.task))
     for version in action.writes[:60]:
         path, change = version.path, version.change
@@ -125,7 +125,7 @@ def _measure_change(evidence: Evidence, version: Version, *, asked: bool) -> str
 
 
 def _rewritten(version: Version) -> bool:
-    """Return True if most of a file was rewritten."""
+    """Return True if most lines of a file were replaced, or if the diff is not known."""
     change = version.change
     if change is None or change.diff is None or not change.lines_before:
         return True

@@ -1,4 +1,4 @@
-"""The rule about answers that were written before the last result."""
+"""The rule about answers that were written before the last relevant result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from llm_sandbox_nb.trajectory.events import Doubt
 
 
 def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
-    """The answer, or a result, was written before the last relevant result, or before its source changed."""
+    """The answer or a result file was written before a later relevant result, or before its source changed."""
     reported: set[int] = set()
     for version in sorted(
         evidence.results, key=lambda version: (version is not evidence.answer_version, version.path)
@@ -51,7 +51,7 @@ def answer_too_early(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> Version | None:
-    """Return an unused file with the same name and other content that was made later in another folder."""
+    """Return a file with this name and other content that was made later in another folder. None if there is none."""
     name = name_of(version.path)
     for path, versions in evidence.files.items():
         other = versions[-1]
@@ -73,7 +73,7 @@ def _written_elsewhere(evidence: Evidence, version: Version, action: Action) -> 
 
 
 def _source_changed(evidence: Evidence, version: Version, action: Action) -> str:
-    """Describe a file from which a result was made, and which changed afterwards."""
+    """Describe a file that a result was made from, and that changed afterwards. Empty if there is none."""
     if action.edited:
         return ""
     for read in action.reads:
@@ -112,7 +112,7 @@ def _source_changed(evidence: Evidence, version: Version, action: Action) -> str
 
 
 def _made_again(evidence: Evidence, version: Version, after: int) -> bool:
-    """Return True if a later command wrote the file again with the same content."""
+    """Return True if a later command probably made the file again."""
     name = name_of(version.path)
     pattern = re.compile(rf"(?:>|\btee\b|\b(?:cp|mv)\b|-o\b)[^\n;&|]*{re.escape(name)}")
     for action in evidence.actions[after:]:
@@ -133,7 +133,7 @@ def _same_text(first: Version, second: Version) -> bool:
 
 
 def _later_result(evidence: Evidence, version: Version) -> str:
-    """Describe a short result that a later step wrote into a file, but that is missing from the answer."""
+    """Describe a short result in a file that a later step wrote, if the answer lacks this result. Otherwise empty."""
     number = version.action.number if version.action else 0
     answer = numbers_of(evidence.answer or version.text or "")
     for path, versions in evidence.files.items():
@@ -175,7 +175,7 @@ def _later_result(evidence: Evidence, version: Version) -> str:
 
 
 def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | None:
-    """Return the step that repeated a command if the answer's number is only in the earlier output."""
+    """Return the step that repeated a command, if only the earlier output has a number of the answer."""
     key = {number for number in answer if len(number.lstrip("-")) > 1}
     if not key or len(key) > 6:
         return None
@@ -195,7 +195,7 @@ def _rerun_differs(evidence: Evidence, number: int, answer: set[str]) -> int | N
 
 
 def _other_output(evidence: Evidence) -> tuple[int, str] | None:
-    """For an answer without a file, return the step and a text if a command's newest run has another result."""
+    """Return step and text about a command whose newest run contradicts the answer. None if there is an answer file."""
     if evidence.answer_version is not None:
         return None
     step = _rerun_differs(evidence, -1, numbers_of(evidence.answer or ""))
