@@ -325,7 +325,7 @@ def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None
 
 
 def _finish_replacement(folder: Path) -> None:
-    """Replace the index by `_FRESH` if this file exists. Remove old journals, which SQLite would apply to the new index."""
+    """Replace the index by `_FRESH` if it exists. Remove old journals, which SQLite would apply to the new index."""
     for stale in folder.glob(f"{INDEX}.*{PARTIAL}*"):
         if not stale.is_dir() or stale.is_symlink():
             stale.unlink()
