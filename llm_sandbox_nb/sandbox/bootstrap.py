@@ -23,7 +23,7 @@ SOURCE_TIMEOUT = 45
 """Seconds in which the executor's modules must arrive. A limit is needed because a container's pipe stays open if its
 owner dies."""
 FOLDER_VARIABLE = "LLM_SANDBOX_FOLDER"
-"""Environment variable with a folder that the executor removes when it ends, even if its modules never arrive."""
+"""Environment variable with a folder that the executor removes at its end, even if its modules never arrive."""
 PROGRAM_MARK = FOLDER_VARIABLE
 """Word in the command line of every executor, by which an executor is recognized."""
 _WITHOUT_DOCSTRINGS = 2

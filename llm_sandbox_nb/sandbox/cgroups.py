@@ -69,13 +69,13 @@ def memory_left() -> int | None:
 
 
 def memory_peak(group: Path, version: int) -> int | None:
-    """Return the highest memory use of a control group in bytes. None if the kernel does not report it."""
+    """Return the highest memory use of a control group in bytes. None if the kernel does not report this figure."""
     text = read_if_there(group / _PEAK_FILES[version])
     return int(text) if text.isdigit() else None
 
 
 def memory_peak_of_container(pid: int, container: str) -> int | None:
-    """Return the `memory_peak` of the container whose first process is `pid`. None if it is on another machine.
+    """Return the `memory_peak` of the container whose first process is `pid`. None for a container of another machine.
 
     The name of the container's control group has the id of the container.
     """

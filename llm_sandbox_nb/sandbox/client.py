@@ -66,7 +66,7 @@ _P = ParamSpec("_P")
 def _repeatable(
     method: Callable[Concatenate[ChannelSandbox, _P], Awaitable[_T]],
 ) -> Callable[Concatenate[ChannelSandbox, _P], Coroutine[Any, Any, _T]]:
-    """Decorate a method so that it runs a second time if the connection breaks and can be restored."""
+    """Decorate a method to run a second time if the connection breaks and can be restored."""
 
     @functools.wraps(method)
     async def repeated(self: ChannelSandbox, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:

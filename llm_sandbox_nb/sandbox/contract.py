@@ -122,7 +122,7 @@ class CommandResult:
     """Result of a command."""
 
     exit_code: int | None
-    """The command's exit code. It is 128+n if signal n ended the command, and None after a time-out or interruption."""
+    """The command's exit code: 128+n if signal n ended the command, and None after a time-out or interruption."""
     stdout: bytes
     """Bytes exactly as the command wrote them. A stream longer than the call's `output_limit` is cut in the middle, and
     a line in this place has the number of bytes that were left out."""
@@ -212,7 +212,7 @@ class Restored:
 
     checkpoint: str
     safety: str
-    """Id of the checkpoint that was made just before the restore. Restoring it undoes the restore."""
+    """Id of the checkpoint that was made just before the restore. Restore this checkpoint to undo the restore."""
     files: int = 0
     """Number of paths that were written, changed or deleted."""
     shell: bool = False
@@ -243,7 +243,7 @@ class History(Protocol):
 
     @property
     def scope(self) -> str:
-        """Text about the files that checkpoints cover. It also states that running processes are not restored."""
+        """Text about the files that checkpoints cover, which also states that running processes are not restored."""
         ...
 
     @property
@@ -292,7 +292,7 @@ class Connection:
 
 
 class Network(Protocol):
-    """A network with an allow-list (see `SandboxOptions.allow`), as the owner of the sandbox uses it."""
+    """A network with an allow-list (see `SandboxOptions.allow`), from the view of the sandbox's owner."""
 
     on_connection: Callable[[Connection], None] | None
     """Function that is called with each connection that ends or is refused."""
@@ -304,7 +304,7 @@ class Network(Protocol):
 
     @property
     def closed(self) -> str:
-        """Reason why the network does not work any more; empty while it works."""
+        """Reason why the network does not work any more. Empty while the network works."""
         ...
 
     def permit(self, entry: str, *, once: bool = False) -> None:
@@ -394,7 +394,7 @@ class Checkpointing(ABC):
 
 
 class Sandbox(Checkpointing):
-    """A computer for one model. Use it from one event loop, in which several calls may run at the same time.
+    """A computer for one model. Use a sandbox from one event loop, in which several calls may run at the same time.
 
     Every method raises `SandboxLostError` if the sandbox has died or does not answer. Paths are absolute, or relative
     to `directories.root`. No shell expands them.
@@ -404,7 +404,7 @@ class Sandbox(Checkpointing):
     directories: Directories
     protection: Protection
     network: Network | None = None
-    """The network if this process enforces an allow-list for it; otherwise None."""
+    """The network if this process enforces the network's allow-list; otherwise None."""
     renewals: int = 0
     """Number of times that the sandbox was renewed for another task."""
 

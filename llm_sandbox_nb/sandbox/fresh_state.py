@@ -57,7 +57,7 @@ class FreshState:
 
 
 def why_not_renewable(box: Sandbox) -> str:
-    """Return the reason, as a sentence, why a reset of this sandbox cannot be verified. Empty if it can be verified."""
+    """Return the reason, as a sentence, why a reset of this sandbox cannot be verified. Empty if there is no reason."""
     isolation = ISOLATIONS[box.protection.isolation]
     if not isolation.isolates:
         return (

@@ -1,4 +1,4 @@
-"""The registry of isolations: the properties that the package needs before it imports an isolation.
+"""The registry of isolations: the properties that the package needs before the import of an isolation.
 
 A new isolation needs a row in this registry, a module with the functions of `open.Implementation`, and descriptions for
 people in `trajectory/protection.py:ISOLATION_WORDS` and `agent/control/question.py:_PLACES`. This module imports no
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 PROFILES = ("standard", "strict")
 NETWORKS = ("none", "allow", "public", "open")
-"""Networks, safest first. The last network, `open`, is not safe, because it reaches services of this machine and of its
-network."""
+"""Networks, safest first. The last network, `open`, is not safe, because programs can use services of this machine and
+of its network."""
 
 
 @dataclass(frozen=True)

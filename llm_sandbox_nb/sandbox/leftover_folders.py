@@ -1,4 +1,4 @@
-"""Temporary folders with an owner: a process that holds a lock on a file in the folder until it ends."""
+"""Temporary folders with an owner, which is a process that holds a lock on a file in the folder until its end."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def adopting_isolations() -> list[AdoptingImplementation]:
 
 
 class OpeningSandbox:
-    """A sandbox before its start. `await` starts the sandbox; `async with` starts it and closes it at the end."""
+    """A sandbox before its start. `await` starts the sandbox. `async with` also closes the sandbox at the end."""
 
     def __init__(self, options: SandboxOptions) -> None:
         self.options = options

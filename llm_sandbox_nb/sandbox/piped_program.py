@@ -38,7 +38,7 @@ class PipedProgram:
         """Bytes received so far. A program that prints more than half of `MAX_OUTPUT_BYTES` has to be started again."""
 
     async def run(self) -> int | None:
-        """Run the program until it exits. Return the exit code, or None if the program was ended from outside.
+        """Run the program to its end. Return the exit code, or None if the program was ended from outside.
 
         A cancellation ends the program and all processes that it started.
 

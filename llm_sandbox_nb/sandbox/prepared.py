@@ -27,7 +27,7 @@ MIN_FREE_BYTES = 512 * 1024 * 1024
 CHECK_INTERVAL = 10.0
 """Seconds between two checks. A check ends prepared sandboxes that have died or expired, or all if memory is scarce."""
 ANSWER_TIMEOUT = 2.0
-"""Seconds in which a prepared sandbox must answer when a cell needs it. An ordinary start takes little longer."""
+"""Seconds in which a prepared sandbox must answer when needed. An ordinary start takes little longer."""
 REPEAT_SECONDS = 1.0
 """Seconds between a fork that takes a prepared sandbox and the start of the next one. So both starts do not compete."""
 _VARIABLES = ("TZ", "DOCKER_HOST", "DOCKER_CONTEXT")

@@ -41,7 +41,7 @@ INHERITED_VARIABLES = (
 REASON_VARIABLE = "LLM_SANDBOX_PROCESS_REASON"
 """Environment variable with the reason why a site does not isolate commands. Every card shows this sentence."""
 _ID_VARIABLE = "LLM_SANDBOX_ID"
-"""Environment variable of all commands. With it, the processes of a killed executor are found."""
+"""Environment variable of all commands, with which the processes of a killed executor are found."""
 _FOLDER_PREFIX = "llm-sandbox-"
 _LOCK_NAME = "owned"
 """Name of the file in the folder on which the owner holds a lock until its process ends."""

@@ -51,7 +51,7 @@ class Terminal:
         self._send_number(b"a", MAX_UNREAD_BYTES)
 
     async def run(self) -> int | None:
-        """Run the shell until it exits. Return the exit code, or None if the terminal was ended from outside.
+        """Run the shell to its end. Return the exit code, or None if the terminal was ended from outside.
 
         A cancellation ends the shell and its processes.
 

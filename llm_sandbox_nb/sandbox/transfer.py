@@ -58,7 +58,7 @@ class TreeRecordReader:
         return data
 
     def records(self) -> Iterator[tuple[int, bytes, int]]:
-        """Yield kind, path and mode of each entry. The caller reads an entry's content before it takes the next entry.
+        """Yield kind, path and mode of each entry. The caller must read an entry's content before the next entry.
 
         Raises:
             ProtocolError: if the file contains anything but records.
@@ -260,7 +260,7 @@ _OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK | NOT_INHERITED
 
 
 class Spool:
-    """A temporary file that collects a download until it is complete. Only large downloads are on disk."""
+    """A temporary file that collects a download until its end. Only large downloads are on disk."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit + limit // 1024 + MAX_OVERHEAD_BYTES
@@ -382,7 +382,7 @@ class _Receiver:
             self.sentences.append(f"{self._unnamed} more were left out.")
 
     def _enter(self, components: list[bytes]) -> int:
-        """Open a folder below the target. Make it if it is missing."""
+        """Open a folder below the target. Make a missing folder."""
         here = os.dup(self._folder)
         for name in components:
             try:
@@ -442,7 +442,7 @@ class _Receiver:
         self._written[path] = written
 
     def _write(self, folder: int, name: bytes, mode: int, reader: TreeRecordReader) -> tuple[int, int]:
-        """Write a file under a temporary name and rename it, because a rename follows no link.
+        """Write a file under a temporary name and rename the file, because a rename follows no link.
 
         Return the file's device and inode.
         """

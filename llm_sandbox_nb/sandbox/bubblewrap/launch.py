@@ -60,7 +60,7 @@ def bubblewrap_path() -> str | None:
 
 
 def is_host_root() -> bool:
-    """Return True if this process is root and has nearly all user ids, so that it can assign ids to a sandbox."""
+    """Return True if this process is root and has nearly all user ids. Such a process can assign ids to a sandbox."""
     if os.getuid() != 0:
         return False
     ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
@@ -375,7 +375,7 @@ class PipedExecutor:
             self._stderr = (self._stderr + data)[-STDERR_KEPT_BYTES:]
 
     async def end(self) -> None:
-        """Wait until the process exits, or kill it."""
+        """Wait until the process exits. Kill the process after `EXIT_TIMEOUT`."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), EXIT_TIMEOUT)
         with contextlib.suppress(ProcessLookupError):

@@ -231,7 +231,7 @@ def _remove(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class GroupOwner:
-    """Identity of a process. It includes the start time, because the kernel reuses process ids."""
+    """Identity of a process. The start time is a part, because the kernel reuses process ids."""
 
     namespace: int
     pid: int
@@ -253,7 +253,7 @@ class GroupOwner:
         return cls(namespace, pid, int(fields[19]))
 
     def is_alive(self) -> bool:
-        """Return True if the process runs, or if it cannot be checked because it is in another process namespace."""
+        """Return True if the process runs. Also return True for another process namespace, which cannot be checked."""
         if self.namespace != (PROC / "self/ns/pid").stat().st_ino:
             return True
         try:

@@ -1,4 +1,4 @@
-"""Protection of a bubblewrap sandbox, as the kernel reports it for the first process inside."""
+"""Protection of a bubblewrap sandbox, read from the kernel's reports about the first process inside."""
 
 from __future__ import annotations
 

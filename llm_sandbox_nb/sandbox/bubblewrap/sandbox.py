@@ -123,7 +123,9 @@ async def start(options: SandboxOptions, *, labels: Mapping[str, str] | None = N
 
 
 def choose_python(*, read_by_others: bool) -> tuple[Python, str]:
-    """Return the Python for the sandbox, and the reason if it is not the running Python. Otherwise the reason is empty.
+    """Return the Python for the sandbox. Return also the reason why another Python than the running one is needed.
+
+    The reason is empty if the running Python can be used.
 
     Raises:
         IsolationUnavailableError: if neither the running Python nor the system's can be used.

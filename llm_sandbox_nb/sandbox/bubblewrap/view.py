@@ -84,7 +84,7 @@ class Python:
 
 @dataclass(frozen=True)
 class View:
-    """Arguments of bubblewrap that make the file system inside, and the files of the host that are visible in it."""
+    """Arguments of bubblewrap that make the file system inside, and the files of the host that are visible inside."""
 
     arguments: tuple[Argument, ...]
     shown: tuple[str, ...]
@@ -114,7 +114,7 @@ class _Builder:
         self.arguments += ["--perms", mode, "--file", content.encode(), target]
 
     def etc(self, path: str) -> None:
-        """Show a file or folder of /etc if it exists. Copy a small file, and mount anything else.
+        """Show a file or folder of /etc. Copy a small file, mount anything else, and ignore a missing path.
 
         Mounts are slow. bubblewrap reads the list of all mounts for each mount, so the time grows with the square of
         the number of mounts.
@@ -167,7 +167,7 @@ def system_python() -> Python | None:
 
 
 def why_unusable(python: Python, *, read_by_others: bool) -> str:
-    """Return the reason why a Python cannot be used in a sandbox. Empty if it can be used.
+    """Return the reason why a Python cannot be used in a sandbox. The reason is empty if the Python can be used.
 
     `read_by_others` is True if programs inside have another user id than this process, so that all users must be able
     to read the files.

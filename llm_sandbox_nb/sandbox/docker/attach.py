@@ -107,7 +107,7 @@ async def attach(
 async def attach_exec(
     endpoint: Endpoint, version: str, exec_id: str
 ) -> tuple[AttachedReader, asyncio.StreamWriter]:
-    """Start a further program in a container, and connect to it as `attach` does. `exec_id` is an exec with stdin."""
+    """Start a further program in a container, and connect like `attach`. `exec_id` is the id of an exec with stdin."""
     return await _connected(endpoint, f"/v{version}/exec/{exec_id}/start", b'{"Detach": false, "Tty": false}')
 
 

@@ -258,11 +258,11 @@ async def put_file(container: str, name: str, size: int, content: Iterator[bytes
 
 
 _MAX_BATCH_BYTES = 64 * 1024
-"""Maximum bytes of joined pieces. To join larger pieces before they are sent costs more than it saves."""
+"""Maximum bytes of joined pieces. Joining larger pieces takes more time than sending them separately."""
 
 
 class _Archive:
-    """A tar archive of one file. Because its length is known, `requests` does not send it in many small chunks."""
+    """A tar archive of one file, whose length is known, so that `requests` does not send many small chunks."""
 
     def __init__(self, name: str, size: int, content: Iterator[bytes]) -> None:
         member = tarfile.TarInfo(name)

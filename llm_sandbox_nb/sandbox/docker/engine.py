@@ -34,7 +34,7 @@ T = TypeVar("T")
 PREFIX = "llm-sandbox-nb"
 """Prefix of all names, labels, networks and images of this package on an engine."""
 OLDEST_API_VERSION = "1.41"
-"""API version of Docker 20.10, the oldest supported Docker. The first request, for the engine's version, uses it."""
+"""API version of Docker 20.10, the oldest supported Docker, for the first request, which asks for the version."""
 REQUEST_TIMEOUT = 60.0
 """Seconds in which the engine must answer a request."""
 
@@ -48,7 +48,7 @@ class Endpoint:
 
     @property
     def reached_at(self) -> str:
-        """The address for connections. For ssh, it is the local socket that forwards to the engine."""
+        """The address for connections. An engine behind ssh has a local socket that forwards to the engine."""
         return f"unix://{local_socket(self.url)}" if self.url.startswith("ssh://") else self.url
 
 

@@ -37,7 +37,7 @@ _PRINT_FILES = (
 )
 _lock = threading.Lock()
 _read: dict[str, tuple[float, HostNetwork]] = {}
-"""Result of the last container for each engine, by the engine's URL, with the monotonic time at which it ran."""
+"""Monotonic time and result of the last container for each engine, by the engine's URL."""
 
 
 @dataclass(frozen=True)

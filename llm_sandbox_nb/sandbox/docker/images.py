@@ -64,7 +64,7 @@ class ImageCheck:
     missing: tuple[str, ...] = ()
     """Programs and packages of the default image that are missing."""
     problem: str = ""
-    """The reason why no sandbox can run in the image. Empty if a sandbox can run in it."""
+    """The reason why no sandbox can run in the image. Empty if the image can be used."""
 
     @property
     def usable(self) -> bool:
@@ -160,7 +160,7 @@ def list_images() -> list[ImageInfo]:
 
 
 def check_image(name: str = DEFAULT_IMAGE) -> ImageCheck:
-    """Start a container of the image, and return the programs and packages that it finds inside.
+    """Start a container of the image, and return the programs and packages inside.
 
     Raises:
         IsolationUnavailableError: if no engine answers.

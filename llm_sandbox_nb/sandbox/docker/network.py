@@ -50,7 +50,7 @@ class NetworkChangedError(SandboxError):
 
 
 def network_arguments(network: str, sandbox_id: str) -> tuple[str, dict[str, Any] | None]:
-    """Return the network mode and the endpoints of a container. If the network is missing, make it first.
+    """Return the network mode and the endpoints of a container. First, make the network if there is none.
 
     Raises:
         IsolationUnavailableError: if the network cannot be made, or would let sandboxes reach each other.
@@ -77,7 +77,7 @@ def gateways_of(network: Mapping[str, Any]) -> list[str]:
 
 
 def find_network() -> str:
-    """Return the id of the shared network on the current engine. If the network is missing, make it first.
+    """Return the id of the shared network on the current engine. First, make the network if there is none.
 
     Raises:
         IsolationUnavailableError: see `ensure_network`.
@@ -100,7 +100,7 @@ def network_changed(error: Exception) -> NetworkChangedError | None:
 
 
 def ensure_network(client: DockerClient, name: str) -> str:
-    """Return the id of the network `name`. If the network is missing, make it first.
+    """Return the id of the network `name`. First, make the network if there is none.
 
     Engines let several processes make networks of the same name at the same time, and then refuse the name. So each
     process uses the id of the oldest network, and removes the other networks unless sandboxes use them.
@@ -162,7 +162,7 @@ def own_network_name(sandbox_id: str) -> str:
 
 
 def make_own_network(client: DockerClient, sandbox_id: str) -> str:
-    """Make the Podman network for one sandbox, unless it exists. Return the network's name.
+    """Make the Podman network for one sandbox, unless there is one already. Return the network's name.
 
     Raises:
         IsolationUnavailableError: if Podman cannot make the network, or would not isolate it from others.
@@ -193,7 +193,7 @@ def make_own_network(client: DockerClient, sandbox_id: str) -> str:
 
 
 def remove_own_network(client: DockerClient, sandbox_id: str) -> None:
-    """Remove the network of one sandbox if it is unused. If that fails, `remove_left_networks` will try again."""
+    """Remove the unused network of one sandbox. If that fails, `remove_left_networks` will try again."""
     from llm_sandbox_nb.sandbox.docker.api import APIError
 
     with contextlib.suppress(APIError), engine_errors():

@@ -68,7 +68,7 @@ class ContainerOwner:
         return f"{self.host}.{self.boot}.{self.namespace}.{self.pid}.{self.started}"
 
     def is_dead(self) -> bool:
-        """Return True if the process has certainly ended. Return False if it runs, or cannot be seen from here."""
+        """Return True if the process has certainly ended. Return False for a process that cannot be seen from here."""
         here = current_owner()
         if self.host != here.host:
             return False
@@ -128,7 +128,7 @@ def adopted_name(sandbox_id: str, name: str = "") -> str:
 
 
 def labelled_name(name: str, label: str, value: str) -> str:
-    """Return the name of a container with a further label in it. `OwnContainer.labels` finds labels in names too."""
+    """Return the name of a container with a further label. `OwnContainer.labels` also has the labels in names."""
     return f"{name.lstrip('/')}_label_{label}.{value}"
 
 

@@ -1,4 +1,4 @@
-"""Protection of a container, as the kernel inside and the engine outside report it, and not as requested."""
+"""Protection of a container, read from the kernel inside and the engine outside, and never from the request."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ class ChangeTracker:
         return None if b"\0" in data or len(data) > MAX_TEXT_BYTES else data
 
     def keep(self, path: bytes, text: bytes | None) -> None:
-        """Remember a new text of a file instead of the old text, if memory is left for it."""
+        """Remember a new text of a file instead of the old text, if enough memory is left."""
         self.texts_size -= len(self.texts.pop(path, b""))
         if text is not None and self.texts_size + len(text) <= MAX_TEXTS_BYTES:
             self.texts[path] = text

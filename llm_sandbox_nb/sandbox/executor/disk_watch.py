@@ -103,7 +103,7 @@ ACTIVE_TICK_SECONDS, IDLE_TICK_SECONDS = 0.2, 1.0
 CPU_SHARE, COMMANDS_CPU_SHARE = 1 / 20, 1 / 4
 """Shares that limit the processor time of counts: of the elapsed time, plus of the commands' processor time."""
 MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 1.5, 30.0
-"""Seconds until a count is due while the usage of the filesystems stays equal, near a limit and far from it."""
+"""Seconds until a count is due while the usage of the filesystems stays equal, near a limit and far from all limits."""
 MAX_HIDDEN_GROWTH = DiskUsage(100_000_000, 5_000)
 """Growth per second, in bytes and files, that other programs are assumed to hide at most when they delete files."""
 GRACE_DIVISOR = 16
@@ -302,7 +302,7 @@ class DiskWatch:
 
 
 def filesystems(folder: str) -> Iterator[tuple[bytes, bool]]:
-    """Yield a path on each writable filesystem, and True if it is a filesystem in memory for the sandbox alone."""
+    """Yield a path on each writable filesystem, and True for a filesystem in memory that only the sandbox uses."""
     if folder:
         yield os.fsencode(folder), False
         return

@@ -38,7 +38,7 @@ def signature(info: os.stat_result) -> Signature:
 
 
 def row_of(path: bytes, record: Record) -> list[Any]:
-    """Return the entry in the form in which it is reported to the host."""
+    """Return the entry in the form that is reported to the host."""
     (mode, uid, gid, size, mtime, *_), base, detail, link, xattrs = record
     kind = KINDS[stat.S_IFMT(mode)]
     return [bytes_to_text(path), kind, base, stat.S_IMODE(mode), uid, gid, mtime, size, detail, link, xattrs]
@@ -152,7 +152,7 @@ def status_of(folder: int, name: bytes) -> os.stat_result | None:
 
 
 def remove(folder: int, name: bytes) -> None:
-    """Delete an entry and everything below it, at any depth, but never through a link. Ignore a missing entry."""
+    """Delete an entry and all its content, at any depth, but never through a link. Ignore a missing entry."""
     try:
         os.unlink(name, dir_fd=folder)
         return

@@ -16,7 +16,7 @@ LATE_SECONDS = 0.1  # a delay at which timers are considered late
 
 
 class Timer:
-    """An action that is called later unless it is cancelled."""
+    """An action that is called later unless `cancel` was called."""
 
     def __init__(self, when: float, action: Callable[[], None]) -> None:
         self.when = when
@@ -45,7 +45,7 @@ class EventLoop:
         self.handlers[fd] = handler
 
     def unwatch(self, fd: int) -> None:
-        """Stop watching `fd`. Do nothing if it is not watched."""
+        """Stop watching `fd`. Do nothing for a descriptor that is not watched."""
         self.outputs.discard(fd)
         if self.handlers.pop(fd, None):
             self.poll.unregister(fd)

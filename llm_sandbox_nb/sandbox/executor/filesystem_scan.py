@@ -1,4 +1,4 @@
-"""A scan of the files. It finds the differences from the previous scan, with the content of new files."""
+"""A scan of the files, which finds the differences from the previous scan and the content of new files."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class FilesystemScan:
         return info
 
     def walk(self, path: bytes, info: os.stat_result, skip: set[bytes], since: tuple[int, int]) -> None:
-        """Note an entry and everything below it, breadth first, so that limits leave out the deepest entries."""
+        """Note an entry and all entries below, breadth first, so that limits leave out the deepest entries."""
         todo = deque([(path, info)])
         while todo:
             path, info = todo.popleft()
@@ -298,7 +298,7 @@ class FilesystemScan:
         return kind == stat.S_IFDIR
 
     def remembered(self, path: bytes, info: os.stat_result) -> Record | None:
-        """Return the record of the previous scan if it is still valid; otherwise None."""
+        """Return the record of the previous scan, or None if this record is no longer valid."""
         sign = signature(info)
         record = self.old.get(path)
         if record is None and self.walking and info.st_size and stat.S_ISREG(info.st_mode):
@@ -348,7 +348,7 @@ class FilesystemScan:
         return detail, info, not stable or path in self.mapped or info.st_ctime_ns > started - CLOCK_MARGIN_NS
 
     def note(self, path: bytes, record: Record) -> None:
-        """Remember an entry. Report it if it is new or has changed."""
+        """Remember an entry. Report a new or changed entry."""
         was = self.old.get(path)
         if was is not None and (was is record or was == record):
             self.new[path] = was
@@ -449,7 +449,7 @@ class ContentReader:
         )
 
     def read(self, path: bytes, info: os.stat_result) -> tuple[list[Any], os.stat_result, bool]:
-        """Return the pieces of a file, its status after it was read, and True if it did not change meanwhile.
+        """Return the pieces of a file, the file's status after reading, and True if the file did not change meanwhile.
 
         Raises:
             FileNotFoundError: if the file is gone, or its name now leads to something else.

@@ -1,4 +1,5 @@
-"""Packet filter that closes parts of the network around a sandbox. The first program installs it, and later tests it.
+"""Packet filter that closes parts of the network around a sandbox. The first program installs and later tests this
+filter.
 
 These addresses are always closed: the sandbox's own network (the host at its gateway, the neighbours), the host at
 other bridges, metadata services of clouds, and name servers that know the neighbours. The network `public` also closes
@@ -285,7 +286,7 @@ def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> byt
 
 
 def reachable() -> dict[str, bool]:
-    """Send probe packets. Return for each closed destination True if it is still reachable.
+    """Send probe packets. Return, for each destination that should be closed, True if packets still reach the network.
 
     The result is empty if there is no network.
     """

@@ -124,7 +124,7 @@ class FolderWatches:
             self.give_up("a folder has two paths")
 
     def add_unlisted(self, path: bytes) -> None:
-        """Watch a folder that the walk leaves out. If it contains folders, `changed` will ask for a walk."""
+        """Watch a folder that the walk leaves out. If the folder contains folders, `changed` will ask for a walk."""
         self.add(path)
         self.unlisted = path
         try:
@@ -187,7 +187,7 @@ class FolderWatches:
 
 
 def max_watches() -> int:
-    """Return the maximum number of watches of this user, or 0 if it is unknown."""
+    """Return the maximum number of watches of this user, or 0 if the number is unknown."""
     return int(read_proc("/proc/sys/fs/inotify/max_user_watches") or 0)
 
 
@@ -245,7 +245,7 @@ def mapped_files(known: Memory) -> tuple[set[bytes], bool]:
 
 
 def writable_again(pid: str, paths: set[bytes]) -> set[bytes]:
-    """Return the files among `paths` whose mapping a process may make writable, because it opened them for writing."""
+    """Return the files among `paths` that a process has opened for writing. Their mappings can become writable."""
     text = read_proc("/proc/%s/smaps" % pid)
     if not text or len(text) >= MAX_PROC_BYTES:
         return paths

@@ -170,7 +170,7 @@ class HistoryRequest(Request):
         self.abort()
 
     def abort(self) -> None:
-        """End the request. Kill the child if it is serving the request."""
+        """End the request. Kill the child if the child is serving this request."""
         if self in self.history.queue:
             self.history.queue.remove(self)
             self.finish(dict(KILLED_OUTCOME))
@@ -257,7 +257,7 @@ class RestoreRequest(HistoryRequest):
         self.pass_on(bytes(5))
 
     def pass_on(self, data: bytes) -> None:
-        """Write a piece of the plan to the child, or keep it until this request is being served."""
+        """Write a piece of the plan to the child. Before this request is served, keep the piece instead."""
         if not self.started:
             self.body.append(data)
             return
@@ -298,7 +298,7 @@ class RestoreRequest(HistoryRequest):
         self.state += data
 
     def child_died(self) -> None:
-        """Handle the end of the child. It is an error only if the files are not in place yet."""
+        """Handle the end of the child, which is an error only if the files are not in place yet."""
         if self.files is None:
             super().child_died()
         elif "error" in self.files:

@@ -62,7 +62,7 @@ REMOVE_SCRIPT = 'rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwx -- "$1"; rm -rf 
 
 
 class Executor(HostPipe):
-    """Server for one host. It ends when the host leaves, or is silent for longer than the lease."""
+    """Server for one host. The server ends when the host leaves, or is silent for longer than the lease."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ class Executor(HostPipe):
     # ------------------------------------------------------------------------------------------------ files
 
     def when_files_ready(self, action: Callable[[], None]) -> None:
-        """Call `action`, which may change files, as soon as there is no reason to make it wait."""
+        """Call `action`, which may change files, as soon as there is no reason to wait."""
         if self.holds:
             self.waiting.append(action)
         else:
@@ -324,7 +324,10 @@ class Executor(HostPipe):
 
 
 def open_calls() -> dict[str, bool]:
-    """Return for each call that a filter should refuse True if it is usable. Try the calls; a filter cannot be read."""
+    """Return, for each system call that the filter should refuse, True if the call can be used.
+
+    The calls are tried, because an installed filter cannot be read.
+    """
     made: int = ctypes.CDLL(None).socket(AF_VSOCK, SOCK_STREAM | os.O_CLOEXEC, 0)
     if made >= 0:
         os.close(made)

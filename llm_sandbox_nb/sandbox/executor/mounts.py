@@ -74,7 +74,7 @@ class Epoch:
 
 
 def birth_time(path: bytes) -> int:
-    """Return the creation time of a path in nanoseconds, or 0 if it is unknown.
+    """Return the creation time of a path in nanoseconds, or 0 if the time is unknown.
 
     The upper folder of an overlay is created with the sandbox, before the entries that the engine prepares there.
     """

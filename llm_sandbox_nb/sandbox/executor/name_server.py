@@ -26,7 +26,7 @@ ADDRESS = "127.0.0.53"
 PORT = 53
 SETTINGS = "/etc/resolv.conf"
 FIRST_DESCRIPTOR = 256
-"""Lowest descriptor number for the sockets, because `main` closes all descriptors below it."""
+"""Lowest descriptor number for the sockets, because `main` closes all smaller descriptors."""
 SO_MARK = 36
 MAX_PACKET_BYTES = 4096
 LONG_ANSWERS = struct.pack(">BHHIH", 0, 41, MAX_PACKET_BYTES, 0, 0)
@@ -143,14 +143,14 @@ def move_up(low: socket.socket) -> socket.socket:
 
 
 def write_settings(text: str) -> None:
-    """Overwrite the settings in place. The file cannot be replaced, because engines mount it. Raises OSError."""
+    """Overwrite the settings in place, because a file that an engine has mounted cannot be replaced. Raises OSError."""
     with open(SETTINGS, "r+") as file:
         file.write(text)
         file.truncate()
 
 
 class NameServer:
-    """A name server in the executor's event loop, so that no command can end it."""
+    """A name server in the executor's event loop, where no command can end the server."""
 
     def __init__(self, loop: EventLoop) -> None:
         self.pending: dict[int, tuple[bytes, bytes, tuple[str, int], float]] = {}
@@ -194,7 +194,7 @@ class NameServer:
                 continue
 
     def take_answers(self, server: socket.socket) -> None:
-        """Forward answers. Forward a failure only if it comes from the last server."""
+        """Forward answers. Forward only the last server's failures."""
         for _ in range(MAX_PACKETS_PER_ROUND):
             try:
                 packet = server.recv(65536)
@@ -224,7 +224,7 @@ def reply(listener: socket.socket, packet: bytes, sender: tuple[str, int]) -> No
 
 
 def examine(packet: bytes) -> tuple[bytes, bytes]:
-    """Return the question of a query that is forwarded, or the answer that refuses it. Both are empty to ignore it."""
+    """Return the question of a query to forward, or an answer that refuses. Both are empty for a query to ignore."""
     if len(packet) < 12 or packet[2] & 0x80:
         return b"", b""
     labels, end = read_name(packet)
@@ -244,7 +244,7 @@ def refusal(packet: bytes, code: int, question: bytes = b"") -> bytes:
 
 
 def read_name(packet: bytes) -> tuple[list[bytes], int]:
-    """Return the labels of the queried name, and the offset of its end, or 0 if it is incomplete or abbreviated."""
+    """Return the labels of the queried name and the name's end. The end is 0 for an incomplete or abbreviated name."""
     labels: list[bytes] = []
     at = 12
     while at < min(len(packet), 12 + 255):

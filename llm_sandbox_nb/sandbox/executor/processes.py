@@ -49,7 +49,7 @@ def process_table() -> dict[int, tuple[int, int]]:
 
 
 def identity_of(pid: int) -> tuple[int, int] | None:
-    """Return parent and start time of a living process, or None. It lives if its first thread or another one lives."""
+    """Return parent and start time of a process, or None. A process lives as long as any of its threads."""
     fields = read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()
     if len(fields) > 19 and (fields[0] not in b"ZX" or int(fields[17]) > 1):
         return int(fields[1]), int(fields[19])
@@ -123,7 +123,7 @@ def descendants(table: dict[int, tuple[int, int]], root: int, skip: set[int]) ->
 
 
 def send_signal(pid: int, number: int) -> bool:
-    """Signal a process. Return False if the process does not exist, or this process is not allowed to signal it."""
+    """Signal a process. Return False if the process does not exist, or if the kernel forbids the signal."""
     if pid <= 0:  # such numbers mean whole groups, even the executor's
         return False
     try:
@@ -158,7 +158,7 @@ class Crowd:
 
     stopped = False
     load = -1
-    """Descriptor of the kernel's load figures. It is opened early, because each system call is slow among a crowd."""
+    """Descriptor of the kernel's load figures, which is opened early because each system call is slow among a crowd."""
 
     @classmethod
     def expect(cls) -> None:
@@ -180,7 +180,7 @@ class Crowd:
 
     @classmethod
     def call_stopped(cls, action: Callable[[], Any]) -> Any:
-        """Call `action`, and return its result. If there is a crowd, it is stopped meanwhile."""
+        """Call `action`, and return its result. A crowd is stopped meanwhile."""
         if cls.stopped or not cls.is_here():
             return action()
         cls.stopped = True
@@ -261,7 +261,7 @@ def first_kilobytes(path: str) -> str | None:
 
 
 def take_descriptors(fds: dict[int, int]) -> None:
-    """Make descriptor n a copy of `fds[n]` for each n in `fds`, so that an executed program inherits it.
+    """Make descriptor n a copy of `fds[n]` for each n in `fds`, so that an executed program inherits the copies.
 
     Call this in a child.
     """

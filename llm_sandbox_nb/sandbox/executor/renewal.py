@@ -1,4 +1,4 @@
-"""Renewal of a used sandbox. It removes files outside of checkpoints, and describes all state except files.
+"""Renewal of a used sandbox, which removes files outside of checkpoints and describes all state except files.
 
 A used sandbox is as good as new if its files are equal to the first checkpoint, and its description is equal to the
 description at the start.

@@ -1,4 +1,4 @@
-"""Arguments of each operation, the base class of all requests, and the executor as requests see it (a Protocol).
+"""Arguments of each operation, the base class of all requests, and the part of the executor that requests use.
 
 A malformed request is refused here, and never reaches the code of its operation.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Check = Callable[[object], bool]
 
     class ExecutorContext(Protocol):
-        """The executor as the requests see it: pipe, event loop, children, and reasons to make commands wait."""
+        """The part of the executor that requests use: pipe, event loop, children, and reasons to make commands wait."""
 
         cwd: bytes
         """Directory in which commands start."""
@@ -134,7 +134,7 @@ KILLED = "killed"
 
 
 def ended_by(reason: str, code: int | None) -> dict[str, Any]:
-    """Return the fields of an outcome about the end of a command. `reason` is empty if the command ended by itself."""
+    """Return the fields of an outcome about the end of a command. `reason` is empty unless the executor has ended it."""
     return {
         "exit_code": 137 if reason == KILLED else None if reason else code,
         "timed_out": reason == "timed_out",

@@ -56,7 +56,7 @@ LOST: Record = ((0, 0, 0, 0, 0, UNKNOWN_CTIME, 0, 0), 0, None, None, None)
 
 
 class RestoredFolders:
-    """Opener of folders whose content will be changed. It restores their metadata afterwards.
+    """Opener of folders whose content will be changed. Afterwards, the folders' metadata is restored.
 
     `Restore` describes the arguments.
     """
@@ -376,7 +376,7 @@ class Restore(RestoredFolders):
         self.file_row = row
 
     def is_reusable(self, path: bytes, there: os.stat_result | None) -> bool:
-        """Return True if a file can be overwritten. It has one name, is not of the image, and is not mapped here."""
+        """Return True for a file with one name that is not of the image, and that this process has not mapped."""
         if there is None or not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
             return False
         return there.st_ctime_ns >= self.start and path not in self.in_use

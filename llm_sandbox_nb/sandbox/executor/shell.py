@@ -193,7 +193,7 @@ class Shell:
                 self.read_output(stream, ends[0])
 
     def read_output(self, stream: int, fd: int) -> None:
-        """Read stdout or stderr of the shell. It belongs to the current command, or is output of background jobs."""
+        """Read stdout or stderr of the shell, which is output of the current command or of background jobs."""
         try:
             data = os.read(fd, PIPE_READ)
         except BlockingIOError:

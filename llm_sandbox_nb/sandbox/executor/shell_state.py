@@ -43,7 +43,7 @@ RESTORE = (
 
 
 class ShellState:
-    """State of the shell. It is saved for a checkpoint if a command may have changed it."""
+    """State of the shell, which is saved for a checkpoint if a command may have changed the state."""
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
@@ -107,7 +107,10 @@ class ShellState:
         done("")
 
     def report(self, id: str, since: str | None, why: str) -> tuple[dict[str, str], bytes]:
-        """Return the fields about the shell in a checkpoint's outcome, and the state unless the host has it already."""
+        """Return the fields about the shell in a checkpoint's outcome, and the state.
+
+        The state is empty if the host has this state already.
+        """
         if why:
             return {"state": "none", "cwd": "", "why": why}, b""
         same = since is not None and self.sent == (since, self.state)

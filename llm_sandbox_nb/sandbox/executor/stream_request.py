@@ -90,7 +90,7 @@ class StreamRequest(Request):
     # --------------------------------------------------------------------------------------------- to the host
 
     def set_room(self, room: int) -> None:
-        """Set the number of bytes that may be sent to the host. If it is 0, the program's output is not read."""
+        """Set the number of bytes that may be sent to the host. With 0, the program's output is not read."""
         self.room = room
         if self.reads < 0:
             return

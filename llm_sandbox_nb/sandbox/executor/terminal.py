@@ -1,4 +1,4 @@
-"""A program on its own terminal, separate from the shell. It is for a person, not for a model.
+"""A program on its own terminal, separate from the shell, for a person and not for a model.
 
 The body has records as in `stream_request`, of three further kinds. `i` has the number of typed bytes that follow. `r`
 has the number of bytes that the terminal itself reports (answers to a program, the mouse). `s` has the size of the
@@ -185,6 +185,6 @@ class TerminalRequest(StreamRequest):
 
 
 def set_size(fd: int, value: int) -> None:
-    """Set the size of a terminal. The kernel informs the programs on it by a signal."""
+    """Set the size of a terminal. The kernel sends a signal to the programs on the terminal."""
     rows, columns = max(1, min(value >> 16, 4096)), max(1, min(value & 0xFFFF, 4096))
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -62,7 +62,7 @@ class TreeWriter:
         write_all(1, CHUNK.pack(len(reason)) + reason + CHUNK.pack(0))
 
     def file(self, path: bytes, name: bytes) -> None:
-        """Write a regular file. Its size may change while it is read."""
+        """Write a regular file, whose size may change meanwhile."""
         try:
             fd = os.open(path, OPEN_READ | os.O_NOFOLLOW)
         except OSError as error:

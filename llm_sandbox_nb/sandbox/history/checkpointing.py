@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 
 class SandboxHistory:
-    """History of one sandbox; see `History`. Use it from one event loop, and hold `lock` during scans and restores.
+    """History of one sandbox; see `History`. Callers use one event loop, and hold `lock` during scans and restores.
 
     Args:
         scope: sentence about the files that the history covers.

@@ -95,7 +95,7 @@ class ImageFiles:
         return known
 
     def _known_subtree(self, folder: str) -> dict[str, Entry] | None:
-        """Return the result of `_subtree` from the store, or None if a part of it is not stored yet."""
+        """Return the result of `_subtree` from the store, or None if the store lacks a part."""
         found: dict[str, Entry] = {}
         todo = [folder]
         while todo:

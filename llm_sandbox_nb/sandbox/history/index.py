@@ -306,7 +306,7 @@ def _check_names(folder: Path) -> None:
 
 
 def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
-    """Fill a new database. When it is complete and can replace the present index, rename it to `_FRESH`."""
+    """Fill a new database. Rename the complete database to `_FRESH`, so that it can replace the present index."""
     name = f"{INDEX}.{secrets.token_hex(6)}{PARTIAL}"
     try:
         os.close(open_file(folder, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -325,7 +325,7 @@ def _replace(folder: Path, fill: Callable[[sqlite3.Connection], object]) -> None
 
 
 def _finish_replacement(folder: Path) -> None:
-    """Replace the index by `_FRESH` if it exists. Remove old journals, which SQLite would apply to the new index."""
+    """Replace the index by a file `_FRESH`. Remove old journals, because SQLite would apply them to the new index."""
     for stale in folder.glob(f"{INDEX}.*{PARTIAL}*"):
         if not stale.is_dir() or stale.is_symlink():
             stale.unlink()

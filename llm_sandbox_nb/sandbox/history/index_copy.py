@@ -230,7 +230,7 @@ WHERE typeof(path) = 'blob' AND {_VALID_ENTRY} AND typeof(listed) = 'integer' AN
 
 
 class _Copy:
-    """Copier of the tables. It checks each row, and that all rows together have no more bytes than the files."""
+    """Copier of the tables, which checks each row. All rows together must not have more bytes than the files."""
 
     def __init__(self, sql: sqlite3.Connection, room: int) -> None:
         self._sql, self._room = sql, room

@@ -113,7 +113,7 @@ Manifest = Mapping[str, Entry]
 
 
 def delta(before: Manifest, after: Manifest) -> dict[str, Entry | None]:
-    """Return the changes from `before` to `after`. Each changed path has its new entry, or None if it was deleted."""
+    """Return the changes from `before` to `after`. Each changed path has its new entry, or None for a deleted entry."""
     changed: dict[str, Entry | None] = {
         path: entry
         for path, entry in after.items()

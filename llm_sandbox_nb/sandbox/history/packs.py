@@ -1,4 +1,4 @@
-"""Content in pack files. The new content of a checkpoint is one file, which never changes after it is complete."""
+"""Content in pack files. The new content of a checkpoint is one file, which never changes after its completion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_SHARED_BYTES = 128 * 1024 * 1024
 
 
 def is_pack_name(name: object) -> bool:
-    """Return True for a file name as `PackWriter` makes it. Such a name cannot be a path."""
+    """Return True for a file name of the kind that `PackWriter` makes. Such a name cannot be a path."""
     return isinstance(name, str) and _NAME_PATTERN.fullmatch(name) is not None
 
 
@@ -97,7 +97,7 @@ class PackFolder:
         os.rename(name + PARTIAL, name, src_dir_fd=here, dst_dir_fd=here)
 
     def remove(self, name: str) -> None:
-        """Remove a pack, whether complete or partial. Do nothing if it is missing."""
+        """Remove a complete or partial pack. Do nothing for a missing pack."""
         self._check(name.removesuffix(PARTIAL))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
@@ -201,7 +201,7 @@ class PackWriter:
         self._file: BinaryIO | None = None
 
     def add(self, *parts: bytes | memoryview, known: Callable[[bytes], object] = lambda _: None) -> bytes:
-        """Write a piece, which is given in parts, unless the pack has the piece or `known` finds it elsewhere.
+        """Write a piece, which is given in parts, unless this pack has the piece already or `known` finds the piece.
 
         Return the digest of the piece.
 
@@ -225,7 +225,7 @@ class PackWriter:
         return digest
 
     def finish(self) -> None:
-        """Close the file and give it its final name, if there is any content. Raises HistoryNotWrittenError."""
+        """Close the file, and rename the file to its final name. Raises HistoryNotWrittenError."""
         if self._file is not None:
             with storing(self._folder.path.parent):
                 self._file.close()

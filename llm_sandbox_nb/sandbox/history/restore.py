@@ -320,7 +320,7 @@ def _can_patch(wanted: Entry, here: Entry) -> bool:
 
 
 def printable(path: str) -> str:
-    """Return a text from a sandbox. Escape it if it is not printable."""
+    """Return a text from a sandbox. Escape a text that is not printable."""
     return path if path.isprintable() else ascii(path)
 
 
@@ -361,7 +361,7 @@ class RestoreBody:
         return self._name if self._deliver else None
 
     def take(self, kind: int, payload: bytes) -> None:
-        """Read the executor's message that it is ready for the pack.
+        """Read the message with which the executor asks for the pack.
 
         Raises:
             ProtocolError: if the executor sent something else.

@@ -151,7 +151,7 @@ async def _undo_fork(new: CheckpointingSandbox | None, copy: Awaitable[HistoryCo
 
 
 class _LazyClone:
-    """New sandbox with the files of the image. It is started when it is first needed, and closed at the end."""
+    """New sandbox with the files of the image, which is started when first needed, and closed at the end."""
 
     def __init__(self, box: CheckpointingSandbox) -> None:
         self._box = box

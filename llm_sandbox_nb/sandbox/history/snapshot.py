@@ -130,7 +130,7 @@ class SnapshotReader:
         return snapshot
 
     def _path(self, path: object) -> str:
-        """Return a path if the sandbox may report it."""
+        """Return a path. Raise ProtocolError for a path that this sandbox must not report."""
         good = check_path(path)
         if self._below != "/" and good != self._below and not good.startswith(f"{self._below}/"):
             raise ProtocolError("it reports a file outside its folder")
@@ -157,7 +157,7 @@ class SnapshotReader:
 
 
 def check_path(path: object) -> str:
-    """Return a path. Raise ProtocolError if the sandbox must not report it; see `path_problem`."""
+    """Return a path. Raise ProtocolError for a path that the sandbox must not report; see `path_problem`."""
     if problem := path_problem(path):
         raise ProtocolError(problem)
     return str(path)

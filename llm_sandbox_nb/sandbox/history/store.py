@@ -104,7 +104,7 @@ class HistoryStore:
 
     @property
     def _overview(self) -> Index:
-        """The current index. A reader's copy of it may have only the checkpoints and packs. Callers hold the lock."""
+        """The current index. A reader's copy may have only the checkpoints and packs. Callers hold the lock."""
         return self._current_index(whole=False)
 
     def _current_index(self, *, whole: bool) -> Index:
@@ -341,7 +341,7 @@ class HistoryStore:
 
 @contextlib.contextmanager
 def reading_history(folder: Path) -> Iterator[HistoryStore]:
-    """Open the history in `folder` for reading, and close it at the end. Raises HistoryError."""
+    """Return a context with the history in `folder`, open for reading. Raises HistoryError."""
     with contextlib.closing(HistoryStore(folder, readonly=True)) as store:
         yield store
 
@@ -437,7 +437,7 @@ def _drop(index: Index, id: str) -> None:
 def _repack(
     index: Index, packs: PackFolder, reader: PackReader, live: dict[bytes, int], new: list[PackWriter]
 ) -> list[str]:
-    """Replace each pack that has unused content by a new pack without it. Return the names of the old packs.
+    """Replace each pack that has unused content by a new pack with only the used content. Return the old packs' names.
 
     Damaged pieces are left out.
     """

@@ -62,7 +62,7 @@ class AllowedNetwork:
 
     @property
     def internet(self) -> Internet:
-        """The internet behind the proxy. Tests replace it."""
+        """The internet behind the proxy. Tests set another one."""
         return self._proxy.internet
 
     @internet.setter

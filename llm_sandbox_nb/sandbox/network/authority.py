@@ -1,4 +1,4 @@
-"""Certificate authority of one sandbox, for the hosts of its secrets. Nothing outside the sandbox trusts it."""
+"""Certificate authority of one sandbox, for the hosts of its secrets. Only programs in this sandbox trust it."""
 
 from __future__ import annotations
 

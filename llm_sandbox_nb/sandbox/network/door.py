@@ -22,8 +22,8 @@ DOOR_PORT = 3128
 WAY_OUT, PROXY_ONLY = "way out", f"one proxy, at 127.0.0.1:{DOOR_PORT}; programs that ignore it reach nothing"
 """Key and text for the details of a sandbox's protection."""
 HANDED = 1000
-"""Number of the file descriptor of a Unix socket in the executor, if the isolation provides such a socket. The executor
-sends its listening socket through it."""
+"""Descriptor of a Unix socket in the executor, if the isolation provides such a socket. Through this socket, the
+executor sends the door's listening socket."""
 MAX_UNREAD_BYTES = 256 * 1024
 """Maximum bytes of a program that the proxy has not read yet. A program that sends more has to wait."""
 REQUESTS_IN_ADVANCE = 8
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class DoorConnection:
-    """Connection of a program in the sandbox. All data from the program is limited, because it may be hostile."""
+    """Connection of a program in the sandbox. The program may be hostile, so all its data is limited."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

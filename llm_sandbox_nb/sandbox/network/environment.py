@@ -8,7 +8,7 @@ from llm_sandbox_nb.sandbox.network.door import DOOR_PORT
 from llm_sandbox_nb.sandbox.network.secrets import placeholder
 
 AUTHORITY_FILE = "/tmp/llm-sandbox/authority.pem"
-"""File of certificates that programs inside trust. It is in the executor's folder, which checkpoints do not cover.
+"""File of certificates that programs inside trust, in the executor's folder. Checkpoints do not cover this folder.
 """
 JAVA_AUTHORITY_FILE = "/tmp/llm-sandbox/authority.p12"
 """File with the same certificates for Java, which cannot read PEM files."""

@@ -62,7 +62,7 @@ class PolicyRefusalError(LLMSandboxError):
 
 @dataclass(frozen=True)
 class HostRule:
-    """Entry of the allow-list, with an optional port. It names a host or, with `*.`, every name below the host."""
+    """Entry of the allow-list: a host or, with `*.`, every name below the host, with an optional port."""
 
     host: str
     below: bool = False
@@ -233,7 +233,7 @@ def what_is_wrong_with(address: Address) -> str:
 
 
 def is_own_address(address: Address) -> bool:
-    """Return True if this machine has the address. To bind to it is more reliable than to read a list of addresses."""
+    """Return True if this machine has the address. Binding a socket is more reliable than a list of addresses."""
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

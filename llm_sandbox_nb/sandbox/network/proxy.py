@@ -1,4 +1,4 @@
-"""Proxy behind a sandbox's door. It decides which destinations a connection can reach, and which data is sent there.
+"""Proxy behind a sandbox's door, which decides about the destination of a connection and about the data that is sent.
 
 The order of checks matters. The form of the host's name is checked first, then the allow-list. Only then is the name
 looked up, once. The resulting addresses are checked, and the proxy connects to these addresses. Then the first bytes
@@ -294,7 +294,7 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
 
 @dataclass
 class _Body:
-    """Part of a request's body that was read before the request's head was forwarded. `whole` is True for all of it."""
+    """Part of a request's body that was read before the head was forwarded. `whole` is True if the part is all of it."""
 
     held: bytes = b""
     whole: bool = False
@@ -303,7 +303,7 @@ class _Body:
 async def _with_secrets(
     speaker: h11.Connection, client: Stream, request: h11.Request, secrets: list[Secret]
 ) -> tuple[h11.Request, _Body, list[bytes], list[str]]:
-    """Insert the secrets into a request. Ask for an uncompressed and complete reply, so that it can be searched.
+    """Insert the secrets into a request. Ask for an uncompressed and complete reply, which can be searched.
 
     Returns:
         The request, the part of its body that was read, the texts that a reply must not repeat, and the names of the
@@ -333,7 +333,7 @@ async def _with_secrets(
 
 
 async def _read_body(speaker: h11.Connection, client: Stream) -> _Body:
-    """Read the body of a request. Read only its beginning if it is longer than `MAX_BODY_BYTES`."""
+    """Read the body of a request. Read only the beginning of a body that is longer than `MAX_BODY_BYTES`."""
     held: list[bytes] = []
     async with asyncio.timeout(IDLE_TIMEOUT):
         while sum(map(len, held)) <= MAX_BODY_BYTES:
@@ -466,7 +466,7 @@ async def _pass_rest(upstream: Stream, client: Stream, left: int) -> None:
 
 
 def _passed_on(response: h11.Response, scrubber: Scrubber | None) -> h11.Response:
-    """Return the head of a reply as the proxy forwards it to the client."""
+    """Return the head of a reply that is forwarded to the client."""
     import h11
 
     left_out = _HOP_HEADERS | ({b"content-length"} if scrubber else set())

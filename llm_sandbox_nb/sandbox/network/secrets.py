@@ -188,7 +188,7 @@ def _put_value(text: bytes, stand_in: bytes, value: bytes) -> tuple[bytes, list[
 
 
 class Scrubber:
-    """Filter that replaces secret texts in a stream. It delays only bytes that may begin such a text."""
+    """Filter that replaces secret texts in a stream. Only bytes that may begin such a text are delayed."""
 
     def __init__(self, hidden: Sequence[bytes]) -> None:
         self._hidden = sorted(hidden, key=len, reverse=True)

@@ -47,7 +47,7 @@ class ClosableStream(Stream, Protocol):
 
 
 class CountingStream(Stream, Protocol):
-    """Connection to a server outside. It counts the bytes sent and received."""
+    """Connection to a server outside, which counts the bytes sent and received."""
 
     sent: int
     received: int
@@ -58,7 +58,7 @@ class CountingStream(Stream, Protocol):
 
 
 class PlainSocket:
-    """Connection without TLS that uses its socket directly. It comes from a program inside, or leads to a server."""
+    """Connection without TLS, from a program inside or to a server outside, that uses its socket directly."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -96,7 +96,7 @@ class PlainSocket:
             self._socket.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
-        """See `ClosableStream`. Read until the program closes; otherwise it could lose the end of its reply."""
+        """See `ClosableStream`. Read until the program closes, because the program could lose the end of its reply."""
         await self.end_writing()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_TIMEOUT):

@@ -282,7 +282,7 @@ def raise_error(answer: Mapping[str, Any], path: str, limit: int | None = None) 
 
 
 def closed_and_open(tried: object) -> tuple[list[str], list[str]]:
-    """Return two lists of names: those that the executor has tested and found closed, and those that it found open."""
+    """Return the names that the executor has tested and found closed, and the names that were open."""
     if not isinstance(tried, dict):
         return [], []
     found = sorted((str(name)[:40], bool(is_open)) for name, is_open in tried.items())[:8]

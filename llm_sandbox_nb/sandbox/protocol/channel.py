@@ -49,7 +49,7 @@ PING_EVERY = 5.0
 PINGS_LOST = 6
 """Number of unanswered pings after which the sandbox is lost."""
 GRACE = 15.0
-"""Seconds between the time-out of a call and the moment when the sandbox is lost because it did not answer."""
+"""Seconds between the time-out of a call without an answer and the moment when the sandbox is considered lost."""
 SETTLE_SECONDS = 10.0
 """Maximum seconds to wait for the response to a cancelled request."""
 LEASE = 45.0
@@ -66,13 +66,13 @@ Sink = Callable[[int, bytes], None]
 error. `ProtocolError` ends the whole channel.
 """
 Deliver = Callable[[str, int, Iterator[bytes]], Awaitable[None]]
-"""Function that puts a file into the sandbox. It gets name, size and content, and raises SandboxError or OSError."""
+"""Function of name, size and content that puts a file into the sandbox. Raises SandboxError, OSError."""
 
 logger = logging.getLogger(__name__)
 
 
 class ExecutorConnection(Protocol):
-    """A living connection to the executor of a sandbox, as the file history uses it."""
+    """A living connection to the executor of a sandbox, for the file history."""
 
     deliver: Deliver | None
     """Function that puts a file into the sandbox from outside, which is faster than the connection. None if impossible.
@@ -97,7 +97,7 @@ class ExecutorConnection(Protocol):
         ...
 
     def broke_protocol(self, error: ProtocolError) -> Exception:
-        """End the sandbox because it sent invalid data. Return the exception for the caller to raise."""
+        """End a sandbox that has sent invalid data. Return the exception for the caller to raise."""
         ...
 
 

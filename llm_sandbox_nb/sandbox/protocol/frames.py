@@ -170,7 +170,7 @@ class FrameScanner:
 
 
 class Transport(Protocol):
-    """A connection that carries frames. Only a channel uses it."""
+    """A connection that carries the frames of one channel."""
 
     async def read_frame(self) -> Frame | None:
         """Return the next frame, or None when the other side has closed.
