@@ -134,7 +134,7 @@ KILLED = "killed"
 
 
 def ended_by(reason: str, code: int | None) -> dict[str, Any]:
-    """Return the fields of an outcome about the end of a command. `reason` is empty unless the executor has ended it."""
+    """Return the fields of an outcome about the end of a command. `reason` is empty if the executor did not end it."""
     return {
         "exit_code": 137 if reason == KILLED else None if reason else code,
         "timed_out": reason == "timed_out",

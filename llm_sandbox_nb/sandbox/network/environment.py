@@ -8,8 +8,7 @@ from llm_sandbox_nb.sandbox.network.door import DOOR_PORT
 from llm_sandbox_nb.sandbox.network.secrets import placeholder
 
 AUTHORITY_FILE = "/tmp/llm-sandbox/authority.pem"
-"""File of certificates that programs inside trust, in the executor's folder. Checkpoints do not cover this folder.
-"""
+"""File of certificates that programs inside trust, in the executor's folder. Checkpoints do not cover this folder."""
 JAVA_AUTHORITY_FILE = "/tmp/llm-sandbox/authority.p12"
 """File with the same certificates for Java, which cannot read PEM files."""
 JAVA_PASSWORD = "changeit"  # Java's usual password; the file holds only public certificates

@@ -294,7 +294,7 @@ def _check_inner(request: h11.Request, record: Connection) -> None:
 
 @dataclass
 class _Body:
-    """Part of a request's body that was read before the head was forwarded. `whole` is True if the part is all of it."""
+    """Part of a request's body that was read before the head was forwarded. `whole` is True for the complete body."""
 
     held: bytes = b""
     whole: bool = False
