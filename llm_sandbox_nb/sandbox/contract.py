@@ -70,7 +70,7 @@ class Limits:
     disk_bytes: int | None = 10 * 1024**3
     """Maximum bytes of all files that commands make or change."""
     files: int | None = 250_000
-    """Maximum number of these files, including folders."""
+    """Maximum number of files and folders that commands make or change."""
 
     @property
     def disk(self) -> list[int | None]:
@@ -152,7 +152,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """An entry of a listing, with an absolute path. Links are not followed, but are entries of their own."""
+    """An entry of a listing, with an absolute path. A link is an entry of its own and is not followed."""
 
     path: str
     kind: Literal["file", "directory", "link", "other"]
@@ -184,7 +184,7 @@ class Changes:
 
     files: tuple[FileChange, ...] = ()
     incomplete: str = ""
-    """A sentence about changes that were left out; empty if all are listed."""
+    """A sentence about changes that were left out. Empty if all changes are listed."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class History(Protocol):
 
     @property
     def limit(self) -> int:
-        """Maximum bytes on disk."""
+        """Maximum bytes of the history on disk."""
         ...
 
     @property
@@ -365,8 +365,8 @@ class Checkpointing(ABC):
         restored.
 
         Raises:
-            HistoryError: if there is no such checkpoint; nothing was changed.
-            SandboxError: if files of the image are needed and cannot be read; nothing was changed.
+            HistoryError: if there is no such checkpoint. Nothing was changed.
+            SandboxError: if files of the image are needed and cannot be read. Nothing was changed.
         """
 
     @abstractmethod
@@ -557,7 +557,7 @@ class Sandbox(Checkpointing):
 
         Raises:
             FileNotFoundError: if `source` is missing.
-            TransferError: if the sandbox sent something other than the requested file; nothing was written.
+            TransferError: if the sandbox sent something other than the requested file. Nothing was written.
         """
 
     @abstractmethod

@@ -208,8 +208,8 @@ def load_filter(filters):
     if os.waitpid(child, 0)[1] == 0:
         load()
 """
-"""A program that installs a filter. prctl 38 forbids new privileges, which is a condition for prctl 22, 2: install a
-filter. A child process tries first, because no call may work with a filter under an emulator that translates calls."""
+"""A program that installs a filter. prctl 38 forbids new privileges, which is a condition for prctl 22, 2, which
+installs the filter. A child process tries first, because under some emulators no call works with a filter."""
 
 
 def load_filter() -> str:

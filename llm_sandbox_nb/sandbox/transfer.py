@@ -278,7 +278,7 @@ class Spool:
         self._file.write(payload)
 
     def content(self) -> BinaryIO:
-        """Return the file. Its position is the beginning."""
+        """Return the file after a seek to its beginning."""
         self._file.seek(0)
         return cast(BinaryIO, self._file)
 
@@ -348,7 +348,7 @@ def _check_only(name: bytes, reader: TreeRecordReader) -> None:
 
 
 class _RefusedError(LLMSandboxError):
-    """The reason why an entry is not written."""
+    """Refusal to write an entry. The message is the reason."""
 
 
 class _Receiver:

@@ -1,4 +1,4 @@
-"""Program between the two runs of bubblewrap, which makes a sandbox's user namespace as root and then gives up root.
+"""Program that makes a sandbox's user namespace as root, and then gives up root, between the two runs of bubblewrap.
 
     python -I -S -c SOURCE USER COUNT BWRAP ARGUMENT...
 

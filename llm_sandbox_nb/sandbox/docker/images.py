@@ -45,9 +45,9 @@ class ImageInfo:
     name: str
     id: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     created: str
-    """ISO date and time."""
+    """Creation time as ISO date and time."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ImageCheck:
 
     name: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     programs: Mapping[str, str] = field(default_factory=dict)
     """Programs in the image, and their versions."""
     packages: Mapping[str, str] = field(default_factory=dict)

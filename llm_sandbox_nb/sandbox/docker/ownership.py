@@ -194,7 +194,7 @@ class OwnContainer:
     """`created`, `running`, `exited`, ..."""
     owner_dead: bool
     created: float
-    """Time of the start in seconds since the epoch."""
+    """Start time in seconds since the epoch."""
     labels: Mapping[str, str]
     """Labels without the package's prefix, including labels that were added later."""
 

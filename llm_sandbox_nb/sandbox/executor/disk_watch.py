@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         usage: DiskUsage
         """Usage by the sandbox's files."""
         start: Observation
-        """State when the count began."""
+        """Observation at the start of the count."""
         ended_at: float
         """Monotonic time at which the count ended."""
         children_seconds: float
@@ -105,7 +105,7 @@ CPU_SHARE, COMMANDS_CPU_SHARE = 1 / 20, 1 / 4
 MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 1.5, 30.0
 """Seconds until a count is due while the usage of the filesystems stays equal, near a limit and far from all limits."""
 MAX_HIDDEN_GROWTH = DiskUsage(100_000_000, 5_000)
-"""Growth per second, in bytes and files, that other programs are assumed to hide at most when they delete files."""
+"""Assumed maximum of the growth per second, in bytes and files, that other programs hide when they delete files."""
 GRACE_DIVISOR = 16
 """Divisor of a limit. In the state `exceeded`, commands that add more than this share of the limit are ended again."""
 CEILING_FACTOR = 4

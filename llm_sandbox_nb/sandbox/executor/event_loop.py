@@ -27,7 +27,7 @@ class Timer:
 
 
 class EventLoop:
-    """Descriptors and timers, each with a callback."""
+    """Loop over descriptors and timers, which calls the function of each."""
 
     def __init__(self) -> None:
         self.poll = select.epoll()

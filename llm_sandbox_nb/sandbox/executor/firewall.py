@@ -55,7 +55,7 @@ REFUSALS = (
     errno.EADDRNOTAVAIL,
     errno.EAFNOSUPPORT,
 )
-"""Errors when a packet that is refused is sent. The last two occur if there is no IPv6."""
+"""Errors that sending a refused packet causes. The last two occur if there is no IPv6."""
 
 in_force: dict[str, Any] = {}
 """Argument with which `close_network` was called in this process."""
@@ -211,7 +211,7 @@ def verdict(code: int) -> bytes:
 
 
 def compare(value: bytes, how: int = EQUAL) -> bytes:
-    """Return an expression that continues the rule only if the register is `value` or, with `DIFFERENT`, is not."""
+    """Return an expression that ends the rule unless the register is `value`, or differs from it with `DIFFERENT`."""
     return expression(b"cmp", number(1, 1), number(2, how), nested(3, attribute(1, value)))
 
 
@@ -276,7 +276,7 @@ def install(all_rules: Iterable[list[bytes]]) -> None:
 
 
 def message(kind: int, sequence: int, content: bytes, subsystem: int = 0) -> bytes:
-    """Return a netlink message. Requests to nftables ask for a confirmation; the marks of a batch do not."""
+    """Return a netlink message. Requests to nftables ask for a confirmation, but the marks of a batch do not."""
     flags = 0x1 if subsystem else 0x1 | 0x4 | 0x400 | 0x800
     head = struct.pack("=IHHII", 20 + len(content), kind, flags, sequence, 0)
     return head + struct.pack(">BBH", 0 if subsystem else INET, 0, subsystem) + content

@@ -49,7 +49,7 @@ def process_table() -> dict[int, tuple[int, int]]:
 
 
 def identity_of(pid: int) -> tuple[int, int] | None:
-    """Return parent and start time of a process, or None. A process lives as long as any of its threads."""
+    """Return parent and start time of a process, or None if no thread of the process lives."""
     fields = read_proc("/proc/%d/stat" % pid).rpartition(b")")[2].split()
     if len(fields) > 19 and (fields[0] not in b"ZX" or int(fields[17]) > 1):
         return int(fields[1]), int(fields[19])
@@ -78,7 +78,8 @@ def own_tree(me: int = 0) -> dict[int, tuple[int, int]]:
     """Return the living descendants of this process (or of `me`), in the form of `process_table`.
 
     On a machine with many processes, this is much faster than `process_table`. But a process that ends meanwhile may
-    hide its children. So this finds the processes that ran before a command, but not all processes to kill.
+    hide another process. So the result is good enough for a list of the processes that ran before a command, but not
+    for killing all processes.
     """
     me = me or os.getpid()
     if not os.path.exists("/proc/%d/task/%d/children" % (me, me)):
@@ -151,9 +152,9 @@ def kill_tree(root: int) -> None:
 
 
 class Crowd:
-    """A crowd, which is so many processes of commands that the executor hardly runs among them.
+    """A crowd: so many processes of commands that the executor hardly runs among them.
 
-    If the executor may signal all processes, a single call stops all of them until the executor's work is done.
+    If the executor is PID 1, it can stop all other processes with a single call until its work is done.
     """
 
     stopped = False

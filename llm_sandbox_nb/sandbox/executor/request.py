@@ -86,7 +86,7 @@ class Request:
         """Handle the end of the body."""
 
     def timed_out(self) -> None:
-        """Handle the end of the request's `timeout`."""
+        """Handle the moment when the request's `timeout` is over."""
 
     def cancel(self) -> None:
         """Handle a cancellation by the host."""

@@ -1,4 +1,4 @@
-"""Restores. The host's plan brings files back to an earlier state, and is executed without following links.
+"""Execution of the host's restore plan, which brings files back to an earlier state without following links.
 
 All commands were killed before, so that no process changes the files meanwhile.
 """

@@ -140,7 +140,7 @@ class Shell:
         write_all(self.source, text)
 
     def write_line(self, line: bytes) -> None:
-        """Write a line to bash, short enough for the pipe. Ignore a dead shell, because `died` handles its end."""
+        """Write a line, which must fit into the pipe, to bash. Ignore a dead shell, because `died` handles its end."""
         try:
             os.write(self.command_w, line)
         except BrokenPipeError:

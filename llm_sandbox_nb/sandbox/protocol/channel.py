@@ -75,8 +75,7 @@ class ExecutorConnection(Protocol):
     """A living connection to the executor of a sandbox, for the file history."""
 
     deliver: Deliver | None
-    """Function that puts a file into the sandbox from outside, which is faster than the connection. None if impossible.
-    """
+    """Function that puts a file into the sandbox from outside, faster than the connection can. None if impossible."""
     release_pack: Callable[[], None] | None
     """Function that frees the memory of the files of `deliver`. None if `deliver` writes into the sandbox's top folder,
     instead of memory for which the executor gets a descriptor.

@@ -173,7 +173,7 @@ class Transport(Protocol):
     """A connection that carries the frames of one channel."""
 
     async def read_frame(self) -> Frame | None:
-        """Return the next frame, or None when the other side has closed.
+        """Return the next frame, or None if the other side has closed the connection.
 
         Raises:
             ProtocolError: if the received bytes are not a frame.
